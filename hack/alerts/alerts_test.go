@@ -22,7 +22,7 @@ const (
 	runbookFile   = "../../docs/operations/monitoring.md"
 )
 
-// loadRules are the alerts by name.
+// loadRules returns the alerts by name.
 func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
 	rules, err := readRules(rulesFile)
@@ -32,7 +32,8 @@ func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	return rules
 }
 
-// TestAlertsSayWhatToDo: how bad it is, since when, what is wrong, and where it is written what to do.
+// TestAlertsSayWhatToDo: each alert says how severe it is, how long the condition must hold, what is wrong, and where
+// the runbook is.
 func TestAlertsSayWhatToDo(t *testing.T) {
 	page, err := os.ReadFile(runbookFile)
 	if err != nil {
@@ -61,7 +62,7 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// ruleCase is a case of testdata/cases.yaml, in the words of promtool's own files of tests.
+// ruleCase is a case of testdata/cases.yaml, with the field names of promtool's test files.
 type ruleCase struct {
 	Name        string `yaml:"name"`
 	InputSeries []struct {
@@ -113,8 +114,8 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// firing are the labels of what an alert fires for at a moment: of what its expression has held for at every evaluation
-// of the time that its for asks for.
+// firing returns the labels for which an alert fires at a moment: those for which its expression has held at every
+// evaluation during the time that its for requires.
 func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	at time.Duration) (out []map[string]string) {
 	t.Helper()
@@ -132,7 +133,8 @@ func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	return out
 }
 
-// TestDashboardAsksForWhatThereIs: its queries are PromQL, and of metrics that the sources of the product name.
+// TestDashboardAsksForWhatThereIs: the dashboard's queries are valid PromQL, and use only metrics that the sources of
+// the product name.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	content, err := os.ReadFile(dashboardFile)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// The list names each module that the binary was made from, the standard library, and nothing else.
+// The list names each module in the binary, the standard library, and nothing else.
 func TestTheListNamesTheModulesOfTheBinary(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -55,7 +55,7 @@ func spec(t *testing.T, archs ...string) Spec {
 	return s
 }
 
-// unpack reads an archive: its names in order, and a folder with its files.
+// unpack reads an archive. It returns its names in order, and a folder with its files.
 func unpack(t *testing.T, archive string) (dir string, names []string) {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -192,7 +192,7 @@ func checkDockerManifest(t *testing.T, dir, image string) {
 	}
 }
 
-// The same input gives the same bytes, wherever and whenever it is packed.
+// The same input results in the same bytes, wherever and whenever it is packed.
 func TestArchiveIsReproducible(t *testing.T) {
 	s := spec(t, "amd64")
 	first, second := filepath.Join(t.TempDir(), "a.tar"), filepath.Join(t.TempDir(), "b.tar")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A pause is between half of its place in the row and one and a half of it, however often a try has failed.
+// However often a try has failed, a pause is between half and one and a half times its nominal value in the sequence.
 func TestPausesDouble(t *testing.T) {
 	d := Doubling{First: 100 * time.Millisecond, Most: time.Second}
 	for n, want := range map[int]time.Duration{
@@ -22,7 +22,7 @@ func TestPausesDouble(t *testing.T) {
 	}
 }
 
-// Tries wait longer each time, begin anew when they are told so, and end with their context.
+// Tries wait longer each time, start again from the first pause when told to, and end with their context.
 func TestTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

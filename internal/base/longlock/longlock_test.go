@@ -54,7 +54,8 @@ func TestTryLockWaitsForNobody(t *testing.T) {
 	}
 }
 
-// Virtual time passes while somebody waits for the lock: with sync.Mutex it stands still, and the test never ends.
+// Virtual time passes while a goroutine waits for the lock. With sync.Mutex, virtual time would stand still and the
+// test would never end.
 func TestWhoWaitsIsDurablyBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Mutex
@@ -77,7 +78,7 @@ func TestWhoWaitsIsDurablyBlocked(t *testing.T) {
 	})
 }
 
-// Who waits longest is next, also where the holder wants the lock again at once.
+// The goroutine that has waited longest is next, even if the holder wants the lock again at once.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Mutex
@@ -139,7 +140,7 @@ func alone(b *testing.B, m sync.Locker) {
 	}
 }
 
-// contended has four goroutines that work for about a microsecond with the lock held, as an append does.
+// contended runs four goroutines that work for about a microsecond with the lock held, as an append does.
 func contended(b *testing.B, m sync.Locker) {
 	sink := 0
 	b.SetParallelism(4)

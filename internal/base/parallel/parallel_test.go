@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// All are done, as many at a time as may be and no more.
+// All calls are made, with exactly the allowed number at a time.
 func TestSoManyAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestTheRegistryTellsTheVersion: with the version of Go, beside what the runtime tells.
+// TestTheRegistryTellsTheVersion: the registry reports the version and the version of Go, in addition to the metrics of
+// the runtime.
 func TestTheRegistryTellsTheVersion(t *testing.T) {
 	families, err := NewRegistry("v1.2.3").Gather()
 	if err != nil {
@@ -33,7 +34,8 @@ func TestTheRegistryTellsTheVersion(t *testing.T) {
 	}
 }
 
-// TestSecondsGoFromMemoryToAHungDisk: a read out of memory and a sync that hung for 20 s are in buckets between others.
+// TestSecondsGoFromMemoryToAHungDisk: neither a read from memory nor a sync that hung for 20 s falls outside the
+// buckets.
 func TestSecondsGoFromMemoryToAHungDisk(t *testing.T) {
 	seconds := Seconds()
 	if first, last := seconds[0], seconds[len(seconds)-1]; first > 100e-6 || last < 20 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// attempts are dials that a test answers: each waits for what the test says, or for the end of its context.
+// attempts are dials that a test answers: each waits until the test answers it or its context ends.
 type attempts struct {
 	began   chan chan error // nil: it connects
 	conns   chan net.Conn   // other ends of what was connected

@@ -54,7 +54,7 @@ type rig struct {
 	health   *asked
 }
 
-// asked is health that is asked for.
+// asked is a health server that lets a test observe each check.
 type asked struct {
 	*health.Server
 	before atomic.Pointer[func()] // done before the answer; nil: nothing is
@@ -102,7 +102,7 @@ func newRigOn(t *testing.T, l net.Listener, opts liveness.Options) *rig {
 	return r
 }
 
-// call makes a call, and returns when the server has it.
+// call starts a call, and returns when the server has received it.
 func (r *rig) call(t *testing.T) <-chan error {
 	answer := make(chan error, 1)
 	go func() {
@@ -166,8 +166,9 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A process that is stopped itself takes nobody for one that hangs: here it is stopped for most of the time that a
-// server has for its answer, which comes a little later. No bubble: its time does not pass while a process is stopped.
+// A process that was stopped itself does not blame a server for hanging. Here it is stopped for most of the time that
+// the server has for its answer, which arrives a little later. The test does not run in a bubble, because a bubble's
+// time does not pass while a process is stopped.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	opts := liveness.Options{After: time.Second, Patience: 3 * time.Second}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A call that waits from before the end of a tenure on is cut; a stream that is answered all the time is not.
+// A call that has waited since before the end of a tenure is ended. A stream that is answered all the time is not.
 func TestOnlyWhatWaitsOnIsCut(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()

@@ -13,7 +13,7 @@ import (
 
 var errFull = errors.New("full")
 
-// limited is an allowance of so many bytes.
+// limited is an allowance with a limit in bytes.
 type limited struct {
 	limit int64
 	used  atomic.Int64
@@ -36,7 +36,7 @@ func (l *limited) is(t *testing.T, n int64) {
 	}
 }
 
-// encode gives a message of about n bytes as gRPC has it before it is written.
+// encode returns a message of about n bytes in the form that gRPC holds before it is written.
 func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 	t.Helper()
 	bufs, err := (&counted{message: &wrapperspb.BytesValue{Value: make([]byte, n)}, codec: Codec{}, held: h}).Encode()
@@ -91,7 +91,8 @@ func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 	l.is(t, 0)
 }
 
-// A message that gRPC forgets, as it does when a connection ends, is given back by the garbage collector.
+// If gRPC forgets a message, as it does when a connection ends, the garbage collector returns the message's bytes to
+// the allowance.
 func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := newHeld(l)
@@ -106,7 +107,8 @@ func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// The buffer that tells does not change the message, and is let go with it by a reader as gRPC's.
+// The buffer that reports the release does not change the message. A reader such as gRPC's frees it together with the
+// message.
 func TestACountedMessageIsTheSameOnTheWire(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := newHeld(l)

@@ -24,7 +24,7 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 		}
 		Pool.Put(b)
 	}
-	// What has another capacity would be handed out too short.
+	// A buffer with another capacity would be handed out too short.
 	odd := make([]byte, 3000)
 	Pool.Put(&odd)
 	for range 100 {
@@ -37,7 +37,7 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 	}
 }
 
-// Buffers come back dirty: neither encoding nor decoding may show what was in them.
+// Buffers are reused without being cleared: neither encoding nor decoding may show their old content.
 func TestCodecRoundTripsThroughDirtyBuffers(t *testing.T) {
 	var c Codec
 	for _, n := range []int{0, 10, 1000, 1024, 10_000, 50_000, 1 << 20, 3 << 20} {
@@ -67,7 +67,7 @@ func TestCodecRoundTripsThroughDirtyBuffers(t *testing.T) {
 	}
 }
 
-// What was decoded must not change when its buffer is used again.
+// A decoded message must not change when its buffer is used again.
 func TestDecodedMessagesHoldNothingOfTheBuffer(t *testing.T) {
 	var c Codec
 	in := &wrapperspb.BytesValue{Value: bytes.Repeat([]byte{7}, 60_000)}
@@ -121,7 +121,7 @@ func TestCodecLetsMessagesEncodeAndDecodeThemselves(t *testing.T) {
 	}
 }
 
-// Of a message that is too long the fields that stand whole at its beginning are decoded, whatever comes behind them.
+// If a message is too long, the fields that are complete at its beginning are decoded, whatever follows them.
 func TestBoundedDecodesTheBeginningOfALongMessage(t *testing.T) {
 	long := &apipb.Api{Name: "api", Methods: []*apipb.Method{{Name: string(make([]byte, 10_000))}}, Version: "v1"}
 	encoded, err := proto.Marshal(long)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// What the contract lists is what the program has, and the other way round.
+// The contract lists exactly the reasons that the program has.
 func TestTheContractListsEveryReason(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {

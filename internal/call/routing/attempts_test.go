@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/reason"
 )
 
-// failure is a status with a reason of ours; empty: of the transport, or of gRPC.
+// failure returns a status with a reason of ours, or, if why is empty, a status of the transport or of gRPC.
 func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	t.Helper()
 	st := status.New(code, "no")
@@ -29,7 +29,7 @@ func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	return st
 }
 
-// failed is one failed attempt of a table.
+// failed is one failed attempt in a table.
 type failed struct {
 	code codes.Code
 	why  string
@@ -189,7 +189,8 @@ func TestWhatEndsAPause(t *testing.T) {
 	})
 }
 
-// A rate that is used up is waited off as long as the server asks, and news do not end that; what is stored is not.
+// If a rate quota is used up, the client waits as long as the server asks, and news does not end that wait. It does not
+// wait for a quota of stored data.
 func TestRatesAreWaitedOff(t *testing.T) {
 	exceeded := func(after time.Duration) Verdict {
 		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestKeyGolden holds values that may never change: placement on disk depends on them. They were computed apart from
-// this code, with Python's integers.
+// TestKeyGolden holds values that may never change, because placement on disk depends on them. They were computed
+// independently of this code, with Python's integers.
 func TestKeyGolden(t *testing.T) {
 	for id, want := range map[int64]uint64{
 		0:                   0x0,
@@ -54,7 +54,7 @@ func unshift(z uint64, n uint) uint64 {
 	return x
 }
 
-// inverse of an odd number modulo 2^64, by Newton's iteration.
+// inverse returns the inverse of an odd number modulo 2^64, by Newton's iteration.
 func inverse(a uint64) uint64 {
 	x := a
 	for range 6 {

@@ -15,13 +15,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// model is what does not change in the worlds of TestEveryStateLeadsToTheTarget.
+// model is the constant part of the worlds of TestEveryStateLeadsToTheTarget.
 type model struct {
 	targets [][]string
 	domains string // of each shard, a byte
 }
 
-// shared counts the voters of a configuration that are in the domain of one before them.
+// shared counts the voters of a configuration that are in the same domain as an earlier one.
 func (m *model) shared(conf [slots]byte) (n int) {
 	seen := map[byte]bool{}
 	for slot, role := range conf {
@@ -35,9 +35,9 @@ func (m *model) shared(conf [slots]byte) (n int) {
 	return n
 }
 
-// checkDomains: no change puts more voters into one domain than the target does. Where copies are missing, more of them
-// come before that, and then as few into one domain as the learners that are caught up allow. One copy alone has
-// nothing to be apart from.
+// checkDomains: no change puts more voters into one domain than the group before it or the target does. If copies are
+// missing, adding voters has priority; they then share as few domains as the learners that are caught up allow. A
+// single copy has nothing to be separate from.
 func (w *world) checkDomains(before *world, m *model) error {
 	copies := len(m.targets[w.target])
 	had, _ := before.voters()
@@ -56,7 +56,7 @@ func (w *world) checkDomains(before *world, m *model) error {
 	return nil
 }
 
-// leastShared is how many voters share a domain when n learners that are caught up have become some, of the best n.
+// leastShared returns how many voters share a domain if the best n of the learners that are caught up become voters.
 func (w *world) leastShared(m *model, n int) int {
 	least := slots
 	for set := range 1 << slots {
@@ -79,13 +79,13 @@ func (w *world) leastShared(m *model, n int) int {
 	return least
 }
 
-// topology is a group on shards in domains, and a target. Shard n has the Raft id n+1 once it is a member.
+// topology is a group on shards in domains, together with a target. Shard n has the Raft id n+1 once it is a member.
 type topology struct {
 	domains  []string // of each shard; empty: none is said
 	from, to []int    // the first of to is to lead
 }
 
-// domain of a shard, which is one of its own where it says none.
+// domain returns the domain of a shard, or one of its own if the shard reports none.
 func (c *topology) domain(shard int) string {
 	if d := c.domains[shard]; d != "" {
 		return d
@@ -93,7 +93,7 @@ func (c *topology) domain(shard int) string {
 	return fmt.Sprint("own ", shard)
 }
 
-// shared counts the shards of a list that are in the domain of one before them.
+// shared counts the shards of a list that are in the same domain as an earlier one.
 func (c *topology) shared(list []int) int {
 	seen := map[string]bool{}
 	for _, shard := range list {
@@ -102,9 +102,9 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed is the least number of shared domains that an order of steps must go through at its worst, by trying all of
-// them. A step is the most general one that Raft has: to any voters of as many copies that keep one of those before,
-// which leads meanwhile.
+// needed tries all orders of steps and returns the least number of shared domains that the worst membership of an order
+// must have. A step is the most general one that Raft allows: to any set of as many voters as there are copies that
+// keeps one of the previous voters, which leads meanwhile.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {
@@ -145,8 +145,8 @@ func (c *topology) needed() int {
 	}
 }
 
-// topologies draws groups of 3 or 5 copies. Domains are few, so that the shards of target and group share many; apart:
-// neither the group nor the target has two shards in one.
+// topologies draws groups of 3 or 5 copies. There are few domains, so that the shards of target and group share many.
+// With apart, neither the group nor the target has two shards in one domain.
 func topologies(t *rapid.T, apart bool) *topology {
 	copies := rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "copies")
 	c := &topology{domains: make([]string, copies+rapid.IntRange(1, copies).Draw(t, "more"))}
@@ -172,8 +172,9 @@ func topologies(t *rapid.T, apart bool) *topology {
 	return c
 }
 
-// drive lets a leader decide until nothing is left to do. What happens beside that is drawn: which copy is there next,
-// and who leads. Shards of never are silent for ever. Each membership on the way is given to see.
+// drive lets a leader decide until nothing is left to do. Everything else is drawn: which copy is caught up next, and
+// who leads. The parameter never is the number of a shard that is silent all the time, or -1. see is called with each
+// membership on the way.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},
@@ -259,9 +260,9 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 	s.Conf = conf
 }
 
-// No membership on the way from one set of shards in different domains to another shares one, in whatever order copies
-// are there, whoever leads, and whether one of them never comes. Trying all orders shows that such an order exists; so
-// package placement warns of none.
+// Between two sets of shards in different domains, no membership on the way shares a domain. This holds in whatever
+// order copies catch up, whoever leads, and even if one copy never does. A search of all orders shows that such an
+// order exists, so package placement warns about none.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
@@ -280,7 +281,7 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	})
 }
 
-// Where the group or its target shares domains, no more are shared on the way than in the worse of them.
+// If the group or its target shares domains, no membership on the way shares more than the worse of the two.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)
@@ -296,9 +297,9 @@ func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	})
 }
 
-// poolsState is a group on a, b and c, which a leads, in the domains 1 to 3; its target are x, y and z in the domains
-// of the same order. Members are numbered from 1 by the order of their names, and those of ready are learners that are
-// caught up.
+// poolsState is a group on a, b and c, led by a, in the domains 1 to 3. Its targets are x, y and z in the domains of
+// the same order. Members are numbered from 1 by the order of their names. Those in ready are learners that are caught
+// up.
 func poolsState(ready ...uint64) move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000,

@@ -23,14 +23,14 @@ const (
 	slots  = 2 * shards // replica of shard n/2 on its volume n%2
 )
 
-// Roles of a replica, in the configuration and in etcd.
+// These are the roles of a replica, in the configuration and in etcd.
 const (
 	none byte = iota
 	learner
 	voter
 )
 
-// world is one state of the model; comparable.
+// world is one state of the model. It is comparable.
 type world struct {
 	conf, etcd [slots]byte
 	caught     [slots]bool // a learner that is caught up
@@ -38,7 +38,7 @@ type world struct {
 	silent     [shards]bool
 	leader     int8
 	target     int8 // index in the model's targets
-	// Numbers of events that may still happen.
+	// These count the events that may still happen.
 	retargets, silences, swaps int8
 }
 
@@ -251,7 +251,7 @@ func (w world) settles(m *model, known map[world]bool) error {
 
 var slotsAll = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
-// checkEnd checks that nothing is left to do, or that the rest is blocked by a shard that is not there.
+// checkEnd checks that nothing is left to do, or that the rest is blocked by an absent shard.
 func (w *world) checkEnd(a move.Action, target []string) error {
 	arrived := true
 	for s := range shards {

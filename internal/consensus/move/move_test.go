@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// settledState is a group of three copies on a, b and c that is where it is wanted; d is free. Member n has id 2n+1.
+// settledState is a group of three copies on a, b and c, which are its target; d is free. Member n has id 2n+1.
 func settledState() move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 3, 5}}, Last: 5000, Progress: map[uint64]move.Progress{},
@@ -37,7 +37,7 @@ func learnerOn(s *move.State, p move.Progress) {
 	s.Progress[7] = p
 }
 
-// unknown makes etcd forget on which shard member 5 is, which is silent.
+// unknown makes etcd lose the shard of member 5, which is silent.
 func unknown(s *move.State) {
 	s.Members[2].Shard, s.Members[2].VolumeUUID = "", uuid.Nil
 	s.Progress[5] = move.Progress{}
@@ -213,7 +213,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// checkChange: a replacement is one joint change that Raft leaves by itself.
+// checkChange checks that a replacement is one joint change that Raft leaves automatically.
 func checkChange(t *testing.T, a move.Action) {
 	t.Helper()
 	cc := a.Change()

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// inPieces cuts a message as a transport does.
+// inPieces splits a message as a transport does.
 func inPieces(encoded []byte, n int) (out mem.BufferSlice) {
 	for len(encoded) > n {
 		out = append(out, mem.SliceBuffer(encoded[:n]))
@@ -52,7 +52,7 @@ func TestChunksAreWhatProtobufMakesOfThem(t *testing.T) {
 
 func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 	group, blob := chunksOfGroup(), chunksOfBlob()
-	// Each one after the others: nothing of them is left in it.
+	// The messages are decoded one after another, so nothing of an earlier one may remain.
 	for range 2 {
 		for name, chunk := range chunkCases() {
 			for in, message := range map[*receivedChunk]proto.Message{
@@ -76,7 +76,7 @@ func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 	}
 }
 
-// A later version may add fields, and whoever is no friend sends anything.
+// A later version may add fields, and an attacker may send anything.
 func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	in := chunksOfGroup()
 	chunk := &peerv1.FileChunk{Name: "seg", Data: []byte("data"), DataCrc32C: 3}
@@ -118,7 +118,7 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	if err := in.Decode(inPieces(description, 2)); err != nil || in.chunk != nil {
 		t.Errorf("a description: chunk %v, %v", in.chunk, err)
 	}
-	// A length that lies, and every beginning of a message, is refused, not waited for.
+	// A wrong length and every incomplete message are refused instead of waited for.
 	if err := in.Decode(inPieces(protowire.AppendVarint(wrap(nil)[:1], 1<<62), 3)); err == nil {
 		t.Error("a chunk of 2^62 bytes")
 	}

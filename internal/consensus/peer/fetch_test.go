@@ -76,7 +76,7 @@ func (e memExport) Open(name string, offset int64) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(data[offset:])), nil
 }
 
-// Entries has every index up to 100 but each third one, in pieces.
+// Entries has every index up to 100 except each third one, and returns them in pieces.
 func (s *store) Entries(_ context.Context, group uuid.UUID, first, last uint64, _ int) (out Entries, err error) {
 	if group != testGroup {
 		return out, ErrNotHere
@@ -106,7 +106,7 @@ func random(n int) []byte {
 	return out
 }
 
-// sink collects files; what it has it does not want again.
+// sink collects files. It does not request files that it already has.
 type sink struct {
 	from     *store // whose files it wants, the large ones in a second turn
 	files    map[string]*bytes.Buffer
@@ -265,7 +265,7 @@ func TestFetchesOfWhatIsNotHere(t *testing.T) {
 	}
 }
 
-// wrongSink wants a file that nobody described.
+// wrongSink requests a file that the peer did not describe.
 type wrongSink struct{ *sink }
 
 func (wrongSink) Wanted() ([]FileRange, error) { return []FileRange{{Name: "other"}}, nil }
@@ -391,7 +391,7 @@ func (c *chunkCase) next() (*peerv1.FileChunk, error) {
 	return &peerv1.FileChunk{Name: c.name, OffsetBytes: c.offset, Data: c.data, DataCrc32C: c.sum, Last: true}, nil
 }
 
-// hanging is a source that answers nothing.
+// hanging is a source that does not answer.
 type hanging struct {
 	*store
 	asked chan struct{}
@@ -406,7 +406,7 @@ func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, 
 	return nil, 0, ctx.Err()
 }
 
-// A process that was stopped keeps its connections: what is fetched from it would never come.
+// A stopped process keeps its connections: a fetch from it would never end.
 func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}

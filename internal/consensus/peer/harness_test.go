@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// net of hubs over loopback.
+// network is a set of hubs over loopback.
 type network struct {
 	t     *testing.T
 	store uuid.UUID
@@ -39,7 +39,7 @@ func (n *network) move(shard, address string) {
 	n.at[shard] = address
 }
 
-// node is a hub that serves, and the messages that it received.
+// node is a serving hub, and the messages that it received.
 type node struct {
 	*Hub
 	server *grpc.Server
@@ -154,7 +154,7 @@ func (d *node) until(t *testing.T, what string, holds func() bool) {
 
 var testGroup = uuid.MustParse("11111111-2222-3333-4444-555555555555")
 
-// to makes the transport of the test's group whose members are all on one shard.
+// to makes the transport of the test's group, all of whose members are on one shard.
 func (d *node) to(shard string) *Transport {
 	return d.Transport(testGroup, func(uint64) (string, bool) { return shard, true })
 }
@@ -177,7 +177,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// connect makes two nodes whose link from a to b is up.
+// connect starts two nodes and waits until the link from a to b is up.
 func connect(t *testing.T, n *network, change func(*Options)) (a, b *node) {
 	t.Helper()
 	a, b = n.start("a", change), n.start("b", nil)

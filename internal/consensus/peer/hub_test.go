@@ -62,7 +62,7 @@ func TestAPeerThatNeverAnswersIsDown(t *testing.T) {
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
 }
 
-// A peer is heard by what it sends, without an answer to anything.
+// A peer counts as alive by what it sends, even if it has answered nothing.
 func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	n := newNetwork(t)
 	a, b := n.start("a", nil), n.start("b", func(o *Options) {
@@ -72,7 +72,7 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 }
 
-// What was agreed with a process does not hold for the next one, however soon it comes.
+// What was agreed with a process does not hold for its successor, however soon that starts.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
 	a, b := connect(t, n, func(o *Options) { o.SilenceMax = time.Hour })
@@ -85,7 +85,7 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
 }
 
-// A process that was stopped itself has heard nobody for as long as that lasted: it takes no peer for silent.
+// A process that was stopped itself has heard nobody meanwhile. It must not take its peers for silent.
 func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	const silenceMax = 3 * time.Second
 	n := newNetwork(t)
@@ -192,7 +192,7 @@ func TestStrayMessagesAreCounted(t *testing.T) {
 	eventually(t, "it is counted", func() bool { return b.Stats().DroppedStray == 1 })
 }
 
-// What only a process may tell its own Raft must not come from outside.
+// Messages that only a process itself may send to its Raft must not be accepted from outside.
 func TestLocalMessagesAreNotTaken(t *testing.T) {
 	a, b := connect(t, newNetwork(t), nil)
 	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable,
@@ -223,7 +223,7 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	if err := b.admit(t.Context(), nil); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no header: %v", err)
 	}
-	// The address of a shard that is gone may be taken by another one.
+	// Another shard may take the address of a shard that is gone.
 	address, _ := n.address("b")
 	n.move("c", address)
 	a.SetPeers([]string{"c"})
@@ -233,7 +233,7 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	}
 }
 
-// Where connections show who the caller is, a shard speaks for itself alone.
+// If connections show who the caller is, a shard may speak only for itself.
 func TestAShardSpeaksForItselfAlone(t *testing.T) {
 	type caller struct{}
 	n := newNetwork(t)
@@ -253,7 +253,7 @@ func TestAShardSpeaksForItselfAlone(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// All calls of the service ask it.
+	// All calls of the service check this.
 	a := n.start("a", nil)
 	a.SetPeers([]string{"b"})
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
@@ -262,7 +262,7 @@ func TestAShardSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
-// One that is connected and does not answer any more is given up.
+// A peer that is connected but no longer answers is given up.
 func TestAStalledConnectionIsEnded(t *testing.T) {
 	a, b := connect(t, newNetwork(t), func(o *Options) { o.StallMax = 300 * time.Millisecond })
 	b.block()

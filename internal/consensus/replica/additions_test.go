@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// These are tests of what docs/raft.md lists, where a scenario alone does not show whether it is there.
+// These tests check the additions listed in docs/raft.md where a scenario alone does not show whether they are present.
 
 // slow delays messages of a kind.
 type slow struct {
@@ -35,7 +35,7 @@ func (s slow) Send(messages []*raftpb.Message) {
 	}
 }
 
-// A lease counts from before the question: who answered promised nothing for later.
+// A lease counts from before the question: a member that answers promises nothing for later.
 func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = leaseTime / 2
@@ -56,8 +56,8 @@ func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// A leader whose vote was taken, by a change that another one has proposed, hands the lead over: it can propose nothing
-// any more.
+// A leader that lost its vote by a change that somebody else proposed hands the lead over, because it can no longer
+// propose anything.
 func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -73,8 +73,8 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	})
 }
 
-// The lead goes to nobody who does not have the change that gave it its vote: by the membership before, it asks too few
-// for votes, or others.
+// The lead does not go to a member that lacks the change that made it a voter: by the previous membership, it would ask
+// too few members or the wrong ones for votes.
 func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -97,7 +97,7 @@ func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	})
 }
 
-// A MsgTimeoutNow that was kept for long is of a leader that leads on.
+// A MsgTimeoutNow that was kept for long belongs to a leader that still leads.
 func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -120,8 +120,8 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	})
 }
 
-// Whoever asks for votes of a new term does not lead any more: the vote is not refused because it is taken for a leader
-// that is heard.
+// A member that asks for votes of a new term no longer leads. A vote must not be refused because the candidate is taken
+// for a leader that is still heard.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -144,7 +144,7 @@ func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	})
 }
 
-// An offer of a snapshot, or the word that it was taken, may be lost: it is made again.
+// An offer of a snapshot, or the report that it was taken, may be lost: the offer is repeated.
 func TestASnapshotIsOfferedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -175,8 +175,8 @@ func TestASnapshotIsOfferedAgain(t *testing.T) {
 	})
 }
 
-// A disk that is full when a membership is to be recorded does not make Raft apply the change twice: a joint one would
-// be a panic.
+// If the disk is full when a membership is to be recorded, Raft must not apply the change twice: for a joint change,
+// that would be a panic.
 func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -218,7 +218,7 @@ func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
 	})
 }
 
-// A member that cannot rest says so, and its leader wakes.
+// A member that cannot rest reports that, and its leader wakes.
 func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -242,8 +242,8 @@ func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	})
 }
 
-// A member that hangs never ends a fetch of blobs, and while it waits nothing is taken that another leader sends in its
-// place.
+// A fetch of blobs from a member that hangs never ends on its own. While a replica waits for it, the replica accepts
+// nothing that another leader sends instead.
 func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -291,7 +291,7 @@ func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	})
 }
 
-// A question that a follower has sent to the leader, and that was lost, is asked again.
+// If a follower's question to the leader is lost, the follower asks again.
 func TestALostQuestionIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

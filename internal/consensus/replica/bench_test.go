@@ -30,8 +30,8 @@ const (
 	benchWriters     = 64
 )
 
-// BenchmarkDurablePut puts records of 10 KB by 64 writers into 1 and 64 groups, beside 64 writers that append the same
-// bytes to a file of their own each and fdatasync it. Run in turns; the medians make the ratio.
+// BenchmarkDurablePut puts records of 10 KB by 64 writers into 1 and 64 groups, compared to 64 writers that each append
+// the same bytes to a file of their own and call fdatasync. Both run in turns; the ratio is that of the medians.
 // -benchtime counts rounds; each round writes SHEAF_BENCH_RECORDS records (default 20,000).
 func BenchmarkDurablePut(b *testing.B) {
 	records := 20000
@@ -131,8 +131,8 @@ func rawAppend(b *testing.B, dir string, records int, data []byte) float64 {
 	})
 }
 
-// BenchmarkMemoryPut puts small records by 64 writers into 1 and 64 groups on a disk in memory: what a durable write
-// costs beside its disk, with the journal and all locks.
+// BenchmarkMemoryPut puts small records by 64 writers into 1 and 64 groups on a disk in memory: it measures the cost of
+// a durable write without its disk, including the journal and all locks.
 func BenchmarkMemoryPut(b *testing.B) {
 	for _, groups := range []int{1, 64} {
 		b.Run(fmt.Sprintf("groups=%d", groups), func(b *testing.B) {
@@ -159,7 +159,7 @@ func durablePut(b *testing.B, fs vfs.FS, dir string, groups, records int, data [
 	return rate
 }
 
-// BenchmarkPropose is the cost of a write without a disk: 64 writers, one group.
+// BenchmarkPropose measures the cost of a write without a disk: 64 writers, one group.
 func BenchmarkPropose(b *testing.B) {
 	for _, size := range []int{100, benchRecordBytes} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
@@ -180,7 +180,7 @@ func BenchmarkPropose(b *testing.B) {
 	}
 }
 
-// BenchmarkReadBarrier is the cost of a linearizable read's barrier on a sole voter.
+// BenchmarkReadBarrier measures the cost of the barrier of a linearizable read on a sole voter.
 func BenchmarkReadBarrier(b *testing.B) {
 	c := NewCommitter()
 	defer c.Close()
@@ -194,7 +194,7 @@ func BenchmarkReadBarrier(b *testing.B) {
 	}
 }
 
-// memoryLog is a log that keeps nothing: for the cost of all but the log.
+// memoryLog is a log that keeps nothing, to measure the cost of everything except the log.
 type memoryLog struct {
 	*raft.MemoryStorage
 	applied atomic.Uint64

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// copyBlob gives a log a blob of another one.
+// copyBlob copies a blob from one log to another.
 func copyBlob(to, from *group.Log, ref format.BlobRef) error {
 	r, err := from.OpenBlob(ref)
 	if err != nil {
@@ -45,7 +45,7 @@ func (one *member) blob(t *testing.T, data string) format.BlobRef {
 	return ref
 }
 
-// copyBlobs gives a member blobs of another one.
+// copyBlobs copies blobs from one member to another.
 func (n *network) copyBlobs(to *Options, from uint64, refs []format.BlobRef) error {
 	n.mu.Lock()
 	source := n.members[from]
@@ -106,8 +106,8 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 	})
 }
 
-// A leader whose last entry nobody can take, as its blob is damaged and nobody else has it, is replaced without that
-// entry, once the others can elect one of them.
+// A leader's last entry cannot be replicated if its blob is damaged and no other member has it. Such a leader is
+// replaced, without that entry, once the others can elect one of them.
 func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -161,7 +161,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	})
 }
 
-// A leader that hangs in the middle of a blob keeps nobody from taking it from the next leader.
+// A leader that hangs in the middle of a blob does not prevent a follower from fetching it from the next leader.
 func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -202,7 +202,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	})
 }
 
-// A fetch that hangs ends with Stop, and no more than a few messages wait for one.
+// Stop ends a fetch that hangs, and only a few messages wait for fetches.
 func TestStopEndsFetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")

@@ -143,7 +143,7 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
 		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
 		// The removed replica usually learns of its removal. It never does if the last message to it was in flight when
-		// the heir applied the change: placement then informs it. In both cases it disturbs no other member.
+		// the new leader applied the change: placement then informs it. In both cases it disturbs no other member.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[heir].Status().Leader {
@@ -312,8 +312,8 @@ func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	})
 }
 
-// A member that sends something impossible, as after an unnoticed rollback of its disk, fails the replica; the
-// replica's writes are answered.
+// A member that sends something impossible, as after an unnoticed rollback of its disk, fails the replica. The
+// replica's pending writes are answered.
 func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -368,12 +368,12 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
-// A voter that was a learner until just now does not know yet that it may lead: the request to campaign waits for that.
+// A voter that has just been a learner does not know yet that it may lead: the request to campaign waits until it does.
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// no member receives what this leader appends after the change: otherwise the new voter may lack it, and is not
-		// elected
+		// No member receives what this leader appends after the change. Otherwise the new voter might lack that, and
+		// would not be elected.
 		var alone atomic.Uint64
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
@@ -388,7 +388,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 			m := leader.Members()
 			return m.Progress[3].Match == m.LastIndex && m.Progress[3].State == StateReplicate
 		})
-		// The request overtakes the entry that makes the member a voter.
+		// The request arrives before the entry that makes the member a voter.
 		id, term := leader.Members().LeaderID, leader.Members().Term
 		ok(t, fourth.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: new(uint64(4)), Term: &term}))
 		alone.Store(id)
@@ -401,7 +401,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 			t.Fatalf("it took %v: that was an election by a timeout", took)
 		}
 		fourth.must(t, put(1, "a"))
-		// A request that comes too late for its leader is not followed.
+		// A request that has been kept for too long is no longer followed.
 		id, term = leader.Members().LeaderID, leader.Members().Term
 		ok(t, fourth.ChangeMembers(timeout(t), change(learner(5))))
 		fifth := n.start(5)
@@ -439,7 +439,7 @@ func TestLeadIsHandedOverWhenTheOtherIsNear(t *testing.T) {
 	})
 }
 
-// damage breaks the stored bytes of a member's record.
+// damage corrupts the stored bytes of a member's record.
 func (n *network) damage(id uint64, record int64, needle string) {
 	flip(n.t, n.disks[id], "/v/7", needle)
 	if _, err := n.members[id].log.Get(record, group.GetOptions{}); err == nil {
@@ -474,7 +474,7 @@ func TestDamageBarsFromLeading(t *testing.T) {
 			t.Fatalf("hand-over to the damaged replica: %v", err)
 		}
 		until(t, "it leads on", func() bool { return now.Status().Leader })
-		// It votes and takes entries, but never campaigns.
+		// This member votes and takes entries, but never campaigns.
 		third := 6 - first - second
 		n.isolate(third, true)
 		now.must(t, put(3, "held by the damaged one"))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The clock costs nothing for replicas that rest, and runs for them again as soon as they have something to do.
+// The clock costs nothing for replicas at rest, and runs again as soon as they have something to do.
 func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)

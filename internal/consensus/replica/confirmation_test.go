@@ -20,21 +20,22 @@ func (d dropping) Send(messages []*raftpb.Message) {
 	d.Transport.Send(slices.DeleteFunc(slices.Clone(messages), d.drop))
 }
 
-// isNews tells whether a message has no entries and may tell of a commit.
+// isNews reports whether a message has no entries and may announce a commit.
 func isNews(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0 || m.GetType() == raftpb.MsgHeartbeat
 }
 
-// hasConfirmation tells whether a message has the empty entry that a leader puts behind a membership change, or behind
-// its election.
+// hasConfirmation reports whether a message has the empty entry that a leader appends after a membership change or
+// after its election.
 func hasConfirmation(m *raftpb.Message) bool {
 	return slices.ContainsFunc(m.GetEntries(), func(e *raftpb.Entry) bool {
 		return e.GetType() == raftpb.EntryNormal && len(e.Data) == 0
 	})
 }
 
-// A replaced member is gone for good, and the leader dies when it says that the change is over: the two that are left
-// are a majority of the new members. Who counts by the old ones finds none. What only tells of the commit is lost.
+// A replaced member is gone for good, and the leader dies as soon as it reports that the change is over. The two
+// remaining members are a majority of the new members. A member that still counts by the old ones would find no
+// majority. Messages that only announce the commit are lost.
 func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -66,12 +67,13 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	})
 }
 
-// The membership is durable before the commit index is: after a restart Raft commits a change again that is in force.
+// The membership becomes durable before the commit index does. After a restart, Raft therefore commits a change that is
+// already in force once more.
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// The third hears of the commit only when it has written the change, and gets nothing behind it: with either
-		// the commit would become durable.
+		// The third member hears of the commit only after it has written the change, and receives nothing after it:
+		// either would make the commit durable.
 		var third, deaf atomic.Uint64
 		n.change = func(_ uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool {
@@ -121,7 +123,7 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	})
 }
 
-// A leader that is deposed in the round in which it applies its change does not know who knows of it.
+// A leader that is deposed in the round in which it applies its change does not know which members know of the change.
 func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -131,7 +133,7 @@ func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
 		defer c.unlock()
 		at := c.node.applied
 		one := &memberChange{proposed: true, index: at, done: make(chan struct{})}
-		// as observe does, before the entries of the round are applied
+		// This is what observe does before the entries of the round are applied.
 		c.members.change, c.node.leader, c.node.lost = one, false, true
 		c.setMembers(c.members.conf, at)
 		select {

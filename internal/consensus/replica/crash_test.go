@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// ledger remembers what was acknowledged. A write is in it before the next crash point only if it was acknowledged
-// before that.
+// ledger remembers what was acknowledged. It holds a write before the next crash point only if the write was
+// acknowledged before that point.
 type ledger struct {
 	mu    sync.Mutex
 	acked map[int64]Result // record -> result; each record is put once
@@ -29,9 +29,9 @@ const clients, puts = 8, 12 // writers, and what each puts between two crashes
 
 func crashData(id int64) string { return fmt.Sprintf("%d:%0*d", id, int(id%97)*10, id) }
 
-// Concurrent writers put records, each with its own request id, into several groups; power cuts come at any operation
-// on the disk. After each, everything acknowledged before is there, a repeated write returns the first result, and one
-// that was not acknowledged is there once or not at all.
+// Concurrent writers put records, each with its own request id, into several groups; power cuts occur at any operation
+// on the disk. After each, everything acknowledged before is there, a repeated write returns the first result, and an
+// unacknowledged write is there once or not at all.
 func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	crashes := 60
 	if soaktest.Long() {
@@ -93,7 +93,7 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	}
 }
 
-// crashCounts is what the test saw.
+// crashCounts counts what the test saw.
 type crashCounts struct{ crashes, verified, repeated, lost, replayed int }
 
 // checkAfterCrash reads every record back, and repeats every write of the last round.

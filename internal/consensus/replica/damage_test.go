@@ -12,13 +12,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// flip changes one bit of the first place in the files of a folder where needle stands.
+// flip changes one bit at the first occurrence of needle in the segments of a folder.
 func flip(t *testing.T, fs vfs.FS, dir, needle string) {
 	t.Helper()
 	flipIn(t, fs, dir, "segment", needle)
 }
 
-// flipIn breaks a needle in the files of a folder whose names begin with kind.
+// flipIn changes one bit at the first occurrence of needle in the files of a folder whose names begin with kind.
 func flipIn(t *testing.T, fs vfs.FS, dir, kind, needle string) {
 	t.Helper()
 	names, err := fs.List(dir)
@@ -46,7 +46,8 @@ func flipIn(t *testing.T, fs vfs.FS, dir, kind, needle string) {
 	t.Fatalf("%q is in no segment", needle)
 }
 
-// Where the newest version cannot be known, a write that depends on it says so; a put without a condition heals.
+// If the newest version cannot be known, a write that depends on it says so; a put without a condition heals the
+// record.
 func TestDamagedRecordRefusesConditionsAndIsHealedByAPut(t *testing.T) {
 	mem := vfstest.NewMem()
 	m := newMachine(t, mem, "/v")

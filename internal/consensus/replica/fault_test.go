@@ -63,8 +63,8 @@ func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
 	ok(t, bad.Stop(timeout(t)))
 }
 
-// A leader whose disk hangs is deposed, and who waits for it is let go while the disk still hangs: others can be asked.
-// What it had begun to write goes on when the disk answers.
+// A leader whose disk hangs is deposed. Its waiting callers get an answer while the disk still hangs, so that they can
+// ask others. The writes that it had begun continue when the disk answers.
 func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	n := newNetwork(t)
 	id, leader := n.lead()
@@ -158,7 +158,7 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 	ok(t, one.Stop(timeout(t)))
 }
 
-// A membership that Raft has taken over is recorded in a new file, which a full disk refuses.
+// A membership that Raft has adopted is recorded in a new file, which a full disk refuses.
 func TestMembershipWaitsForRoom(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")

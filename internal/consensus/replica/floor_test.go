@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// A round applies an entry and waits for a sync; meanwhile the entry is compacted away, so that the log begins behind
-// what Raft was told of, and the leader goes. Raft panics over a campaign in this moment.
+// A round applies an entry and waits for a sync. Meanwhile the entry is compacted away, so that the log begins after
+// the last index that Raft knows as applied, and the leader fails. Raft panics if a member campaigns at that moment.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	for range 100 { // the round that applies the entry is not always the one that syncs
 		met := false
@@ -25,7 +25,7 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	t.Fatal("no round applied an entry and synced")
 }
 
-// campaignsInARound is false where the entry was applied too early, or in a round without a sync: nothing is tested
+// campaignsInARound returns false if the entry was applied too early, or in a round without a sync. Nothing is tested
 // then.
 func campaignsInARound(t *testing.T) bool {
 	n := makeNetwork(t)

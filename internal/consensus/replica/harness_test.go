@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 const raftID = 1
 
-// machine is a file system with groups that are created when they are first opened.
+// machine is a file system with groups, which are created when they are first opened.
 type machine struct {
 	t         testing.TB
 	fs        vfs.FS
@@ -53,7 +53,7 @@ func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {
 	return m
 }
 
-// replay writes the journal of a killed machine to the segments.
+// replay applies the journal of a killed machine to the segments.
 func replay(fs vfs.FS, dir string) (writes int, err error) {
 	found, err := journal.Replay(fs, dir, journal.Target{Apply: func(id uuid.UUID, share journal.Share) error {
 		names, err := fs.List(dir)
