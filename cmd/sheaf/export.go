@@ -16,9 +16,13 @@ func (a *app) exportCommand() *cobra.Command {
 		Short:   "Write records back as files",
 		GroupID: groupRecords,
 		Long: `Writes every record that import made to its path below DIR, with the same bytes, mode and time;
-records without a path go to _records/GROUP/ID. Nothing outside DIR is ever written, whatever the
-paths and links say. What is there already is left as it is, listed and counted (exit code 1),
-unless --force.`,
+records without a path go to _records/GROUP/ID. Nothing outside DIR is ever written, and nothing
+through a symbolic link below it: a record whose path leads through one is listed and counted. What
+is there already is left as it is, listed and counted, unless --force. Then the exit code is 1.
+
+Whoever writes a record chooses its path and mode. Setuid, setgid and sticky bits are left out unless
+--keep-setuid: the files belong to the user who exports, and a program would run with that user's
+rights. Symbolic links get the target they were stored with, also an absolute one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
@@ -32,7 +36,7 @@ unless --force.`,
 				return err
 			}
 			if n := report.Failed.Total(); n > 0 {
-				return fmt.Errorf("%s of the records were not exported", cli.FormatCount(n))
+				return fmt.Errorf("%s not exported", cli.Count(n, "record was", "records were"))
 			}
 			return printErr
 		}),
@@ -41,6 +45,7 @@ unless --force.`,
 	f.StringVar(&opts.Group, "group", "", "only this group")
 	f.StringVar(&opts.Prefix, "prefix", "", "only records whose path lies below this one, which is taken off")
 	f.BoolVar(&opts.Force, "force", false, "replace files that are there")
+	f.BoolVar(&opts.Setuid, "keep-setuid", false, "restore setuid, setgid and sticky bits, too")
 	f.IntVar(&opts.Workers, "workers", 8, "files written at a time")
 	f.StringVar(&opts.Failures, "failures", "", "write the list of all failures to this file, as JSON lines")
 	f.BoolVar(&opts.Quiet, "quiet", false, "show no progress")
@@ -51,13 +56,21 @@ func (a *app) printExport(r cli.ExportReport) error {
 	if a.Out.JSON {
 		return a.Out.WriteJSON(r)
 	}
-	_, err := fmt.Fprintf(a.Out.Out, "wrote %s files, %s, in %.1f s\n", cli.FormatCount(r.Files), cli.FormatBytes(r.Bytes),
-		r.Seconds)
+	_, err := fmt.Fprintf(a.Out.Out, "wrote %s, %s, in %.1f s\n", cli.Count(r.Files, "file", "files"),
+		cli.FormatBytes(r.Bytes), r.Seconds)
 	if r.NoPath > 0 {
-		a.Out.Sayf("%s records have no path: they went to _records/", cli.FormatCount(r.NoPath))
+		a.Out.Sayf("%s without a path: written to _records/", cli.Count(r.NoPath, "record", "records"))
+	}
+	if r.Privileged > 0 {
+		a.sayPrivileged(r.Privileged)
 	}
 	for _, kind := range cli.SortedKeys(r.Failed) {
 		a.Out.Sayf("%s not exported: %s", cli.FormatCount(r.Failed[kind]), kind)
 	}
 	return err
+}
+
+func (a *app) sayPrivileged(n int64) {
+	a.Out.Sayf("%s without the setuid, setgid or sticky bit of the record (--keep-setuid keeps it)",
+		cli.Count(n, "file", "files"))
 }

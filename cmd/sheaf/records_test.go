@@ -336,8 +336,8 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id := filepath.Base(h.Name)
-		if h.PAXRecords["SHEAF.attribute.n"] != id {
+		id := strings.TrimSuffix(filepath.Base(h.Name), ".bin")
+		if h.PAXRecords["SCHILY.xattr.user.sheaf.attribute.n"] != id || !strings.HasSuffix(h.Name, ".bin") {
 			t.Errorf("%s: PAX records %v", h.Name, h.PAXRecords)
 		}
 		got[id] = data

@@ -170,8 +170,12 @@ func TestAStrangeTreeComesBackAsItWas(t *testing.T) {
 				t.Errorf("import: %+v, the tree has %d files", r, len(want))
 			}
 			out := filepath.Join(t.TempDir(), "out")
-			p.do(t, "", "export", out).Want(t, 0)
+			p.do(t, "", "export", out, "--keep-setuid").Want(t, 0)
 			compareTrees(t, describeTree(t, out), want)
+			if mode.dev == nil {
+				compareTrees(t, untar(t, p.do(t, "", "scan", "--tar", "--tar-names", "path",
+					"--keep-setuid").Want(t, 0).Stdout), want)
+			}
 		})
 	}
 }

@@ -216,12 +216,14 @@ func TestModeAndTimeOfARecord(t *testing.T) {
 		return client.Record{Timestamp: time.Unix(5, 7), Attributes: map[string][]byte{attributeMode: []byte(mode),
 			attributeMtime: []byte(mtime)}}
 	}
-	for mode, want := range map[string]os.FileMode{
-		"0644": 0o644, "4755": 0o755 | os.ModeSetuid, "1777": 0o777 | os.ModeSticky, "2755": 0o755 | os.ModeSetgid, "": 0o644,
-		"99999": 0o644, "-1": 0o644, "0000": 0,
+	for mode, want := range map[string]uint32{
+		"0644": 0o644, "4755": 0o4755, "1777": 0o1777, "2755": 0o2755, "": 0o644, "99999": 0o644, "-1": 0o644, "0000": 0,
 	} {
-		if got := modeOf(record(mode, "")); got != want {
-			t.Errorf("%q: %v, want %v", mode, got, want)
+		if got, left := modeOf(record(mode, ""), true); got != want || left {
+			t.Errorf("%q: %o, want %o; a bit is left out: %v", mode, got, want, left)
+		}
+		if got, left := modeOf(record(mode, ""), false); got != want&0o777 || left != (want&0o7000 != 0) {
+			t.Errorf("%q without privileges: %o, want %o; a bit is left out: %v", mode, got, want&0o777, left)
 		}
 	}
 	for mtime, want := range map[string][2]int64{"3.000000004": {3, 4}, "-3.000000004": {-3, 4},

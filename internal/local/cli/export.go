@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +26,7 @@ type ExportOptions struct {
 	Group    string // only this group; empty: all
 	Prefix   string // only records whose path lies below it; it is removed from the path
 	Force    bool   // replace existing files
+	Setuid   bool   // restore setuid, setgid and sticky bits, too: whoever writes records chooses them
 	Workers  int    // number of file writers; 0: 8
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool
@@ -35,36 +34,33 @@ type ExportOptions struct {
 
 // Kinds of failures of an export.
 const (
-	failThere   = "there already"
-	failOutside = "path leads outside"
-	failWrite   = "cannot be written"
-	failRead    = "cannot be read"
-	failTwice   = "path exported twice"
+	failThere = "there already"
+	failWrite = "cannot be written"
+	failRead  = "cannot be read"
+	failLink  = "path leads through a symbolic link"
 )
 
 // ExportReport is the result of an export.
 type ExportReport struct {
-	Files    int64   `json:"files"`
-	Bytes    int64   `json:"bytes"`
-	Symlinks int64   `json:"symlinks"`
-	NoPath   int64   `json:"no_path"` // records that no import made, written to _records/GROUP/ID
-	Failed   Failed  `json:"failed,omitempty"`
-	Seconds  float64 `json:"seconds"`
+	Files      int64   `json:"files"`
+	Bytes      int64   `json:"bytes"`
+	Symlinks   int64   `json:"symlinks"`
+	NoPath     int64   `json:"no_path"`    // records that no import made, written to _records/GROUP/ID
+	Privileged int64   `json:"privileged"` // files whose setuid, setgid or sticky bit was left out
+	Failed     Failed  `json:"failed,omitempty"`
+	Seconds    float64 `json:"seconds"`
 }
 
-// noPathDir is the folder for records without a path.
-const noPathDir = "_records"
-
-// exporter is one export in progress. All files are opened below root; no path or symbolic link leads out of it.
+// exporter is one export in progress. All files are written below root, and never through a symbolic link.
 type exporter struct {
-	opts    ExportOptions
-	conn    *Conn
-	out     *Output
-	root    *os.Root
-	failed  failures
-	written firsts[nameHash, struct{}] // paths of this run
+	opts   ExportOptions
+	conn   *Conn
+	out    *Output
+	root   folder
+	failed failures
+	names  treeNames
 
-	files, bytes, symlinks, noPath atomic.Int64
+	files, bytes, symlinks, noPath, privileged atomic.Int64
 
 	// For the progress display only: the number of processed records of the scan, whatever their outcome, and the
 	// total. The bytes of the files are not known in advance.
@@ -87,12 +83,12 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 	if err := os.MkdirAll(opts.Dir, 0o755); err != nil {
 		return ExportReport{}, fmt.Errorf("the folder to export to: %w", err)
 	}
-	root, err := os.OpenRoot(opts.Dir)
+	root, err := openFolder(opts.Dir)
 	if err != nil {
 		return ExportReport{}, fmt.Errorf("the folder to export to: %w", err)
 	}
-	defer root.Close() //nolint:errcheck // a descriptor of a folder
-	e := &exporter{opts: opts, conn: conn, out: out, root: root}
+	defer root.close()
+	e := &exporter{opts: opts, conn: conn, out: out, root: root, names: treeNames{prefix: opts.Prefix}}
 	if err := e.failed.open(opts.Failures); err != nil {
 		return ExportReport{}, err
 	}
@@ -107,10 +103,13 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 	progress.stop()
 	report := ExportReport{
 		Files: e.files.Load(), Bytes: e.bytes.Load(), Symlinks: e.symlinks.Load(), NoPath: e.noPath.Load(),
-		Failed: e.failed.counts(), Seconds: time.Since(begin).Seconds(),
+		Privileged: e.privileged.Load(), Failed: e.failed.counts(), Seconds: time.Since(begin).Seconds(),
 	}
 	if closeErr := e.failed.close(); err == nil {
 		err = closeErr
+	}
+	if err == nil && opts.Prefix != "" && report.Files+report.Failed.Total() == 0 {
+		err = NotFoundf("no record has a path below --prefix %q", opts.Prefix)
 	}
 	return report, err
 }
@@ -169,33 +168,25 @@ func (e *exporter) run(ctx context.Context) error {
 
 // record writes one record. An error ends the export; problems of this record alone are counted.
 func (e *exporter) record(ctx context.Context, r client.Record) error {
-	name, ok := e.nameOf(r)
+	name, failed, ok := e.names.take(r)
+	if failed != nil {
+		e.failed.add(*failed, e.out)
+	}
 	if !ok {
 		return nil
 	}
-	if name == "." || !filepath.IsLocal(name) {
-		e.fail(failOutside, name, fmt.Errorf("record %d was not written", r.Key.ID))
+	err := e.write(ctx, name, r)
+	switch link, left := (*linkError)(nil), (*leftError)(nil); {
+	case err == nil:
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &left):
+		e.fail(left.kind, name, left.err)
 		return nil
-	}
-	name = path.Clean(name)
-	if _, twice := e.written.take(hashName(name), struct{}{}); twice {
-		e.fail(failTwice, name, fmt.Errorf("record %d in group %s was not written", r.Key.ID, r.Key.Group))
+	case errors.As(err, &link):
+		e.fail(failLink, name, link)
 		return nil
-	}
-	if _, err := e.root.Lstat(name); err == nil && !e.opts.Force {
-		e.fail(failThere, name, errors.New("left as it is (--force replaces it)"))
-		return nil
-	}
-	data, closeData, err := e.conn.dataOf(ctx, r)
-	if err != nil {
-		e.fail(failRead, name, err)
-		return ctx.Err()
-	}
-	defer closeData()
-	if err := e.write(name, r, data); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+	default:
 		e.fail(failWrite, name, err)
 		if errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("no room for %s: %w", displayName(name), err)
@@ -206,45 +197,52 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 	e.bytes.Add(r.Size)
 	if isSymlink(r) {
 		e.symlinks.Add(1)
+	} else if _, left := modeOf(r, e.opts.Setuid); left {
+		e.privileged.Add(1)
+	}
+	if _, imported := r.Attributes[attributePath]; !imported {
+		e.noPath.Add(1)
 	}
 	return nil
 }
 
-func isSymlink(r client.Record) bool { return string(r.Attributes[attributeType]) == "symlink" }
-
-// nameOf returns the path of a record; false: the record is not exported.
-func (e *exporter) nameOf(r client.Record) (string, bool) {
-	p, ok := r.Attributes[attributePath]
-	if !ok {
-		if e.opts.Prefix != "" {
-			return "", false
-		}
-		e.noPath.Add(1)
-		return path.Join(noPathDir, r.Key.Group, strconv.FormatInt(r.Key.ID, 10)), true
-	}
-	name := string(p)
-	if e.opts.Prefix == "" {
-		return name, true
-	}
-	return strings.CutPrefix(name, e.opts.Prefix+"/")
+// leftError is a record that is not written for a reason other than a failed write.
+type leftError struct {
+	kind string
+	err  error
 }
+
+func (e *leftError) Error() string { return e.kind + ": " + e.err.Error() }
+func (e *leftError) Unwrap() error { return e.err }
+
+func isSymlink(r client.Record) bool { return string(r.Attributes[attributeType]) == "symlink" }
 
 func (e *exporter) fail(kind, name string, err error) {
 	e.failed.add(failure{Kind: kind, Path: name, What: Describe(err, "")}, e.out)
 }
 
 // write writes a temporary file and renames it, so that the name never has a partial file.
-func (e *exporter) write(name string, r client.Record, data io.Reader) (err error) {
-	dir := path.Dir(name)
-	if dir != "." {
-		if err := e.root.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
+func (e *exporter) write(ctx context.Context, name string, r client.Record) (err error) {
+	dir, err := e.root.in(path.Dir(name), true)
+	if err != nil {
+		return err
 	}
-	aside := path.Join(dir, fmt.Sprintf(".sheaf-export-%x", client.NewRequestID()))
+	defer dir.close()
+	base := path.Base(name)
+	if there, err := dir.exists(base); err != nil {
+		return err
+	} else if there && !e.opts.Force {
+		return &leftError{failThere, errors.New("left as it is (--force replaces it)")}
+	}
+	data, closeData, err := e.conn.dataOf(ctx, r)
+	if err != nil {
+		return &leftError{failRead, err}
+	}
+	defer closeData()
+	aside := fmt.Sprintf(".sheaf-export-%x", client.NewRequestID())
 	defer func() {
 		if err != nil {
-			_ = e.root.Remove(aside) // it may not exist
+			_ = unix.Unlinkat(int(dir), aside, 0) // it may not exist
 		}
 	}()
 	if isSymlink(r) {
@@ -252,45 +250,50 @@ func (e *exporter) write(name string, r client.Record, data io.Reader) (err erro
 		if err != nil {
 			return err
 		}
-		if err := e.root.Symlink(string(target), aside); err != nil {
+		if err := unix.Symlinkat(string(target), int(dir), aside); err != nil {
 			return err
 		}
-	} else if err := e.writeFile(aside, r, data); err != nil {
+	} else if err := e.writeFile(dir, aside, r, data); err != nil {
 		return err
 	}
-	if err := e.setTime(aside, r); err != nil {
-		return err
+	t := mtimeOf(r)
+	if err := unix.UtimesNanoAt(int(dir), aside, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("setting the time: %w", err)
 	}
-	return e.root.Rename(aside, name)
+	return unix.Renameat(int(dir), aside, int(dir), base)
 }
 
-func (e *exporter) writeFile(aside string, r client.Record, data io.Reader) (err error) {
-	f, err := e.root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (e *exporter) writeFile(dir folder, aside string, r client.Record, data io.Reader) (err error) {
+	fd, err := openat(int(dir), aside, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
+	f := os.NewFile(uintptr(fd), aside)
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if n, err := io.Copy(f, data); err != nil {
 		return err
 	} else if n != r.Size {
 		return fmt.Errorf("%d bytes came of %d", n, r.Size)
 	}
-	return f.Chmod(modeOf(r))
+	mode, _ := modeOf(r, e.opts.Setuid)
+	return unix.Fchmod(fd, mode)
 }
 
-// modeOf returns the mode that import stored; 0644 if there is none.
-func modeOf(r client.Record) fs.FileMode {
+// privileges are the mode bits that change what a file is allowed: setuid, setgid and sticky.
+const privileges = 0o7000
+
+// modeOf returns the mode that import stored; 0644 if there is none. Without setuid it leaves out the bits of
+// privileges, and reports whether there were any: owners are not restored, so that a program would run with the rights
+// of the user who unpacks it, and not with those of its owner.
+func modeOf(r client.Record, setuid bool) (mode uint32, left bool) {
 	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)
-	if err != nil {
-		return 0o644
+	switch {
+	case err != nil:
+		return 0o644, false
+	case setuid:
+		return uint32(bits), false
 	}
-	mode := fs.FileMode(bits & 0o777)
-	for bit, m := range map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if bits&bit != 0 {
-			mode |= m
-		}
-	}
-	return mode
+	return uint32(bits &^ privileges), bits&privileges != 0
 }
 
 // mtimeOf returns the time that import stored, else the record's timestamp.
@@ -302,20 +305,4 @@ func mtimeOf(r client.Record) unix.Timespec {
 		return unix.NsecToTimespec(r.Timestamp.UnixNano())
 	}
 	return unix.Timespec{Sec: s, Nsec: n}
-}
-
-// setTime sets the time of the file or link itself. It opens the folder below root, and the name has no slash, so
-// nothing outside can be changed.
-func (e *exporter) setTime(name string, r client.Record) error {
-	dir, err := e.root.Open(path.Dir(name))
-	if err != nil {
-		return err
-	}
-	defer dir.Close() //nolint:errcheck // a descriptor of a folder
-	t := mtimeOf(r)
-	if err := unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), []unix.Timespec{t, t},
-		unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("setting the time: %w", err)
-	}
-	return nil
 }

@@ -132,6 +132,14 @@ func (s *Size) Type() string { return "size" }
 // FormatBytes formats a size with a binary unit: "0 B", "1.5 MiB".
 func FormatBytes(n int64) string { return units.Bytes(n) }
 
+// Count returns a number with its noun: "1 file", "2,000 files".
+func Count(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return FormatCount(n) + " " + many
+}
+
 // FormatCount formats a number with commas: "1,234,567".
 func FormatCount(n int64) string {
 	s := strconv.FormatInt(n, 10)

@@ -2,15 +2,15 @@ package cli
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
-	"path/filepath"
 	"strconv"
-	"unicode/utf8"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/client"
 )
@@ -33,54 +33,121 @@ func (c *Conn) WriteScanJSON(ctx context.Context, options *client.ScanOptions, w
 	return nil
 }
 
-// WriteScanTar writes every record of a scan as a member of a tar archive: GROUP/ID, or, with names "path", the path
-// that import stored. Attributes are in PAX records SHEAF.attribute.KEY, the version in SHEAF.version.
-func (c *Conn) WriteScanTar(ctx context.Context, options *client.ScanOptions, names string, w io.Writer) error {
-	archive := tar.NewWriter(w)
-	for r, err := range c.Scan(ctx, options) {
-		if err != nil {
-			return fmt.Errorf("scanning: %w", err)
-		}
-		if err := c.withData(ctx, r, func(data io.Reader) error {
-			if err := archive.WriteHeader(tarHeader(r, names)); err != nil {
-				return fmt.Errorf("record %d as a tar member: %w", r.Key.ID, err)
-			}
-			_, err := io.Copy(archive, data)
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return archive.Close()
+// TarOptions are the options of WriteScanTar.
+type TarOptions struct {
+	Paths  bool // members have the paths that import stored, and are symbolic links where it stored one
+	Setuid bool // as in ExportOptions
 }
 
-func tarHeader(r client.Record, names string) *tar.Header {
-	h := &tar.Header{
-		Typeflag: tar.TypeReg,
-		Name:     path.Join(r.Key.Group, strconv.FormatInt(r.Key.ID, 10)),
-		Size:     r.Size,
-		Mode:     0o644,
-		ModTime:  r.Timestamp,
-		Format:   tar.FormatPAX,
-		PAXRecords: map[string]string{
-			"SHEAF.version": r.Version,
-			"SHEAF.id":      strconv.FormatInt(r.Key.ID, 10),
-		},
-	}
-	if mode := modeOf(r); mode != 0 {
-		h.Mode = int64(mode & fs.ModePerm)
-	}
-	for k, v := range r.Attributes {
-		// PAX allows neither NUL nor "=" in a key, and no NUL in a value.
-		if utf8.Valid(v) && !bytes.ContainsRune(v, 0) && !bytes.ContainsAny([]byte(k), "=\x00") {
-			h.PAXRecords["SHEAF.attribute."+k] = string(v)
+// TarReport is the result of WriteScanTar.
+type TarReport struct {
+	Privileged int64  // members whose setuid, setgid or sticky bit was left out
+	Failed     Failed // records that are not in the archive
+}
+
+// paxPrefix begins the keywords of what a member has beside its data. GNU tar takes them for extended attributes: it
+// warns of keywords that it does not know.
+const paxPrefix = "SCHILY.xattr.user.sheaf."
+
+// paxKeys writes what a keyword may not hold as GNU tar and star do.
+var paxKeys = strings.NewReplacer("%", "%25", "=", "%3D", "\x00", "%00")
+
+// WriteScanTar writes every record of a scan as a member of a tar archive: GROUP/ID.bin, or with Paths at the path that
+// export would give it. Every member has the record's version, id, group and attributes in PAX records
+// SCHILY.xattr.user.sheaf.version, .id, .group and .attribute.KEY. Records that have no place in one tree are counted
+// and listed.
+func (c *Conn) WriteScanTar(ctx context.Context, out *Output, options *client.ScanOptions, opts TarOptions,
+	w io.Writer) (TarReport, error) {
+	t := &tarWriter{opts: opts, archive: tar.NewWriter(w)}
+	report := TarReport{Failed: Failed{}}
+	failed := failures{n: report.Failed}
+	for r, err := range c.Scan(ctx, options) {
+		if err != nil {
+			return report, fmt.Errorf("scanning: %w", err)
+		}
+		h, left, problem := t.header(r)
+		if problem == nil {
+			err = c.withData(ctx, r, func(data io.Reader) (err error) {
+				problem, err = t.write(h, data)
+				return err
+			})
+		}
+		switch {
+		case err != nil:
+			return report, err
+		case problem != nil:
+			failed.add(*problem, out)
+		case left:
+			report.Privileged++
 		}
 	}
-	p := string(r.Attributes[attributePath])
-	if names == "path" && p != "" && filepath.IsLocal(p) {
-		h.Name = path.Clean(p)
+	return report, t.archive.Close()
+}
+
+// tarWriter is one archive in progress.
+type tarWriter struct {
+	opts    TarOptions
+	archive *tar.Writer
+	names   treeNames // with Paths
+}
+
+// header returns the header of a record's member, and whether mode bits were left out of it. A failure: the record has
+// no place in the archive.
+func (t *tarWriter) header(r client.Record) (h *tar.Header, left bool, failed *failure) {
+	id, at := strconv.FormatInt(r.Key.ID, 10), mtimeOf(r)
+	h = &tar.Header{
+		Typeflag: tar.TypeReg,
+		// WebDataset passes over names without an extension.
+		Name:    path.Join(r.Key.Group, id+".bin"),
+		Size:    r.Size,
+		Mode:    0o644,
+		ModTime: time.Unix(at.Sec, at.Nsec),
+		Format:  tar.FormatPAX,
+		PAXRecords: map[string]string{
+			paxPrefix + "version": r.Version, paxPrefix + "id": id, paxPrefix + "group": r.Key.Group,
+		},
 	}
-	return h
+	for k, v := range r.Attributes {
+		h.PAXRecords[paxPrefix+"attribute."+paxKeys.Replace(k)] = string(v)
+	}
+	if !isSymlink(r) {
+		var mode uint32
+		mode, left = modeOf(r, t.opts.Setuid)
+		h.Mode = int64(mode)
+	}
+	if !t.opts.Paths {
+		return h, left, nil
+	}
+	h.Name, failed, _ = t.names.take(r)
+	if isSymlink(r) {
+		h.Typeflag, h.Size, h.Mode = tar.TypeSymlink, 0, 0o777
+	}
+	if failed == nil && strings.ContainsRune(h.Name, 0) {
+		failed = &failure{failWrite, h.Name, "a name in an archive has no NUL byte"}
+	}
+	return h, left, failed
+}
+
+// write writes a member. A failure: it is not in the archive, which goes on.
+func (t *tarWriter) write(h *tar.Header, data io.Reader) (*failure, error) {
+	if h.Typeflag == tar.TypeSymlink {
+		target, err := io.ReadAll(io.LimitReader(data, unix.PathMax))
+		if err != nil {
+			return nil, err
+		}
+		h.Linkname = string(target)
+		if h.Linkname == "" || strings.ContainsRune(h.Linkname, 0) {
+			return &failure{failWrite, h.Name, "the target of a symbolic link is not empty and has no NUL byte"}, nil
+		}
+	}
+	if err := t.archive.WriteHeader(h); err != nil {
+		return nil, fmt.Errorf("%s as a tar member: %w", displayName(h.Name), err)
+	}
+	if h.Typeflag == tar.TypeSymlink {
+		return nil, nil
+	}
+	_, err := io.Copy(t.archive, data)
+	return nil, err
 }
 
 // withData calls use with the data of a record of a scan.

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// folder is the descriptor of an open folder. Paths below it are opened component by component, and none may be a
+// symbolic link: whatever somebody renames meanwhile, nothing is read or written through a link. (os.Root follows links
+// that stay inside.) Paths have slashes and no ".."; "." and the empty path are the folder itself.
+type folder int
+
+// linkError reports that a path leads through a symbolic link.
+type linkError struct{ link string }
+
+func (e *linkError) Error() string { return displayName(e.link) + " is a symbolic link" }
+
+// openFolder opens a folder by the name that a user gave, which may lead through links.
+func openFolder(name string) (folder, error) {
+	fd, err := openat(unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return folder(fd), nil
+}
+
+func (f folder) close() { _ = unix.Close(int(f)) } // nothing was written to it
+
+// in opens the folder rel below f, for use as the start of other paths. With create it makes missing folders, with mode
+// 0755 less the umask.
+func (f folder) in(rel string, create bool) (folder, error) {
+	at := f
+	for end := 0; ; end++ {
+		begin := end
+		for end < len(rel) && rel[end] != '/' {
+			end++
+		}
+		name := rel[begin:end]
+		if name == "" {
+			name = "."
+		}
+		const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
+		fd, err := openat(int(at), name, flags)
+		if create && errors.Is(err, unix.ENOENT) {
+			if err = unix.Mkdirat(int(at), name, 0o755); err == nil || errors.Is(err, unix.EEXIST) {
+				fd, err = openat(int(at), name, flags)
+			}
+		}
+		if errors.Is(err, unix.ENOTDIR) && at.isLink(name) {
+			err = &linkError{rel[:end]}
+		}
+		if at != f {
+			at.close()
+		}
+		if err != nil {
+			return -1, &fs.PathError{Op: "open", Path: rel[:end], Err: err}
+		}
+		at = folder(fd)
+		if end == len(rel) {
+			return at, nil
+		}
+	}
+}
+
+// open opens rel below f. Flags are those of open(2); with O_PATH it opens a link itself.
+func (f folder) open(rel string, flags int) (*os.File, error) {
+	dir, err := f.in(path.Dir(rel), false)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.close()
+	fd, err := openat(int(dir), path.Base(rel), flags|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: rel, Err: err}
+	}
+	return os.NewFile(uintptr(fd), rel), nil
+}
+
+// lstat returns what rel below f is. It needs no right to read it.
+func (f folder) lstat(rel string) (fs.FileInfo, error) {
+	file, err := f.open(rel, unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // only looked at
+	return file.Stat()
+}
+
+// exists reports whether something has this name in f itself.
+func (f folder) exists(name string) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(f), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (f folder) isLink(name string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(f), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+}
+
+// openat is openat(2) with O_CLOEXEC, again after a signal. A signal may interrupt an open on FUSE or NFS.
+func openat(at int, name string, flags int) (fd int, err error) {
+	for {
+		fd, err = unix.Openat(at, name, flags|unix.O_CLOEXEC, 0o600)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
