@@ -179,14 +179,16 @@ func TestAnArchiveHoldsOneTree(t *testing.T) {
 	p.do(t, "evil", "put", "5", "--attr", "path=../f").Want(t, 0)
 	p.do(t, "", "put", "6", "--attr", "path=empty", "--attr", "type=symlink").Want(t, 0)
 	o := p.do(t, "", "scan", "--tar", "--tar-names", "path").Want(t, 1)
-	o.Has(t, "path of both a file and a folder").Has(t, "path exported twice").Has(t, "path leads outside").Has(t, ": empty").
-		Has(t, "4 records were not written")
+	for _, words := range []string{"path of both a file and a folder", "path exported twice", "path leads outside", ": empty",
+		"4 records were not written"} {
+		o.Has(t, words)
+	}
 	if tree := untar(t, o.Stdout); len(tree) != 2 {
 		t.Errorf("%d files, want e/f and d: %v", len(tree), tree)
 	}
 }
 
-// untar unpacks an archive by the tar of the system, which must not say a word when it lists it, and describes the tree.
+// untar unpacks an archive by the tar of the system, which must not warn when it lists it, and describes the tree.
 func untar(t *testing.T, archive string) map[string]string {
 	t.Helper()
 	program, err := exec.LookPath("tar")

@@ -52,7 +52,7 @@ SCHILY.xattr.user.sheaf.version and so on, which tar --xattrs restores.`,
 	cmd.Flags().StringVar(&group, "group", "", "only this group")
 	cmd.Flags().BoolVar(&metadata, "metadata", false, "leave the data out")
 	cmd.Flags().BoolVar(&asTar, "tar", false, "write a tar archive")
-	cmd.Flags().StringVar(&names, "tar-names", "id", "names in the archive: id (GROUP/ID.bin), or path where import kept one")
+	cmd.Flags().StringVar(&names, "tar-names", "id", "names in the archive: id (GROUP/ID.bin) or path, as export")
 	cmd.Flags().BoolVar(&setuid, "keep-setuid", false, "keep setuid, setgid and sticky bits in the archive")
 	cmd.MarkFlagsMutuallyExclusive("metadata", "tar")
 	cli.Complete(cmd, "tar-names", "id", "path")
