@@ -174,6 +174,49 @@ func TestWalkVisitsEveryFileOnce(t *testing.T) {
 	}
 }
 
+// Somebody replaces a folder by a link while the tree is walked: what the link leads to is not visited.
+func TestWalkFollowsNoLink(t *testing.T) {
+	for _, sorted := range []bool{false, true} {
+		base := t.TempDir()
+		root := filepath.Join(base, "root")
+		for _, name := range []string{"root/1/file", "root/2/a/file", "root/empty/x", "outside/a/secret"} {
+			must(t, os.MkdirAll(filepath.Dir(filepath.Join(base, name)), 0o755))
+			must(t, os.WriteFile(filepath.Join(base, name), nil, 0o644))
+		}
+		must(t, os.Remove(filepath.Join(root, "empty/x")))
+		must(t, os.WriteFile(filepath.Join(root, "0"), nil, 0o644))
+		var got, bad []string
+		must(t, Walk(t.Context(), root, 1, sorted, func(item Item) error {
+			switch {
+			case item.Path == "0":
+				must(t, os.Rename(filepath.Join(root, "2"), filepath.Join(base, "2")))
+				must(t, os.Symlink("../outside", filepath.Join(root, "2")))
+				fallthrough
+			case item.Err == nil:
+				got = append(got, item.Path)
+			default:
+				bad = append(bad, item.Path+": "+whatOf(item.Err))
+			}
+			return nil
+		}))
+		sort.Strings(got)
+		if fmt.Sprint(got) != "[0 1/file empty]" || fmt.Sprint(bad) != "[2: open: 2 is a symbolic link]" {
+			t.Errorf("sorted %v: visited %v, failed %v", sorted, got, bad)
+		}
+		at, err := openFolder(root)
+		must(t, err)
+		for _, name := range []string{"2/a/secret", "2/a", "2"} {
+			if f, err := at.open(name, 0); err == nil {
+				t.Errorf("%s was opened through a link: %s", name, f.Name())
+			}
+		}
+		if info, err := at.lstat("2"); err != nil || info.Mode().Type() != os.ModeSymlink {
+			t.Errorf("the link itself: %v %v", info, err)
+		}
+		at.close()
+	}
+}
+
 func TestGroupNamesFromFoldersAreValidAndTellFoldersApart(t *testing.T) {
 	allowed := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	soaktest.Check(t, func(t *rapid.T) {

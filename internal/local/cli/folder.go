@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,10 +76,25 @@ func (f folder) open(rel string, flags int) (*os.File, error) {
 	}
 	defer dir.close()
 	fd, err := openat(int(dir), path.Base(rel), flags|unix.O_NOFOLLOW)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) && dir.isLink(path.Base(rel)) {
+		err = &linkError{rel}
+	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: rel, Err: err}
 	}
 	return os.NewFile(uintptr(fd), rel), nil
+}
+
+// list returns the entries of rel below f, in the order of their names.
+func (f folder) list(rel string) ([]fs.DirEntry, error) {
+	dir, err := f.open(rel, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() //nolint:errcheck // only read from
+	entries, err := dir.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
 }
 
 // lstat returns what rel below f is. It needs no right to read it.

@@ -6,35 +6,33 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // Item is an entry of a tree.
 type Item struct {
 	Path string      // relative to the root, slash-separated, bytes as in the file system
 	Type fs.FileMode // the type bits: 0 for a regular file
-	Err  error       // a folder that could not be read
+	Err  error       // a folder that could not be read; a folder without Err is empty
 }
 
-// Walk visits everything below root except folders that can be read. With sorted, it visits sequentially in the order
-// of the names, folder by folder. Without sorted, many goroutines call visit in parallel, and folders are read in
-// pieces. The first error of visit ends the walk.
+// Walk visits everything below root except folders that hold something and can be read. It follows no symbolic link,
+// also where somebody replaces a folder by one meanwhile. With sorted, it visits sequentially in the order of the names,
+// folder by folder. Without sorted, many goroutines call visit in parallel, and folders are read in pieces. The first
+// error of visit ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
-	info, err := os.Stat(root)
+	at, err := openFolder(root)
 	if err != nil {
 		return fmt.Errorf("reading the tree: %w", err)
 	}
-	if !info.IsDir() {
-		return fmt.Errorf("reading the tree: %s is not a folder", displayName(root))
-	}
+	defer at.close()
 	if sorted {
-		return walkSorted(ctx, root, "", visit)
+		return walkSorted(ctx, at, "", visit)
 	}
-	w := &walker{root: root, visit: visit, pending: []string{""}}
+	w := &walker{root: at, visit: visit, pending: []string{""}}
 	w.changed.L = &w.mu
 	parent := ctx
 	g, ctx := errgroup.WithContext(ctx)
@@ -58,7 +56,7 @@ func Walk(ctx context.Context, root string, workers int, sorted bool, visit func
 }
 
 type walker struct {
-	root  string
+	root  folder
 	visit func(Item) error
 
 	mu      sync.Mutex // guards all below
@@ -103,14 +101,15 @@ func (w *walker) next() (string, bool) {
 }
 
 func (w *walker) readDir(ctx context.Context, dir string) error {
-	f, err := os.Open(filepath.Join(w.root, filepath.FromSlash(dir)))
+	f, err := w.root.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
 	}
 	defer f.Close() //nolint:errcheck // only read from
 	const piece = 1024
-	for ctx.Err() == nil {
+	for empty := dir != ""; ctx.Err() == nil; {
 		entries, err := f.ReadDir(piece)
+		empty = empty && len(entries) == 0
 		for _, entry := range entries {
 			path := join(dir, entry.Name())
 			if entry.IsDir() {
@@ -125,6 +124,9 @@ func (w *walker) readDir(ctx context.Context, dir string) error {
 			}
 		}
 		if errors.Is(err, io.EOF) {
+			if empty {
+				return w.visit(Item{Path: dir, Type: fs.ModeDir})
+			}
 			return nil
 		}
 		if err != nil {
@@ -134,8 +136,8 @@ func (w *walker) readDir(ctx context.Context, dir string) error {
 	return context.Cause(ctx)
 }
 
-func walkSorted(ctx context.Context, root, dir string, visit func(Item) error) error {
-	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(dir)))
+func walkSorted(ctx context.Context, root folder, dir string, visit func(Item) error) error {
+	entries, err := root.list(dir)
 	for _, entry := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -151,7 +153,7 @@ func walkSorted(ctx context.Context, root, dir string, visit func(Item) error) e
 			return err
 		}
 	}
-	if err != nil {
+	if err != nil || len(entries) == 0 && dir != "" {
 		return visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
 	}
 	return nil
