@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -20,7 +21,8 @@ func (a *app) importCommand() *cobra.Command {
 timestamp, its path, mode and time as attributes, so that export writes the same tree back. Symbolic
 links are kept as records with their target as data. Sockets, devices and pipes are counted and left
 out. Folders are not kept by themselves: neither empty ones nor their modes and times. Nor are
-owners, extended attributes, hard links and holes (docs/operations/by-hand.md).
+owners, extended attributes, hard links and holes (docs/operations/by-hand.md). What the summary
+calls "not kept" counts them.
 
 Ids:
   --id hash        from the path: the first 8 bytes of its SHA-256 (the default)
@@ -29,11 +31,18 @@ Ids:
   --id map:FILE    from lines "ID PATH" of a file
 
 A file whose id is taken is never stored over the other: it is listed, counted, and the exit code is
-1. So are files that cannot be read. After a kill, --resume goes on and stores nothing twice;
---update also replaces what has changed since.`,
+1. So are files that cannot be read, and files that changed while they were read: these are stored as
+they were seen. After a kill, --resume goes on and stores nothing twice.
+
+As with rsync, --update stores what changed: files whose size, modification time or mode is another.
+--checksum finds changed bytes behind the same size and time, too; it reads every file and record.
+--delete deletes the records below --prefix (without it: every record with a path, of whatever tree)
+whose path is no file of the tree any more, but none where a folder cannot be read or the tree is
+empty. --dry-run asks the store and says what would be done.`,
 		Example: `  sheaf import /srv/quotes --id name
   sheaf import /srv/customers --group dir --id hash
-  sheaf import /srv/quotes --id name --resume`,
+  sheaf import /srv/quotes --id name --resume
+  sheaf import /srv/quotes --prefix quotes --update --delete --dry-run`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
@@ -49,9 +58,11 @@ A file whose id is taken is never stored over the other: it is listed, counted, 
 	f.Int64Var(&opts.FirstID, "first-id", 1, "first id of --id sequence")
 	f.StringVar(&opts.ImportID, "import-id", "",
 		"part of the request ids by which repeated puts are recognised (default: chosen for you)")
-	f.BoolVar(&opts.DryRun, "dry-run", false, "store nothing: count, and find collisions and unreadable files")
+	f.BoolVar(&opts.DryRun, "dry-run", false, "store and delete nothing: ask the store, count, and find collisions and unreadable files")
 	f.BoolVar(&opts.Resume, "resume", false, "leave what an earlier import stored as it is")
 	f.BoolVar(&opts.Update, "update", false, "like --resume, and store files that changed since as new versions")
+	f.BoolVar(&opts.Checksum, "checksum", false, "with --update: compare bytes, and not size, time and mode alone")
+	f.BoolVar(&opts.Delete, "delete", false, "with --update: delete records whose path is not in the tree any more")
 	f.StringVar(&opts.Symlinks, "symlinks", "keep", "symbolic links: keep or skip")
 	f.IntVar(&opts.Workers, "workers", 16, "files read at a time")
 	f.IntVar(&opts.Senders, "senders", 8, "streams that send")
@@ -72,45 +83,77 @@ func (a *app) reportImport(report cli.ImportReport, err error) error {
 	} else {
 		_, printErr = fmt.Fprint(a.Out.Out, importWords(report))
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w: run again with --resume, which goes on where this import ended", err)
+	case err != nil:
 		return err
 	}
-	if n := report.Failed.Total(); n > 0 {
-		return fmt.Errorf("%s of the files were not imported", cli.FormatCount(n))
+	if words := importFailures(report); words != "" {
+		return errors.New(words)
 	}
 	return printErr
 }
 
+// importFailures says what of an import needs a look; empty: nothing.
+func importFailures(r cli.ImportReport) string {
+	return counted(", ",
+		row{r.NotImported(), "file was not imported", "files were not imported"},
+		row{r.Mixed(), "file changed while it was read", "files changed while they were read"},
+		row{r.NotDeleted(), "deletion was left out", "deletions were left out"})
+}
+
+// row is a number with its words.
+type row struct {
+	n         int64
+	one, many string
+}
+
+// counted joins the rows that are not 0.
+func counted(between string, rows ...row) string {
+	var words []string
+	for _, r := range rows {
+		if r.n > 0 {
+			words = append(words, cli.Count(r.n, r.one, r.many))
+		}
+	}
+	return strings.Join(words, between)
+}
+
 func importWords(r cli.ImportReport) string {
 	var b strings.Builder
-	verb := "stored"
+	verb, deleted := "stored", "deleted: their paths are not in the tree any more"
 	if r.DryRun {
-		verb = "would store"
+		verb, deleted = "would store", "would be deleted: their paths are not in the tree any more"
 	}
-	fmt.Fprintf(&b, "%s %s files, %s, in %.1f s: %s files/s", verb, cli.FormatCount(r.Stored),
-		cli.FormatBytes(r.StoredBytes),
-		r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)))
-	if !r.DryRun { // a dry run reads no bytes
+	fmt.Fprintf(&b, "%s %s, %s, in %.1f s: %s files/s", verb, cli.Count(r.Stored, "file", "files"),
+		cli.FormatBytes(r.StoredBytes), r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)))
+	if !r.DryRun { // a dry run reads few bytes
 		fmt.Fprintf(&b, ", %s/s", cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
 	}
 	b.WriteByte('\n')
-	for _, row := range []struct {
-		n    int64
-		what string
-	}{
-		{r.AlreadyThere, "were there already"},
-		{r.Updated, "of them replaced an older state"},
-		{r.Empty, "of them empty"},
-		{r.Symlinks, "of them symbolic links"},
-		{r.Large, "of them above 1 MiB"},
-		{r.Skipped, "left out (sockets, devices, pipes, links not kept)"},
-	} {
-		if row.n > 0 {
-			fmt.Fprintf(&b, "  %s %s\n", cli.FormatCount(row.n), row.what)
-		}
+	if rows := counted("\n  ",
+		row{r.AlreadyThere, "was there already", "were there already"},
+		row{r.Updated, "of them replaced an older state", "of them replaced an older state"},
+		row{r.Deleted, deleted, deleted},
+		row{r.Empty, "of them empty", "of them empty"},
+		row{r.Symlinks, "of them a symbolic link", "of them symbolic links"},
+		row{r.Large, "of them above 1 MiB", "of them above 1 MiB"},
+		row{r.Skipped, "left out (sockets, devices, pipes, links not kept)", "left out (sockets, devices, pipes, links not kept)"},
+	); rows != "" {
+		fmt.Fprintf(&b, "  %s\n", rows)
+	}
+	if rows := counted(", ",
+		row{r.NotKept.EmptyFolders, "empty folder", "empty folders"},
+		row{r.NotKept.HardLinks, "hard link", "hard links"},
+		row{r.NotKept.Holes, "file's holes", "files' holes"},
+		row{r.NotKept.Owners, "file's owner", "files' owners"},
+		row{r.NotKept.Attributes, "file's extended attributes", "files' extended attributes"},
+	); rows != "" {
+		fmt.Fprintf(&b, "  not kept: %s\n", rows)
 	}
 	for _, kind := range cli.SortedKeys(r.Failed) {
-		fmt.Fprintf(&b, "  %s not imported: %s\n", cli.FormatCount(r.Failed[kind]), kind)
+		fmt.Fprintf(&b, "  %s: %s\n", cli.FormatCount(r.Failed[kind]), cli.ImportFailure(kind))
 	}
 	return b.String()
 }

@@ -128,10 +128,12 @@ type importReport struct {
 	StoredBytes  int64            `json:"stored_bytes"`
 	AlreadyThere int64            `json:"already_there"`
 	Updated      int64            `json:"updated"`
+	Deleted      int64            `json:"deleted"`
 	Empty        int64            `json:"empty"`
 	Symlinks     int64            `json:"symlinks"`
 	Large        int64            `json:"large"`
 	Skipped      int64            `json:"skipped"`
+	NotKept      map[string]int64 `json:"not_kept"`
 	Failed       map[string]int64 `json:"failed"`
 }
 

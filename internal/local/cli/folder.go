@@ -107,6 +107,28 @@ func (f folder) lstat(rel string) (fs.FileInfo, error) {
 	return file.Stat()
 }
 
+// readlink returns what a symbolic link is, and its target.
+func (f folder) readlink(rel string) (fs.FileInfo, string, error) {
+	file, err := f.open(rel, unix.O_PATH)
+	if err != nil {
+		return nil, "", err
+	}
+	defer file.Close() //nolint:errcheck // only looked at
+	info, err := file.Stat()
+	if err != nil {
+		return nil, "", err
+	}
+	if info.Mode().Type() != fs.ModeSymlink {
+		return nil, "", errors.New("it is no symbolic link any more")
+	}
+	var target [unix.PathMax]byte
+	n, err := unix.Readlinkat(int(file.Fd()), "", target[:])
+	if err != nil {
+		return nil, "", &fs.PathError{Op: "readlink", Path: rel, Err: err}
+	}
+	return info, string(target[:n]), nil
+}
+
 // exists reports whether something has this name in f itself.
 func (f folder) exists(name string) (bool, error) {
 	var st unix.Stat_t

@@ -3,17 +3,12 @@ package cli
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,10 +34,9 @@ const (
 	batchBytes     = 1 << 20  // a batch is sent when it has this size
 	batchPuts      = 256      // or this many puts
 	// time that the client may take for a batch, until its results are processed
-	batchPatience    = 30 * time.Second
-	importPatience   = 60 * time.Second // time with a server that stores nothing at all
-	reportedFailures = 20               // number of failures of each kind that are printed; --failures lists all
-	requestIDSize    = 16
+	batchPatience  = 30 * time.Second
+	importPatience = 60 * time.Second // time with a server that stores nothing at all
+	requestIDSize  = 16
 )
 
 // ImportOptions are the options of Import.
@@ -55,9 +49,11 @@ type ImportOptions struct {
 	FirstID  int64  // the first id of sequence
 	Workers  int    // number of file readers; 0: 16
 	Senders  int    // number of streams that send puts; 0: 8
-	DryRun   bool
+	DryRun   bool   // store and delete nothing: ask the store, and count
 	Resume   bool   // leave files that an earlier import stored as they are
 	Update   bool   // also store changed files as new versions
+	Checksum bool   // with Update: also compare the bytes of files whose size, time and mode are unchanged
+	Delete   bool   // with Update: also delete records below Prefix whose path is no file of the tree any more
 	Symlinks string // keep or skip
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool   // no progress
@@ -73,30 +69,9 @@ const (
 	failExists     = "exists already"
 	failChanged    = "changed since it was imported"
 	failRefused    = "refused by the server"
+	failMixed      = "changed while it was read"
+	failKept       = "not deleted"
 )
-
-// failure is one file that was not imported.
-type failure struct {
-	Kind string `json:"kind"`
-	Path string `json:"path"`
-	What string `json:"what"`
-}
-
-// ImportReport is the result of an import.
-type ImportReport struct {
-	DryRun       bool    `json:"dry_run,omitempty"`
-	Stored       int64   `json:"stored"`
-	StoredBytes  int64   `json:"stored_bytes"`
-	AlreadyThere int64   `json:"already_there"`
-	Updated      int64   `json:"updated"`
-	Empty        int64   `json:"empty"`
-	Symlinks     int64   `json:"symlinks"`
-	Large        int64   `json:"large"`
-	Skipped      int64   `json:"skipped"` // sockets, devices, pipes, and links with --symlinks skip
-	Failed       Failed  `json:"failed,omitempty"`
-	Seconds      float64 `json:"seconds"`
-	ImportID     string  `json:"import_id,omitempty"`
-}
 
 // importer is one import in progress. Files pass these stages: walk -> (look up what exists) -> read -> send in
 // batches.
@@ -109,6 +84,7 @@ type importer struct {
 	// puts).
 	fresh bool
 
+	root    folder
 	jobs    chan job
 	puts    chan *put
 	memory  *semaphore.Weighted // bytes, of importBytesMax
@@ -117,6 +93,9 @@ type importer struct {
 
 	stored, storedBytes, there, updated atomic.Int64
 	empty, symlinks, large, skipped     atomic.Int64
+	deleted                             atomic.Int64
+	notKept                             notKept
+	found, blind                        atomic.Bool  // a file was found; a folder could not be read
 	seenFiles, seenBytes                atomic.Int64 // processed, whatever the outcome
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
@@ -128,8 +107,11 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// ifVersion is the version of the record in which Update found an older state of this file; empty: none.
-	ifVersion string
+	// there is the record in which Update found an older state of this file, and whose version the put replaces; nil:
+	// none.
+	there *client.Record
+	// same: the record differs in nothing that can be seen without reading the file, so the bytes decide.
+	same bool
 }
 
 // Import imports a tree into the store. The report is valid even if an error ends the import. Files that fail do not
@@ -139,8 +121,12 @@ func Import(ctx context.Context, conn *Conn, out *Output, opts ImportOptions) (I
 	if err := im.prepare(ctx); err != nil {
 		return ImportReport{}, err
 	}
+	defer im.root.close()
 	begin := time.Now()
 	err := im.run(ctx)
+	if err == nil && opts.Delete {
+		err = im.deleteGone(ctx)
+	}
 	report := im.report()
 	report.Seconds = time.Since(begin).Seconds()
 	if closeErr := im.failed.close(); err == nil {
@@ -154,10 +140,8 @@ func (im *importer) prepare(ctx context.Context) error {
 	if o.Dir == "" {
 		return Usagef("the folder to import has no name")
 	}
-	if info, err := os.Stat(o.Dir); err != nil {
-		return fmt.Errorf("the folder to import: %w", err)
-	} else if !info.IsDir() {
-		return fmt.Errorf("the folder to import: %s is not a folder", displayName(o.Dir))
+	if (o.Checksum || o.Delete) && !o.Update {
+		return Usagef("--checksum and --delete go with --update")
 	}
 	if o.Prefix != "" {
 		o.Prefix = path.Clean(o.Prefix)
@@ -172,17 +156,34 @@ func (im *importer) prepare(ctx context.Context) error {
 		checkIDScheme(o.ID)); err != nil {
 		return err
 	}
-	if !o.DryRun {
-		if err := im.checkGroup(ctx); err != nil {
+	root, err := openFolder(o.Dir)
+	if err != nil {
+		return fmt.Errorf("the folder to import: %w", err)
+	}
+	im.root = root
+	if err := im.prepareIDs(ctx); err != nil {
+		root.close()
+		return err
+	}
+	im.jobs = make(chan job, 1024)
+	im.puts = make(chan *put, 1024)
+	im.memory = semaphore.NewWeighted(importBytesMax)
+	im.uploads = semaphore.NewWeighted(importUploads)
+	return nil
+}
+
+// prepareIDs chooses how ids are assigned, and opens the list of failures. It asks the server for what that needs.
+func (im *importer) prepareIDs(ctx context.Context) error {
+	o := &im.opts
+	if err := im.checkGroup(ctx); err != nil {
+		return err
+	}
+	if o.ID == "sequence" && (o.Resume || o.Update) {
+		if err := im.readKnownIDs(ctx); err != nil {
 			return err
 		}
-		if o.ID == "sequence" && (o.Resume || o.Update) {
-			if err := im.readKnownIDs(ctx); err != nil {
-				return err
-			}
-		}
 	}
-	im.fresh = o.ImportID == "" && !o.Resume && !o.Update
+	im.fresh = o.ImportID == "" && (!o.Resume || o.Update)
 	if err := o.chooseImportID(); err != nil {
 		return err
 	}
@@ -191,20 +192,16 @@ func (im *importer) prepare(ctx context.Context) error {
 		return err
 	}
 	im.ids = ids
-	im.jobs = make(chan job, 1024)
-	im.puts = make(chan *put, 1024)
-	im.memory = semaphore.NewWeighted(importBytesMax)
-	im.uploads = semaphore.NewWeighted(importUploads)
 	return im.failed.open(o.Failures)
 }
 
-// chooseImportID chooses the import id. A first import takes a random one, so that files deleted since an earlier
-// import are stored again. A resumed import takes one that is the same for the same folder, prefix and scheme.
+// chooseImportID chooses the import id. A first import and an update take a random one, so that files deleted since an
+// earlier import are stored again. A resumed import takes one that is the same for the same folder, prefix and scheme.
 func (o *ImportOptions) chooseImportID() error {
 	if o.ImportID != "" {
 		return nil
 	}
-	if !o.Resume && !o.Update {
+	if !o.Resume || o.Update {
 		o.ImportID = fmt.Sprintf("%x", client.NewRequestID())
 		return nil
 	}
@@ -262,10 +259,10 @@ func (im *importer) run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(im.jobs)
-		return Walk(gctx, im.opts.Dir, 4, im.opts.ID == "sequence", func(item Item) error { return im.found(gctx, item) })
+		return Walk(gctx, im.opts.Dir, 4, im.opts.ID == "sequence", func(item Item) error { return im.take(gctx, item) })
 	})
 	ready := im.jobs
-	if (im.opts.Resume || im.opts.Update) && !im.opts.DryRun {
+	if im.opts.Resume || im.opts.Update || im.opts.DryRun {
 		// Files that the server already has need not be read or sent.
 		ready = make(chan job, 64)
 		stage(gctx, g, importLookUps, func(ctx context.Context) error {
@@ -307,18 +304,24 @@ func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
 	return nil
 }
 
-// found processes an item of the walk: it assigns id and group and passes the item on.
-func (im *importer) found(ctx context.Context, item Item) error {
+// take processes an item of the walk: it assigns id and group and passes the item on.
+func (im *importer) take(ctx context.Context, item Item) error {
 	switch {
 	case item.Err != nil:
+		im.blind.Store(true)
 		im.fail(failUnreadable, item.Path, item.Err)
 		return nil //nolint:nilerr // it is counted and listed
+	case item.Type.IsDir():
+		im.notKept.emptyFolders.Add(1)
+		im.seenFiles.Add(1)
+		return nil
 	case item.Type.IsRegular(), item.Type == fs.ModeSymlink && im.opts.Symlinks == "keep":
 	default:
 		im.skipped.Add(1)
 		im.seenFiles.Add(1)
 		return nil
 	}
+	im.found.Store(true)
 	id, err := im.ids(item.Path)
 	if err != nil {
 		im.fail(failNoID, item.Path, err)
@@ -339,7 +342,7 @@ func (im *importer) count(ctx context.Context) {
 	err := Walk(ctx, im.opts.Dir, 2, false, func(item Item) error {
 		im.totalFiles.Add(1)
 		if item.Err == nil && item.Type.IsRegular() {
-			if info, err := os.Lstat(im.fileName(item.Path)); err == nil {
+			if info, err := im.root.lstat(item.Path); err == nil {
 				im.totalBytes.Add(info.Size())
 			}
 		}
@@ -348,121 +351,14 @@ func (im *importer) count(ctx context.Context) {
 	im.totalKnown.Store(err == nil)
 }
 
-func (im *importer) fileName(rel string) string {
-	return filepath.Join(im.opts.Dir, filepath.FromSlash(rel))
-}
-
 // requestID returns the same id for the same file of the same import as long as the file does not change.
-func (im *importer) requestID(name string, size int64, mtime string) []byte {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d\x00%s", im.opts.ImportID, name, size, mtime))
+func (im *importer) requestID(s fileStamp, ifVersion string) []byte {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d\x00%s\x00%o\x00%s", im.opts.ImportID, s.name, s.size, s.mtime,
+		s.mode, ifVersion))
 	return sum[:requestIDSize]
 }
 
 func (im *importer) fail(kind, rel string, err error) {
 	im.seenFiles.Add(1)
 	im.failed.add(failure{Kind: kind, Path: rel, What: whatOf(err)}, im.out)
-}
-
-func (im *importer) report() ImportReport {
-	return ImportReport{
-		DryRun: im.opts.DryRun, Stored: im.stored.Load(), StoredBytes: im.storedBytes.Load(), AlreadyThere: im.there.Load(),
-		Updated: im.updated.Load(), Empty: im.empty.Load(), Symlinks: im.symlinks.Load(), Large: im.large.Load(),
-		Skipped: im.skipped.Load(), Failed: im.failed.counts(),
-	}
-}
-
-// whatOf returns the text of an error without the path, which is already printed.
-func whatOf(err error) string {
-	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
-		return p.Op + ": " + p.Err.Error()
-	}
-	return Describe(err, "")
-}
-
-// Failed counts what failed, by kind.
-type Failed map[string]int64
-
-// Total returns the sum over all kinds.
-func (f Failed) Total() int64 {
-	var n int64
-	for _, k := range f {
-		n += k
-	}
-	return n
-}
-
-// firsts keeps the first value of each key. Safe for concurrent use.
-type firsts[K comparable, V any] struct {
-	mu sync.Mutex
-	m  map[K]V
-}
-
-// take returns the first value of the key, and true; if there is none, it stores the value.
-func (f *firsts[K, V]) take(key K, value V) (first V, taken bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if first, taken = f.m[key]; !taken {
-		if f.m == nil {
-			f.m = map[K]V{}
-		}
-		f.m[key] = value
-	}
-	return first, taken
-}
-
-// failures counts and lists what failed. Safe for concurrent use.
-type failures struct {
-	mu   sync.Mutex
-	n    Failed
-	file io.WriteCloser
-	err  error
-}
-
-func (f *failures) open(name string) error {
-	f.n = Failed{}
-	if name == "" {
-		return nil
-	}
-	file, err := os.Create(name)
-	if err != nil {
-		return fmt.Errorf("the list of failures: %w", err)
-	}
-	f.file = file
-	return nil
-}
-
-func (f *failures) add(one failure, out *Output) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.n[one.Kind]++
-	switch n := f.n[one.Kind]; {
-	case n <= reportedFailures:
-		out.Sayf("%s: %s: %s", one.Kind, shortName(one.Path), one.What)
-	case n == reportedFailures+1:
-		out.Sayf("%s: more follow; --failures FILE lists all", one.Kind)
-	}
-	if f.file == nil {
-		return
-	}
-	line, err := json.Marshal(one)
-	if err == nil {
-		_, err = f.file.Write(append(line, '\n'))
-	}
-	f.err = errors.Join(f.err, err)
-}
-
-func (f *failures) counts() Failed {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return maps.Clone(f.n)
-}
-
-func (f *failures) close() error {
-	if f.file == nil {
-		return nil
-	}
-	if err := errors.Join(f.err, f.file.Close()); err != nil {
-		return fmt.Errorf("the list of failures: %w", err)
-	}
-	return nil
 }

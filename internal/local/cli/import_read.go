@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +20,16 @@ type put struct {
 	job      job
 	data     []byte // of small files
 	options  client.PutOptions
-	mtime    string
+	stamp    fileStamp
+	mixed    bool  // the file changed while it was read
 	reserved int64 // bytes of importer.memory to give back
 	attempts int   // number of attempts without a conclusive answer
+}
+
+// source is an open file that is read.
+type source interface {
+	io.ReaderAt
+	Stat() (fs.FileInfo, error)
 }
 
 // fileState is the metadata that import stores with the data of a file.
@@ -74,15 +82,11 @@ func unixMode(m fs.FileMode) uint32 {
 
 // read imports one file: small files go to the senders, large files are uploaded at once. An error ends the import.
 func (im *importer) read(ctx context.Context, j job) error {
-	if im.opts.DryRun {
-		im.dryRun(j)
-		return nil
-	}
 	if j.item.Type == fs.ModeSymlink {
 		return im.readSymlink(ctx, j)
 	}
 	// If the file was replaced since the walk, do not follow links, and do not wait for the writer of a pipe.
-	f, err := os.OpenFile(im.fileName(j.item.Path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := im.root.open(j.item.Path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)
 		return nil
@@ -96,8 +100,14 @@ func (im *importer) read(ctx context.Context, j job) error {
 	case !info.Mode().IsRegular():
 		im.fail(failUnreadable, j.item.Path, errors.New("it is no regular file any more"))
 		return nil
+	}
+	im.notKept.look(f, info)
+	switch {
+	case im.opts.DryRun && !j.same:
+		im.countDry(j, info.Size()) // its bytes decide nothing
+		return nil
 	case info.Size() > dataBytesMax:
-		return im.readLarge(ctx, j, f)
+		return im.readLarge(ctx, j, f, info.Size())
 	}
 	return im.readSmall(ctx, j, f, stateOf(info))
 }
@@ -108,49 +118,79 @@ func (im *importer) reserve(ctx context.Context, size int64) (int64, error) {
 	return n, im.memory.Acquire(ctx, n)
 }
 
-// readSmall reads a whole file. If the file changes meanwhile, it reads the file again, and gives up after the third
-// attempt.
-func (im *importer) readSmall(ctx context.Context, j job, f *os.File, s fileState) error {
+// readSmall reads a whole file. If the file changes meanwhile, it reads the file again, and stores what the third
+// attempt gave up to the size that the file had before it.
+func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState) error {
 	const attempts = 3
-	for range attempts {
+	for attempt := 1; ; attempt++ {
 		reserved, err := im.reserve(ctx, s.size)
 		if err != nil {
 			return err
 		}
 		data := make([]byte, s.size)
 		n, err := f.ReadAt(data, 0)
-		if err != nil && !errors.Is(err, io.EOF) {
+		var info fs.FileInfo
+		if err == nil || errors.Is(err, io.EOF) {
+			info, err = f.Stat()
+		}
+		if err != nil {
 			im.memory.Release(reserved)
 			im.fail(failUnreadable, j.item.Path, err)
 			return nil
 		}
-		info, err := f.Stat()
-		if err == nil && stateOf(info) == s && int64(n) == s.size {
-			return im.hand(ctx, j, s, data, reserved)
+		now := stateOf(info)
+		mixed := now != s || int64(n) != s.size
+		if s.size == 0 && !mixed {
+			im.memory.Release(reserved)
+			return im.readUnsized(ctx, j, f, s)
+		}
+		if !mixed || attempt == attempts {
+			s.size = int64(n)
+			return im.hand(ctx, j, s, data[:n], reserved, mixed)
 		}
 		im.memory.Release(reserved)
-		if err != nil {
-			im.fail(failUnreadable, j.item.Path, err)
-			return nil
-		}
-		if s = stateOf(info); s.size > dataBytesMax {
-			return im.readLarge(ctx, j, f)
+		if s = now; s.size > dataBytesMax {
+			return im.readLarge(ctx, j, f, s.size)
 		}
 	}
-	im.fail(failUnreadable, j.item.Path, errors.New("it changes while it is read"))
-	return nil
+}
+
+// readUnsized reads a file that says that it is empty. On /proc and on file systems whose sizes are not known, such a
+// file may hold bytes: they are read to their end.
+func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileState) error {
+	var first [512]byte
+	n, err := f.ReadAt(first[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		im.fail(failUnreadable, j.item.Path, err)
+		return nil
+	}
+	most := int64(len(first))
+	if err == nil {
+		most = dataBytesMax + 1 // there is more
+	}
+	reserved, err := im.reserve(ctx, most)
+	if err != nil {
+		return err
+	}
+	data, err := first[:n], nil
+	if most > dataBytesMax {
+		data, err = io.ReadAll(io.NewSectionReader(f, 0, most))
+	}
+	switch {
+	case err != nil:
+		im.memory.Release(reserved)
+		im.fail(failUnreadable, j.item.Path, err)
+		return nil
+	case len(data) > dataBytesMax:
+		im.memory.Release(reserved)
+		return im.readLarge(ctx, j, f, math.MaxInt64)
+	}
+	s.size = int64(len(data))
+	return im.hand(ctx, j, s, data, reserved, false)
 }
 
 func (im *importer) readSymlink(ctx context.Context, j job) error {
-	name := im.fileName(j.item.Path)
-	info, err := os.Lstat(name)
-	if err == nil && info.Mode().Type() != fs.ModeSymlink {
-		err = errors.New("it is no symbolic link any more")
-	}
-	var target string
-	if err == nil {
-		target, err = os.Readlink(name)
-	}
+	info, target, err := im.root.readlink(j.item.Path)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)
 		return nil
@@ -161,22 +201,43 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 	}
 	s := stateOf(info)
 	s.size = int64(len(target))
-	return im.hand(ctx, j, s, []byte(target), reserved)
+	return im.hand(ctx, j, s, []byte(target), reserved, false)
+}
+
+// stampOf returns the properties by which a file in this state is recognised.
+func (im *importer) stampOf(j job, s fileState) fileStamp {
+	return fileStamp{name: join(im.opts.Prefix, j.item.Path), size: s.size, mtime: formatMtime(s.mtime),
+		mode: unixMode(s.mode), link: s.mode.Type() == fs.ModeSymlink}
 }
 
 // optionsOf returns the options of the put of a file. The put stores only a record that does not exist, so that two
 // files with one id are detected, or replaces only the version that was looked up.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
+	var version string
+	if j.there != nil {
+		version = j.there.Version
+	}
 	return client.PutOptions{
-		IfVersion: j.ifVersion, IfAbsent: j.ifVersion == "", Timestamp: timestampOf(s.mtime),
-		Attributes: im.attributes(j.item.Path, s),
-		RequestID:  im.requestID(join(im.opts.Prefix, j.item.Path), s.size, formatMtime(s.mtime)),
+		IfVersion: version, IfAbsent: j.there == nil, Timestamp: timestampOf(s.mtime),
+		Attributes: im.attributes(j.item.Path, s), RequestID: im.requestID(im.stampOf(j, s), version),
 	}
 }
 
-// hand passes a file that was read to the senders.
-func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64) error {
-	p := &put{job: j, mtime: formatMtime(s.mtime), reserved: reserved, data: data, options: im.optionsOf(j, s)}
+// hand passes a file that was read to the senders, unless its record has these bytes already.
+func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64, mixed bool) error {
+	if j.same {
+		equal, err := im.equal(ctx, j, bytes.NewReader(data), s.size)
+		if err != nil || equal {
+			im.memory.Release(reserved)
+			return err
+		}
+	}
+	if im.opts.DryRun {
+		im.memory.Release(reserved)
+		im.countDry(j, s.size)
+		return nil
+	}
+	p := &put{job: j, stamp: im.stampOf(j, s), mixed: mixed, reserved: reserved, data: data, options: im.optionsOf(j, s)}
 	select {
 	case im.puts <- p:
 		return nil
@@ -185,8 +246,53 @@ func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, r
 	}
 }
 
-// readLarge uploads a file above 1 MiB, and starts again from the beginning when the server asks for it.
-func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
+// equal compares a file with the bytes of its record. It reports true if nothing is left to do: they are the same, and
+// the file is counted as stored already, or the file cannot be read, which is a failure of its own.
+func (im *importer) equal(ctx context.Context, j job, file io.Reader, size int64) (bool, error) {
+	if size != j.there.Size {
+		return false, nil
+	}
+	record, err := im.conn.Open(ctx, j.key, &client.DownloadOptions{Version: j.there.Version})
+	if err != nil {
+		return false, fmt.Errorf("comparing record %d: %w", j.key.ID, err)
+	}
+	defer record.Close() //nolint:errcheck // only read from
+	same, err := sameBytes(file, record)
+	im.lastSuccess.Store(time.Now().UnixNano())
+	if unreadable, ok := errors.AsType[*fs.PathError](err); ok {
+		im.fail(failUnreadable, j.item.Path, unreadable)
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("comparing record %d with %s: %w", j.key.ID, displayName(j.item.Path), err)
+	}
+	if same {
+		im.countThere(size)
+	}
+	return same, nil
+}
+
+// sameBytes reads a and b to the first difference, or to their ends.
+func sameBytes(a, b io.Reader) (bool, error) {
+	const piece = 64 << 10
+	var one, other [piece]byte
+	for {
+		n, err := io.ReadFull(a, one[:])
+		m, err2 := io.ReadFull(b, other[:])
+		for _, err := range []error{err, err2} {
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				return false, err
+			}
+		}
+		if n < piece || m < piece || !bytes.Equal(one[:], other[:]) {
+			return bytes.Equal(one[:n], other[:m]), nil
+		}
+	}
+}
+
+// readLarge uploads a file above 1 MiB, and starts again from the beginning when the server asks for it. It reads at
+// most so many bytes as the file has, or size if that is more.
+func (im *importer) readLarge(ctx context.Context, j job, f source, size int64) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -199,18 +305,31 @@ func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 			return nil
 		}
 		s := stateOf(info)
-		p.mtime, p.options = formatMtime(s.mtime), im.optionsOf(j, s)
-		counter := &countingReader{ReadSeeker: io.NewSectionReader(f, 0, s.size), n: &im.seenBytes}
+		most := s.size
+		if s.size == 0 {
+			most = size // its size is not known
+		}
+		if j.same {
+			if equal, err := im.equal(ctx, j, io.NewSectionReader(f, 0, most), s.size); err != nil || equal {
+				return err
+			}
+		}
+		if im.opts.DryRun {
+			im.countDry(j, s.size)
+			return nil
+		}
+		p.options = im.optionsOf(j, s)
+		counter := &countingReader{ReadSeeker: io.NewSectionReader(f, 0, most), n: &im.seenBytes}
 		result, err := im.conn.Upload(ctx, j.key, counter, &p.options)
 		if err == nil {
-			if now, statErr := f.Stat(); statErr != nil || stateOf(now) != s {
-				im.fail(failChanged, j.item.Path, errors.New(
-					"it changed while it was read: what is stored may be a mixture; run again with --update"))
-				return nil
-			}
+			now, statErr := f.Stat()
+			p.mixed = statErr != nil || stateOf(now) != s || s.size > 0 && result.Size != s.size
+			s.size = result.Size
+			p.stamp = im.stampOf(j, s)
 			im.large.Add(1)
 			return im.settle(ctx, p, result.Size, result.Repeated, nil)
 		}
+		p.stamp = im.stampOf(j, s)
 		im.seenBytes.Add(-counter.counted)
 		switch {
 		case counter.err != nil:
@@ -222,7 +341,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 			return im.settle(ctx, p, s.size, false, err)
 		}
 		p.attempts++
-		if err := im.waitRetry(ctx, p.attempts, err); err != nil {
+		if err := im.waitRetry(ctx, p, err); err != nil {
 			return err
 		}
 	}
@@ -258,40 +377,35 @@ func (c *countingReader) Seek(offset int64, whence int) (at int64, err error) {
 	return at, err
 }
 
-// dryRun counts the files that would be stored, and finds collisions within the tree.
-func (im *importer) dryRun(j job) {
-	name := im.fileName(j.item.Path)
-	info, err := os.Lstat(name)
-	if err == nil && info.Mode().IsRegular() {
-		var f *os.File
-		if f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
-			err = f.Close()
-		}
-	}
-	if err != nil {
-		im.fail(failUnreadable, j.item.Path, err)
-		return
-	}
+// countDry counts a file that would be stored, and finds collisions within the tree.
+func (im *importer) countDry(j job, size int64) {
 	if other, taken := im.taken.take(j.key, j.item.Path); taken {
 		im.fail(failCollision, j.item.Path, fmt.Errorf("id %d is that of %s too", j.key.ID, displayName(other)))
 		return
 	}
-	im.countStored(j, info.Size())
-	if info.Size() > dataBytesMax {
+	im.countStored(&put{job: j}, size)
+	if size > dataBytesMax {
 		im.large.Add(1)
 	}
-	im.seenBytes.Add(info.Size())
+	im.seenBytes.Add(size)
 }
 
 // countStored counts a file that was stored.
-func (im *importer) countStored(j job, size int64) {
+func (im *importer) countStored(p *put, size int64) {
 	im.stored.Add(1)
 	im.storedBytes.Add(size)
 	im.seenFiles.Add(1)
+	if p.job.there != nil {
+		im.updated.Add(1)
+	}
 	if size == 0 {
 		im.empty.Add(1)
 	}
-	if j.item.Type == fs.ModeSymlink {
+	if p.job.item.Type == fs.ModeSymlink {
 		im.symlinks.Add(1)
+	}
+	if p.mixed {
+		im.failed.add(failure{failMixed, p.job.item.Path,
+			"it is stored, perhaps as a mixture of old and new bytes; run again with --update"}, im.out)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/call/routing"
@@ -85,7 +87,7 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 		im.memory.Release(p.reserved)
 	}
 	if last != nil {
-		err = im.waitRetry(ctx, again[0].attempts, last)
+		err = im.waitRetry(ctx, again[0], last)
 	}
 	return again, err
 }
@@ -96,14 +98,18 @@ var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 // silence returns how long the server has stored nothing.
 func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
-// waitRetry waits before a retry, and gives up when the server has not answered for importPatience.
-func (im *importer) waitRetry(ctx context.Context, attempts int, err error) error {
+// waitRetry waits before a retry of p, and gives up when the server has not answered for importPatience. A deadline is
+// no reason, as the server waits on for what it lacks: then a read of the record tells it.
+func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	if silent := im.silence(); silent > importPatience {
+		if why := im.conn.whyOf(ctx, p.job.key); why != nil && status.Code(err) == codes.DeadlineExceeded {
+			err = why
+		}
 		return fmt.Errorf("the server has stored nothing for %v; run again with --resume when it is back: %w",
 			silent.Round(time.Second), err)
 	}
 	select {
-	case <-time.After(importPace.Pause(attempts)):
+	case <-time.After(importPace.Pause(p.attempts)):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -115,10 +121,7 @@ func (im *importer) settle(ctx context.Context, p *put, size int64, repeated boo
 	im.lastSuccess.Store(time.Now().UnixNano())
 	switch {
 	case err == nil && (!repeated || p.attempts > 0 || im.fresh):
-		im.countStored(p.job, size)
-		if p.job.ifVersion != "" {
-			im.updated.Add(1)
-		}
+		im.countStored(p, size)
 		return nil
 	case err == nil, errors.Is(err, client.ErrExists), errors.Is(err, client.ErrVersionMismatch):
 		return im.settleTaken(ctx, p, size, repeated)
@@ -147,10 +150,10 @@ func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeate
 	if err != nil {
 		return fmt.Errorf("looking up id %d: %w", p.job.key.ID, err)
 	}
-	there := im.compare(p.job, fileStamp{name: join(im.opts.Prefix, p.job.item.Path), size: size, mtime: p.mtime}, record)
+	there := im.compare(p.job, p.stamp, record)
 	switch {
 	case there == nil && (p.attempts > 0 || repeated && (im.opts.Resume || im.opts.Update)):
-		im.countStored(p.job, size) // stored by an earlier attempt of this run, after the lookup
+		im.countStored(p, size) // stored by an earlier attempt of this run, after the lookup
 		return nil
 	case there == nil && repeated: // by an earlier run with the same import id
 		im.countThere(size)
@@ -165,6 +168,8 @@ type fileStamp struct {
 	name  string // including the prefix
 	size  int64
 	mtime string
+	mode  uint32
+	link  bool // a symbolic link, which has no mode
 }
 
 var (
@@ -182,8 +187,10 @@ func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	if string(name) != file.name {
 		return fmt.Errorf("%w: id %d is %s", errOtherFile, j.key.ID, displayName(string(name)))
 	}
-	if r.Size != file.size || string(attributes[attributeMtime]) != file.mtime {
-		return fmt.Errorf("%w: %d bytes of %s", errOlder, r.Size, attributes[attributeMtime])
+	mode, _ := modeOf(r, true)
+	if r.Size != file.size || string(attributes[attributeMtime]) != file.mtime || isSymlink(r) != file.link ||
+		!file.link && mode != file.mode {
+		return fmt.Errorf("%w: %d bytes of %s, mode %04o", errOlder, r.Size, attributes[attributeMtime], mode)
 	}
 	return nil
 }
@@ -249,15 +256,24 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	if errors.Is(there.Err, client.ErrNotFound) {
 		return true
 	}
-	info, err := os.Lstat(im.fileName(j.item.Path))
+	info, err := im.root.lstat(j.item.Path)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)
 		return false
 	}
-	what := im.compare(*j, fileStamp{name: join(im.opts.Prefix, j.item.Path), size: info.Size(),
-		mtime: formatMtime(info.ModTime())}, there.Record)
-	if errors.Is(what, errOlder) && im.opts.Update {
-		j.ifVersion = there.Record.Version
+	s, record := stateOf(info), there.Record
+	unsized := s.size == 0 && s.mode.IsRegular() && record.Size > 0
+	if unsized {
+		s.size = record.Size // what it holds tells
+	}
+	what := im.compare(*j, im.stampOf(*j, s), record)
+	switch {
+	case what == nil && (unsized || im.opts.Checksum) && im.opts.Update:
+		j.there, j.same = &record, true
+		return true
+	case errors.Is(what, errOlder) && im.opts.Update,
+		errors.Is(what, errOtherFile) && im.opts.Delete && im.gone(record):
+		j.there = &record
 		return true
 	}
 	im.settleThere(*j, info.Size(), what)

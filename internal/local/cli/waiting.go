@@ -112,10 +112,14 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	if !ok || keyed.GetKey() == nil {
 		return nil
 	}
+	return w.conn.whyOf(ctx, client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()})
+}
+
+// whyOf returns the error of a short read of a record, which tells what calls of its group wait for; nil: it is read.
+func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)
 	defer cancel()
-	key := client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()}
-	_, err := w.conn.Get(ctx, key, &client.GetOptions{MetadataOnly: true})
+	_, err := c.Get(ctx, key, &client.GetOptions{MetadataOnly: true})
 	return err
 }
 

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"sync"
+)
+
+// reportedFailures is the number of failures of each kind that are printed; --failures lists all.
+const reportedFailures = 20
+
+// failure is one file or record that was not imported, exported or deleted as it should be.
+type failure struct {
+	Kind string `json:"kind"`
+	Path string `json:"path"`
+	What string `json:"what"`
+}
+
+// whatOf returns the text of an error without the path, which is already printed.
+func whatOf(err error) string {
+	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
+		return p.Op + ": " + p.Err.Error()
+	}
+	return Describe(err, "")
+}
+
+// Failed counts what failed, by kind.
+type Failed map[string]int64
+
+// Total returns the sum over all kinds.
+func (f Failed) Total() int64 {
+	var n int64
+	for _, k := range f {
+		n += k
+	}
+	return n
+}
+
+// firsts keeps the first value of each key. Safe for concurrent use.
+type firsts[K comparable, V any] struct {
+	mu sync.Mutex
+	m  map[K]V
+}
+
+// take returns the first value of the key, and true; if there is none, it stores the value.
+func (f *firsts[K, V]) take(key K, value V) (first V, taken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if first, taken = f.m[key]; !taken {
+		if f.m == nil {
+			f.m = map[K]V{}
+		}
+		f.m[key] = value
+	}
+	return first, taken
+}
+
+// failures counts and lists what failed. Safe for concurrent use.
+type failures struct {
+	mu   sync.Mutex
+	n    Failed
+	file io.WriteCloser
+	err  error
+}
+
+func (f *failures) open(name string) error {
+	f.n = Failed{}
+	if name == "" {
+		return nil
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("the list of failures: %w", err)
+	}
+	f.file = file
+	return nil
+}
+
+func (f *failures) add(one failure, out *Output) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n[one.Kind]++
+	switch n := f.n[one.Kind]; {
+	case n <= reportedFailures:
+		out.Sayf("%s: %s: %s", one.Kind, shortName(one.Path), one.What)
+	case n == reportedFailures+1:
+		out.Sayf("%s: more follow; --failures FILE lists all", one.Kind)
+	}
+	if f.file == nil {
+		return
+	}
+	line, err := json.Marshal(one)
+	if err == nil {
+		_, err = f.file.Write(append(line, '\n'))
+	}
+	f.err = errors.Join(f.err, err)
+}
+
+func (f *failures) counts() Failed {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.n)
+}
+
+func (f *failures) close() error {
+	if f.file == nil {
+		return nil
+	}
+	if err := errors.Join(f.err, f.file.Close()); err != nil {
+		return fmt.Errorf("the list of failures: %w", err)
+	}
+	return nil
+}

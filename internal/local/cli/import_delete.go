@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/client"
+)
+
+// deleteGone deletes the records below the prefix whose path is no file or link of the tree any more. Each is deleted
+// only in the version that was seen, and only where nothing stands at its path at that moment. A tree that could not be
+// read whole, or that holds no file at all, deletes nothing: its disk may not be mounted.
+func (im *importer) deleteGone(ctx context.Context) error {
+	switch {
+	case im.blind.Load():
+		im.failed.add(failure{failKept, im.opts.Dir, "a folder could not be read, so nothing was deleted"}, im.out)
+		return nil
+	case !im.found.Load():
+		im.failed.add(failure{failKept, im.opts.Dir, "the tree holds no file, so nothing was deleted: is it mounted?"}, im.out)
+		return nil
+	}
+	group := im.opts.Group
+	if group == "dir" {
+		group = ""
+	}
+	deletes, ctx := errgroup.WithContext(ctx)
+	deletes.SetLimit(im.opts.Senders)
+	for r, err := range im.conn.Scan(ctx, &client.ScanOptions{Group: strings.TrimPrefix(group, "name:"),
+		MetadataOnly: true}) {
+		if err != nil {
+			return errors.Join(fmt.Errorf("scanning for records to delete: %w", err), deletes.Wait())
+		}
+		if im.gone(r) {
+			deletes.Go(func() error { return im.delete(ctx, r) })
+		}
+	}
+	return deletes.Wait()
+}
+
+// gone reports whether a record is one of this tree, and its path is no file or link of the tree any more.
+func (im *importer) gone(r client.Record) bool {
+	name := string(r.Attributes[attributePath])
+	rel, below := name, true
+	if im.opts.Prefix != "" {
+		rel, below = strings.CutPrefix(name, im.opts.Prefix+"/")
+	}
+	if !below || rel != path.Clean(rel) || !filepath.IsLocal(rel) || rel == "." {
+		return false // no import of this tree has made it
+	}
+	info, err := im.root.lstat(rel)
+	if err == nil {
+		return info.IsDir()
+	}
+	var link *linkError
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.As(err, &link) {
+		return true
+	}
+	im.failed.add(failure{failKept, rel, whatOf(err)}, im.out)
+	return false
+}
+
+func (im *importer) delete(ctx context.Context, r client.Record) error {
+	if !im.opts.DryRun {
+		_, err := im.conn.Delete(ctx, r.Key, &client.DeleteOptions{IfVersion: r.Version})
+		switch {
+		case errors.Is(err, client.ErrVersionMismatch):
+			im.failed.add(failure{failKept, string(r.Attributes[attributePath]), "it was replaced meanwhile"}, im.out)
+			return nil
+		case err != nil:
+			return fmt.Errorf("deleting record %d: %w", r.Key.ID, err)
+		}
+	}
+	im.deleted.Add(1)
+	return nil
+}

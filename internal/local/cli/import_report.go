@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ImportReport is the result of an import.
+type ImportReport struct {
+	DryRun       bool    `json:"dry_run,omitempty"`
+	Stored       int64   `json:"stored"`
+	StoredBytes  int64   `json:"stored_bytes"`
+	AlreadyThere int64   `json:"already_there"`
+	Updated      int64   `json:"updated"`
+	Deleted      int64   `json:"deleted"`
+	Empty        int64   `json:"empty"`
+	Symlinks     int64   `json:"symlinks"`
+	Large        int64   `json:"large"`
+	Skipped      int64   `json:"skipped"` // sockets, devices, pipes, and links with --symlinks skip
+	NotKept      NotKept `json:"not_kept"`
+	Failed       Failed  `json:"failed,omitempty"`
+	Seconds      float64 `json:"seconds"`
+	ImportID     string  `json:"import_id,omitempty"`
+}
+
+// NotKept counts what a tree had and its records have not. Files that were there already and were not read do not count.
+type NotKept struct {
+	EmptyFolders int64 `json:"empty_folders"`
+	HardLinks    int64 `json:"hard_links"` // files with more than one name: each name becomes a record of its own
+	Holes        int64 `json:"holes"`      // files with holes: they become zeros
+	Owners       int64 `json:"owners"`     // files of a user or group other than those of the process that imports
+	Attributes   int64 `json:"attributes"` // files with extended attributes, ACLs or capabilities
+}
+
+// NotImported counts files that are not stored; a file that was stored while it changed is none of them.
+func (r *ImportReport) NotImported() int64 {
+	return r.Failed.Total() - r.Failed[failMixed] - r.Failed[failKept]
+}
+
+// Mixed counts files that changed while they were read: they are stored, perhaps as a mixture.
+func (r *ImportReport) Mixed() int64 { return r.Failed[failMixed] }
+
+// NotDeleted counts what --delete left as it is.
+func (r *ImportReport) NotDeleted() int64 { return r.Failed[failKept] }
+
+// ImportFailure returns a kind of failures of an import with what became of the files.
+func ImportFailure(kind string) string {
+	switch kind {
+	case failMixed:
+		return "stored, perhaps as a mixture: " + kind
+	case failKept:
+		return kind
+	}
+	return "not imported: " + kind
+}
+
+// notKept is NotKept while it is counted.
+type notKept struct{ emptyFolders, hardLinks, holes, owners, attributes atomic.Int64 }
+
+func (n *notKept) report() NotKept {
+	return NotKept{
+		EmptyFolders: n.emptyFolders.Load(), HardLinks: n.hardLinks.Load(), Holes: n.holes.Load(),
+		Owners: n.owners.Load(), Attributes: n.attributes.Load(),
+	}
+}
+
+// look counts what a record of an open file will not have.
+func (n *notKept) look(f *os.File, info fs.FileInfo) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return
+	}
+	if st.Nlink > 1 {
+		n.hardLinks.Add(1)
+	}
+	if int(st.Uid) != os.Geteuid() || int(st.Gid) != os.Getegid() {
+		n.owners.Add(1)
+	}
+	if hasAttributes(int(f.Fd())) {
+		n.attributes.Add(1)
+	}
+	// A file that is compressed or was written a moment ago may have few blocks, and no hole.
+	const block = 512
+	if st.Blocks*block < st.Size {
+		if hole, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_HOLE); err == nil && hole < st.Size {
+			n.holes.Add(1)
+		}
+	}
+}
+
+// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count: every file has one
+// where SELinux runs, and a file gets a new one where it is written.
+func hasAttributes(fd int) bool {
+	var names [1 << 10]byte
+	size, err := unix.Flistxattr(fd, names[:])
+	if err != nil {
+		return errors.Is(err, unix.ERANGE)
+	}
+	for name := range strings.SplitSeq(string(names[:size]), "\x00") {
+		if name != "" && name != "security.selinux" {
+			return true
+		}
+	}
+	return false
+}
+
+func (im *importer) report() ImportReport {
+	return ImportReport{
+		DryRun: im.opts.DryRun, Stored: im.stored.Load(), StoredBytes: im.storedBytes.Load(), AlreadyThere: im.there.Load(),
+		Updated: im.updated.Load(), Deleted: im.deleted.Load(), Empty: im.empty.Load(), Symlinks: im.symlinks.Load(),
+		Large: im.large.Load(), Skipped: im.skipped.Load(), NotKept: im.notKept.report(), Failed: im.failed.counts(),
+	}
+}
