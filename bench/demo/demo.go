@@ -47,6 +47,7 @@ type demo struct {
 type tree struct {
 	dir    string
 	prefix string
+	files  map[string]state // by path, as they were before the import
 }
 
 // Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and says what
@@ -212,6 +213,11 @@ func (d *demo) start(ctx context.Context) (time.Duration, error) {
 
 func (d *demo) importTrees(ctx context.Context) error {
 	var files, bytes int64
+	for i := range d.named {
+		if err := d.named[i].look(ctx); err != nil {
+			return fmt.Errorf("importing %s: %w", d.named[i].dir, err)
+		}
+	}
 	begin := time.Now()
 	for _, t := range d.named {
 		var r cli.ImportReport

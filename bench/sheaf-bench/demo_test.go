@@ -2,12 +2,17 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/bench/demo"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // The demo of `make run` works on small trees.
@@ -41,4 +46,50 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 	defer l.Close()
 	measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, one).Want(t, 1).Has(t, "is taken").
 		Has(t, "ARGS=")
+}
+
+// changing writes to the report, and changes the tree before what is said after the import goes on.
+type changing struct {
+	bytes.Buffer
+	change func()
+}
+
+func (c *changing) Write(p []byte) (int, error) {
+	if bytes.HasPrefix(p, []byte("3. Kill")) {
+		c.change()
+	}
+	return c.Buffer.Write(p)
+}
+
+// Other programs work on the tree meanwhile: what they add, change and remove since the import is left out, and the
+// rest is compared.
+func TestRunDemoComparesWhatItImported(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	tree := filepath.Join(t.TempDir(), "tree")
+	must(t, os.MkdirAll(tree, 0o755))
+	name := func(n int) string { return filepath.Join(tree, fmt.Sprintf("%04d", n)) }
+	for n := range 500 {
+		must(t, os.WriteFile(name(n), []byte(strconv.Itoa(n)), 0o644))
+	}
+	said := &changing{change: func() {
+		must(t, os.WriteFile(name(0), []byte("changed"), 0o644)) // a file of the sample, which has every 97th
+		must(t, os.Remove(name(97)))
+		for n := range 500 {
+			must(t, os.WriteFile(name(n)+"-new", nil, 0o644))
+		}
+	}}
+	err := demo.Run(t.Context(), demo.Options{
+		Trees: []string{tree}, Listen: freeAddress(t), HTTP: freeAddress(t), Residency: "index", Once: true,
+		Out: &cli.Output{Out: said, Err: io.Discard}, Program: filepath.Join(filepath.Dir(benchBinary), "sheaf"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"500 records", "2 files of the sample changed since the import", "4 records compared",
+		"499 files"} {
+		if !strings.Contains(said.String(), text) {
+			t.Errorf("the report does not say %q: %s", text, said)
+		}
+	}
 }

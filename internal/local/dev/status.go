@@ -51,19 +51,12 @@ func (d *Dev) status() Status {
 		return s
 	}
 	s.Address, s.Load.Done = d.Addr(), true
-	groups, serving := 0, 0
 	for _, one := range d.shards {
 		st := one.Status()
 		s.Shards = append(s.Shards, st)
 		addLoad(&s.Load, st.Load)
-		for _, g := range st.Groups {
-			groups++
-			if g.State == "Serving" || g.State == "Damaged" {
-				serving++
-			}
-		}
 	}
-	want := max(groups, s.Routing.Groups*d.folder.settings.copies())
+	serving, want := servingCopies(s.Shards, s.Routing.Groups, d.folder.settings.copies())
 	switch {
 	case !s.Load.Done:
 		s.NotYet = fmt.Sprintf("%d of %d groups are loaded", s.Load.GroupsLoaded+s.Load.GroupsDamaged, s.Load.GroupsTotal)
@@ -79,6 +72,25 @@ func (d *Dev) status() Status {
 		s.Ready = true
 	}
 	return s
+}
+
+// servingCopies counts the copies of groups that serve, and those that should. A group that moves has one copy more than
+// it is meant to have, which counts for neither.
+func servingCopies(shards []status.Shard, groups, copies int) (serving, want int) {
+	there, serves := map[string]int{}, map[string]int{}
+	for _, one := range shards {
+		for _, g := range one.Groups {
+			there[g.Group]++
+			if g.State == "Serving" || g.State == "Damaged" {
+				serves[g.Group]++
+			}
+		}
+	}
+	for group, n := range there {
+		want += min(n, copies)
+		serving += min(serves[group], copies)
+	}
+	return serving, max(want, groups*copies)
 }
 
 // firstReason returns the first reason that the shards report for not serving; empty: they report none.
