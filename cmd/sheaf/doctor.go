@@ -57,7 +57,8 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 			return fmt.Errorf("listing groups: %w", err)
 		}
 		return a.tellFindings(finding.Of(finding.Seen{Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true}),
-			fmt.Sprintf("%d shards, %d copies of groups", len(shards.GetShards()), len(groups.GetGroups())))
+			cli.Count(int64(len(shards.GetShards())), "shard", "shards")+", "+
+				cli.Count(int64(len(groups.GetGroups())), "copy of a group", "copies of groups"))
 	})(cmd, args)
 }
 
@@ -67,9 +68,9 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.tellFindings(doctor.Tree(&report), fmt.Sprintf("%d volumes, %d groups, %s in %s entries", report.Volumes,
-		len(report.Groups),
-		cli.FormatBytes(report.Bytes), cli.FormatCount(report.Entries)))
+	return a.tellFindings(doctor.Tree(&report), fmt.Sprintf("%s, %s, %s in %s",
+		cli.Count(int64(report.Volumes), "volume", "volumes"), cli.Count(int64(len(report.Groups)), "group", "groups"),
+		cli.FormatBytes(report.Bytes), cli.Count(report.Entries, "entry", "entries")))
 }
 
 // tellFindings prints findings. It returns an error if one of them is a problem.
@@ -91,16 +92,22 @@ func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 			}
 		}
 	}
-	problems := finding.Count(findings, finding.Problem)
-	if problems > 0 {
-		return fmt.Errorf("%d problems, %d warnings, %d notes (%s)", problems, finding.Count(findings, finding.Warning),
-			finding.Count(findings, finding.Note), lookedAt)
+	if finding.Count(findings, finding.Problem) > 0 {
+		return fmt.Errorf("%s (%s)", findingWords(findings), lookedAt)
 	}
-	words := "nothing is wrong"
-	if len(findings) > 0 {
-		words = fmt.Sprintf("no problem, %d warnings, %d notes", finding.Count(findings, finding.Warning),
-			finding.Count(findings, finding.Note))
-	}
-	a.Out.Sayf("%s: %s", words, lookedAt)
+	a.Out.Sayf("%s: %s", findingWords(findings), lookedAt)
 	return nil
+}
+
+// findingWords counts findings: "1 problem, 2 warnings, 0 notes".
+func findingWords(findings []finding.Finding) string {
+	if len(findings) == 0 {
+		return "nothing is wrong"
+	}
+	problems := "no problem"
+	if n := finding.Count(findings, finding.Problem); n > 0 {
+		problems = cli.Count(int64(n), "problem", "problems")
+	}
+	return problems + ", " + cli.Count(int64(finding.Count(findings, finding.Warning)), "warning", "warnings") + ", " +
+		cli.Count(int64(finding.Count(findings, finding.Note)), "note", "notes")
 }

@@ -84,7 +84,7 @@ func (a *app) reportImport(report cli.ImportReport, err error) error {
 		_, printErr = fmt.Fprint(a.Out.Out, importWords(report))
 	}
 	switch {
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled) && !report.DryRun:
 		return fmt.Errorf("%w: run again with --resume, which goes on where this import ended", err)
 	case err != nil:
 		return err

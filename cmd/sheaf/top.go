@@ -143,14 +143,8 @@ func (s *storeSeen) headline() string {
 	if s.err != nil {
 		return "no answer"
 	}
-	found := s.findings()
-	words := "nothing is wrong"
-	if len(found) > 0 {
-		words = fmt.Sprintf("%d problems, %d warnings, %d notes", finding.Count(found, finding.Problem),
-			finding.Count(found, finding.Warning),
-			finding.Count(found, finding.Note))
-	}
-	return fmt.Sprintf("%d shards, %d groups: %s", len(s.shards), len(s.worst()), words)
+	return fmt.Sprintf("%s, %s: %s", cli.Count(int64(len(s.shards)), "shard", "shards"),
+		cli.Count(int64(len(s.worst())), "group", "groups"), findingWords(s.findings()))
 }
 
 func (s *storeSeen) findings() []finding.Finding {

@@ -58,7 +58,7 @@ func TestTopFitsTheTerminal(t *testing.T) {
 		}
 	}
 	screen := many.draw("server", time.Now(), false, 140, 50)
-	for _, words := range []string{"50 shards, 1000 groups: 30 problems", "problem  shard shard-0", "do: start",
+	for _, words := range []string{"50 shards, 1,000 groups: 30 problems", "problem  shard shard-0", "do: start",
 		"30 running", "more lines", "S S S"} {
 		if !strings.Contains(screen, words) {
 			t.Errorf("%q is not in\n%s", words, screen)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // writeFile writes a file of a tree with a fixed time, so that only what a test changes is another.
@@ -216,5 +221,14 @@ func TestImportCountsWhatItDoesNotKeep(t *testing.T) {
 		if !strings.Contains(o.Stdout, word) {
 			t.Errorf("%q does not say %q", o.Stdout, word)
 		}
+	}
+}
+
+func TestAnImportThatIsInterruptedSaysHowToGoOn(t *testing.T) {
+	var said bytes.Buffer
+	a := &app{Program: cli.Program{Out: &cli.Output{Out: &said, Err: &said}}}
+	err := a.reportImport(cli.ImportReport{Seconds: 1}, fmt.Errorf("interrupt signal received: %w", context.Canceled))
+	if err == nil || !strings.Contains(err.Error(), "--resume") {
+		t.Errorf("an import that ended with Ctrl-C: %v", err)
 	}
 }

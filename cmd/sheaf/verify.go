@@ -85,8 +85,9 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 				filepath.Join(g.Dir, format.QuarantineName), strings.Join(g.Quarantined, ", "))
 		}
 	}
-	a.Out.Sayf("%d volumes, %d groups, %s in %s entries checked in %.1f s", r.Volumes, len(r.Groups),
-		cli.FormatBytes(r.Bytes), cli.FormatCount(r.Entries), r.Seconds)
+	a.Out.Sayf("%s, %s, %s in %s checked in %.1f s", cli.Count(int64(r.Volumes), "volume", "volumes"),
+		cli.Count(int64(len(r.Groups)), "group", "groups"), cli.FormatBytes(r.Bytes),
+		cli.Count(r.Entries, "entry", "entries"), r.Seconds)
 }
 
 func (a *app) dumpCommand() *cobra.Command {

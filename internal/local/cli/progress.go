@@ -41,6 +41,8 @@ type progress struct {
 	unit     string // the unit of tally.files
 	read     func() tally
 	begin    time.Time
+	seen     tally     // what was shown last
+	moved    time.Time // when that was first shown
 	terminal bool
 	end      chan struct{}
 	shown    sync.WaitGroup
@@ -49,6 +51,7 @@ type progress struct {
 // startProgress starts the display; quiet shows nothing.
 func startProgress(out *Output, quiet bool, verb, unit string, read func() tally) *progress {
 	p := &progress{out: out, verb: verb, unit: unit, read: read, begin: time.Now(), end: make(chan struct{})}
+	p.moved = p.begin
 	if quiet {
 		return p
 	}
@@ -81,13 +84,12 @@ func (p *progress) stop() {
 }
 
 func (p *progress) show() {
-	t := p.read()
-	line := p.line(t, time.Since(p.begin))
+	line := p.line(p.read(), time.Now())
 	if !p.terminal {
 		p.out.Sayf("%s", line)
 		return
 	}
-	p.out.SetLine(Bar(t.done()) + line)
+	p.out.SetLine(line)
 }
 
 // Bar draws a completed fraction, 0 to 1, followed by a blank; nothing if it is negative, which means unknown.
@@ -100,19 +102,33 @@ func Bar(done float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 
-// line returns the completed amount, the rate, the completed fraction, and the remaining time at this rate.
-func (p *progress) line(t tally, passed time.Duration) string {
-	rate := float64(t.bytes) / max(passed.Seconds(), 1e-9)
+// stillAfter is the time without progress after which a line says so, in place of a time to go.
+const stillAfter = 10 * time.Second
+
+// line returns the completed fraction and the remaining time at the rate so far, which a narrow terminal must not cut
+// off, and then the completed amount and the rate.
+func (p *progress) line(t tally, now time.Time) string {
+	if t.files != p.seen.files || t.bytes != p.seen.bytes {
+		p.seen, p.moved = t, now
+	}
+	passed := now.Sub(p.begin)
+	var line string
+	switch done, still := t.done(), now.Sub(p.moved); {
+	case still >= stillAfter:
+		line = fmt.Sprintf("nothing for %v: ", still.Round(time.Second))
+		if done > 0 {
+			line = fmt.Sprintf("%d%%, %s", int(100*done), line)
+		}
+	case done > 0:
+		left := time.Duration(float64(passed) * (1 - done) / done)
+		line = fmt.Sprintf("%d%%, %v to go: ", int(100*done), left.Round(time.Second))
+	}
 	count := FormatCount(t.files)
 	if t.totalKnown && t.totalFiles > 0 {
 		count += " of " + FormatCount(t.totalFiles)
 	}
-	line := fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
-	if done := t.done(); done > 0 {
-		left := time.Duration(float64(passed) * (1 - done) / done)
-		line += fmt.Sprintf(", %d%%, %v to go", int(100*done), left.Round(time.Second))
-	}
-	return line
+	rate := float64(t.bytes) / max(passed.Seconds(), 1e-9)
+	return line + fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
 }
 
 func (im *importer) startProgress() *progress {

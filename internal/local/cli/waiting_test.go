@@ -189,16 +189,27 @@ func TestProgressCountsFromTheBegin(t *testing.T) {
 	}{
 		{tally{files: 80_000, bytes: 80_000 * 1024}, "imported 80,000 files, 78.1 MiB, 7.8 MiB/s"},
 		{tally{files: 94_171, bytes: 94_171 * 1024, totalFiles: 100_000, totalBytes: 100_000 * 1024, totalKnown: true},
-			"imported 94,171 of 100,000 files, 92.0 MiB, 9.2 MiB/s, 94%, 1s to go"},
+			"94%, 1s to go: imported 94,171 of 100,000 files, 92.0 MiB, 9.2 MiB/s"},
 		{tally{files: 25, bytes: 1 << 30, totalFiles: 100, totalKnown: true},
-			"imported 25 of 100 files, 1.0 GiB, 102.4 MiB/s, 25%, 30s to go"},
+			"25%, 30s to go: imported 25 of 100 files, 1.0 GiB, 102.4 MiB/s"},
 		{tally{files: 3, bytes: 50 << 20, totalBytes: 100 << 20, totalKnown: true},
-			"imported 3 files, 50.0 MiB, 5.0 MiB/s, 50%, 10s to go"},
+			"50%, 10s to go: imported 3 files, 50.0 MiB, 5.0 MiB/s"},
 		{tally{files: 9, totalKnown: true}, "imported 9 files, 0 B, 0 B/s"},
 	} {
-		if got := p.line(c.tally, 10*time.Second); got != c.want {
+		if got := p.line(c.tally, p.begin.Add(10*time.Second)); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+	// Where nothing moves, there is no time to go.
+	half := tally{files: 50, totalFiles: 100, totalKnown: true}
+	p.line(half, p.begin.Add(10*time.Second))
+	want := "50%, nothing for 12s: imported 50 of 100 files, 0 B, 0 B/s"
+	if got := p.line(half, p.begin.Add(22*time.Second)); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := (&progress{verb: "imported", unit: "files"}).line(tally{}, time.Time{}.Add(time.Minute)); got !=
+		"nothing for 1m0s: imported 0 files, 0 B, 0 B/s" {
+		t.Error(got)
 	}
 	if got := Bar(0.5); got != "[##########..........] " || Bar(-1) != "" || Bar(1) != "["+strings.Repeat("#", 20)+"] " {
 		t.Error(got)
@@ -218,5 +229,25 @@ func TestWordsOfLongPathsAndIDs(t *testing.T) {
 		if got := IDsWords(ids, false); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// silent takes puts and answers none; a read says why.
+type silent struct{ reluctant }
+
+func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
+	<-stream.Context().Done()
+	return status.FromContextError(stream.Context().Err()).Err()
+}
+
+// An import that nobody answers tells what the server waits for, and not only that time is over.
+func TestAnImportThatNobodyAnswersTellsWhy(t *testing.T) {
+	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
+	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())
+	p := &put{job: job{key: client.Key{ID: 1}}}
+	_, err := im.sendBatch(t.Context(), []*put{p})
+	if got := Describe(err, ""); err == nil || !strings.Contains(got, "GROUP_LOADING: group 4 is loading") ||
+		!strings.Contains(got, "run again with --resume") {
+		t.Error(got)
 	}
 }
