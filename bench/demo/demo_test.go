@@ -212,11 +212,10 @@ func TestWorkEndsWithTheStore(t *testing.T) {
 }
 
 func TestAGroupThatMovesIsCountedOnce(t *testing.T) {
-	of := func(groups ...shardstatus.Group) shardstatus.Shard { return shardstatus.Shard{Groups: groups} }
 	s := dev.Status{Shards: []shardstatus.Shard{
-		of(shardstatus.Group{Group: "1", Records: 10, StoredBytes: 100}, shardstatus.Group{Group: "2", Records: 1, StoredBytes: 5}),
-		of(shardstatus.Group{Group: "1", Records: 7, StoredBytes: 90}),
-		of(shardstatus.Group{Group: "2", Records: 2, StoredBytes: 6}),
+		{Groups: []shardstatus.Group{{Group: "1", Records: 10, StoredBytes: 100}, {Group: "2", Records: 1, StoredBytes: 5}}},
+		{Groups: []shardstatus.Group{{Group: "1", Records: 7, StoredBytes: 90}}},
+		{Groups: []shardstatus.Group{{Group: "2", Records: 2, StoredBytes: 6}}},
 	}}
 	if records, bytes := inGroups(s); records != 12 || bytes != 106 {
 		t.Errorf("%d records of %d bytes, want 12 of 106", records, bytes)

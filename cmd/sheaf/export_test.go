@@ -44,15 +44,14 @@ func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 		return got
 	}
 	plain, kept := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "kept")
-	r, o := p.exportTree(t, 0, plain)
+	r, _ := p.exportTree(t, 0, plain)
 	if got, want := fmt.Sprint(modes(plain)), "[-rwxr-xr-x -rwxr-xr-x -rwxrwxrwx -rw-r-----]"; got != want {
 		t.Errorf("without --keep-setuid: %s, want %s", got, want)
 	}
 	if r.Privileged != 3 {
 		t.Errorf("%d files are said to have lost such a bit, want 3: %+v", r.Privileged, r)
 	}
-	o = p.do(t, "", "export", plain, "--force").Want(t, 0)
-	o.Has(t, "3 files").Has(t, "--keep-setuid")
+	p.do(t, "", "export", plain, "--force").Want(t, 0).Has(t, "3 files").Has(t, "--keep-setuid")
 	p.exportTree(t, 0, kept, "--keep-setuid")
 	if got, want := fmt.Sprint(modes(kept)), "[urwxr-xr-x grwxr-xr-x trwxrwxrwx -rw-r-----]"; got != want {
 		t.Errorf("with --keep-setuid: %s, want %s", got, want)
@@ -179,8 +178,8 @@ func TestAnArchiveHoldsOneTree(t *testing.T) {
 	p.do(t, "evil", "put", "5", "--attr", "path=../f").Want(t, 0)
 	p.do(t, "", "put", "6", "--attr", "path=empty", "--attr", "type=symlink").Want(t, 0)
 	o := p.do(t, "", "scan", "--tar", "--tar-names", "path").Want(t, 1)
-	for _, words := range []string{"path of both a file and a folder", "path exported twice", "path leads outside", ": empty",
-		"4 records were not written"} {
+	for _, words := range []string{"path of both a file and a folder", "path exported twice", "path leads outside",
+		": empty", "4 records were not written"} {
 		o.Has(t, words)
 	}
 	if tree := untar(t, o.Stdout); len(tree) != 2 {

@@ -58,7 +58,7 @@ empty. --dry-run asks the store and says what would be done.`,
 	f.Int64Var(&opts.FirstID, "first-id", 1, "first id of --id sequence")
 	f.StringVar(&opts.ImportID, "import-id", "",
 		"part of the request ids by which repeated puts are recognised (default: chosen for you)")
-	f.BoolVar(&opts.DryRun, "dry-run", false, "store and delete nothing: ask the store, count, and find collisions and unreadable files")
+	f.BoolVar(&opts.DryRun, "dry-run", false, "store and delete nothing: ask the store, and count")
 	f.BoolVar(&opts.Resume, "resume", false, "leave what an earlier import stored as it is")
 	f.BoolVar(&opts.Update, "update", false, "like --resume, and store files that changed since as new versions")
 	f.BoolVar(&opts.Checksum, "checksum", false, "with --update: compare bytes, and not size, time and mode alone")
@@ -122,6 +122,7 @@ func counted(between string, rows ...row) string {
 
 func importWords(r cli.ImportReport) string {
 	var b strings.Builder
+	const leftOut = "left out (sockets, devices, pipes, links not kept)"
 	verb, deleted := "stored", "deleted: their paths are not in the tree any more"
 	if r.DryRun {
 		verb, deleted = "would store", "would be deleted: their paths are not in the tree any more"
@@ -139,7 +140,7 @@ func importWords(r cli.ImportReport) string {
 		row{r.Empty, "of them empty", "of them empty"},
 		row{r.Symlinks, "of them a symbolic link", "of them symbolic links"},
 		row{r.Large, "of them above 1 MiB", "of them above 1 MiB"},
-		row{r.Skipped, "left out (sockets, devices, pipes, links not kept)", "left out (sockets, devices, pipes, links not kept)"},
+		row{r.Skipped, leftOut, leftOut},
 	); rows != "" {
 		fmt.Fprintf(&b, "  %s\n", rows)
 	}

@@ -21,10 +21,10 @@ import (
 func (im *importer) deleteGone(ctx context.Context) error {
 	switch {
 	case im.blind.Load():
-		im.failed.add(failure{failKept, im.opts.Dir, "a folder could not be read, so nothing was deleted"}, im.out)
+		im.kept(im.opts.Dir, "a folder could not be read, so nothing was deleted")
 		return nil
 	case !im.found.Load():
-		im.failed.add(failure{failKept, im.opts.Dir, "the tree holds no file, so nothing was deleted: is it mounted?"}, im.out)
+		im.kept(im.opts.Dir, "the tree holds no file, so nothing was deleted: is it mounted?")
 		return nil
 	}
 	group := im.opts.Group
@@ -63,16 +63,19 @@ func (im *importer) gone(r client.Record) bool {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.As(err, &link) {
 		return true
 	}
-	im.failed.add(failure{failKept, rel, whatOf(err)}, im.out)
+	im.kept(rel, whatOf(err))
 	return false
 }
+
+// kept counts and lists what was not deleted.
+func (im *importer) kept(name, why string) { im.failed.add(failure{failKept, name, why}, im.out) }
 
 func (im *importer) delete(ctx context.Context, r client.Record) error {
 	if !im.opts.DryRun {
 		_, err := im.conn.Delete(ctx, r.Key, &client.DeleteOptions{IfVersion: r.Version})
 		switch {
 		case errors.Is(err, client.ErrVersionMismatch):
-			im.failed.add(failure{failKept, string(r.Attributes[attributePath]), "it was replaced meanwhile"}, im.out)
+			im.kept(string(r.Attributes[attributePath]), "it was replaced meanwhile")
 			return nil
 		case err != nil:
 			return fmt.Errorf("deleting record %d: %w", r.Key.ID, err)

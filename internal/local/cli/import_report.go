@@ -29,7 +29,8 @@ type ImportReport struct {
 	ImportID     string  `json:"import_id,omitempty"`
 }
 
-// NotKept counts what a tree had and its records have not. Files that were there already and were not read do not count.
+// NotKept counts what a tree had and its records have not. Files that were there already and were not read are not
+// counted.
 type NotKept struct {
 	EmptyFolders int64 `json:"empty_folders"`
 	HardLinks    int64 `json:"hard_links"` // files with more than one name: each name becomes a record of its own
