@@ -47,6 +47,8 @@ func TestWrongUsageIsExitCode2(t *testing.T) {
 		{"versions", "1", "--limit", "-1"},
 		{"scan", "extra"},
 		{"scan", "--tar", "--tar-names", "nonsense"},
+		{"scan", "--tar-names", "path"},
+		{"scan", "--keep-setuid"},
 		{"group"},
 		{"group", "accept-loss", "0"},
 		{"dev", "--listen", "nonsense"},

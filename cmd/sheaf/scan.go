@@ -38,6 +38,9 @@ SCHILY.xattr.user.sheaf.version and so on, which tar --xattrs restores.`,
 			if names != "id" && names != "path" {
 				return cli.Usagef("--tar-names %q: must be id or path", names)
 			}
+			if !asTar && (names != "id" || setuid) {
+				return cli.Usagef("--tar-names and --keep-setuid go with --tar")
+			}
 			w := bufio.NewWriterSize(a.Out.Out, 1<<20)
 			options := &client.ScanOptions{Group: group, MetadataOnly: metadata}
 			var err error

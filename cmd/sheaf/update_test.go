@@ -155,6 +155,33 @@ func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	compareTrees(t, describeTree(t, out), describeTree(t, root))
 }
 
+// In Named routing the groups of a tree may not be there yet, and --group bounds what is deleted.
+func TestImportDeleteInNamedRouting(t *testing.T) {
+	p := startDev(t, t.TempDir(), "--shards", "1", "--routing", "named")
+	root := t.TempDir()
+	writeFile(t, root, "one/a", "a")
+	writeFile(t, root, "two/b", "b")
+	for _, group := range []string{"dir", "g"} {
+		args := []string{root, "--prefix", group, "--group", group, "--update", "--delete"}
+		for range 2 { // a dry run changes nothing
+			if r, _ := p.importTree(t, 0, append(args, "--dry-run")...); r.Stored != 2 || r.Deleted != 0 {
+				t.Errorf("a dry run with --group %s: %+v", group, r)
+			}
+		}
+		if r, _ := p.importTree(t, 0, args...); r.Stored != 2 || r.Deleted != 0 {
+			t.Errorf("--group %s: %+v", group, r)
+		}
+	}
+	must(t, os.Remove(filepath.Join(root, "two/b")))
+	if r, _ := p.importTree(t, 0, root, "--group", "g", "--update", "--delete"); r.Stored != 1 || r.Deleted != 2 {
+		t.Errorf("without --prefix: %+v", r)
+	}
+	r, _ := p.importTree(t, 0, root, "--group", "dir", "--prefix", "dir", "--update", "--delete")
+	if r.AlreadyThere != 1 || r.Deleted != 1 {
+		t.Errorf("--group dir: %+v", r)
+	}
+}
+
 // A folder that cannot be read hides files: none of theirs is taken for gone.
 func TestImportDeletesNothingWhereAFolderCannotBeRead(t *testing.T) {
 	root := t.TempDir()

@@ -35,6 +35,9 @@ func (im *importer) deleteGone(ctx context.Context) error {
 	deletes.SetLimit(im.opts.Senders)
 	for r, err := range im.conn.Scan(ctx, &client.ScanOptions{Group: strings.TrimPrefix(group, "name:"),
 		MetadataOnly: true}) {
+		if errors.Is(err, client.ErrGroupNotFound) {
+			break // nothing to delete
+		}
 		if err != nil {
 			return errors.Join(fmt.Errorf("scanning for records to delete: %w", err), deletes.Wait())
 		}
@@ -75,7 +78,7 @@ func (im *importer) delete(ctx context.Context, r client.Record) error {
 		_, err := im.conn.Delete(ctx, r.Key, &client.DeleteOptions{IfVersion: r.Version})
 		switch {
 		case errors.Is(err, client.ErrVersionMismatch):
-			im.kept(string(r.Attributes[attributePath]), "it was replaced meanwhile")
+			im.kept(string(r.Attributes[attributePath]), "it was replaced or deleted meanwhile")
 			return nil
 		case err != nil:
 			return fmt.Errorf("deleting record %d: %w", r.Key.ID, err)
