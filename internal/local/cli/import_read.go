@@ -107,7 +107,7 @@ func (im *importer) read(ctx context.Context, j job) error {
 		im.countDry(j, info.Size()) // its bytes decide nothing
 		return nil
 	case info.Size() > dataBytesMax:
-		return im.readLarge(ctx, j, f, info.Size())
+		return im.readLarge(ctx, j, f)
 	}
 	return im.readSmall(ctx, j, f, stateOf(info))
 }
@@ -150,7 +150,7 @@ func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState)
 		}
 		im.memory.Release(reserved)
 		if s = now; s.size > dataBytesMax {
-			return im.readLarge(ctx, j, f, s.size)
+			return im.readLarge(ctx, j, f)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileStat
 		return nil
 	case len(data) > dataBytesMax:
 		im.memory.Release(reserved)
-		return im.readLarge(ctx, j, f, math.MaxInt64)
+		return im.readLarge(ctx, j, f)
 	}
 	s.size = int64(len(data))
 	return im.hand(ctx, j, s, data, reserved, false)
@@ -226,7 +226,7 @@ func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 // hand passes a file that was read to the senders, unless its record has these bytes already.
 func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64, mixed bool) error {
 	if j.same {
-		equal, err := im.equal(ctx, j, bytes.NewReader(data), s.size)
+		equal, err := im.equal(ctx, j, s, bytes.NewReader(data))
 		if err != nil || equal {
 			im.memory.Release(reserved)
 			return err
@@ -246,28 +246,31 @@ func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, r
 	}
 }
 
-// equal compares a file with the bytes of its record. It reports true if nothing is left to do: they are the same, and
-// the file is counted as stored already, or the file cannot be read, which is a failure of its own.
-func (im *importer) equal(ctx context.Context, j job, file io.Reader, size int64) (bool, error) {
-	if size != j.there.Size {
-		return false, nil
+// equal compares a file in state s with the bytes of its record. It reports true if nothing is left to do: they are the
+// same, and the file is counted as stored already, or the file cannot be read, which is a failure of its own. A record
+// that is damaged, or not there any more, is not equal.
+func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reader) (bool, error) {
+	if im.compare(j, im.stampOf(j, s), *j.there) != nil {
+		return false, nil // it has changed since it was looked up
 	}
+	var same bool
 	record, err := im.conn.Open(ctx, j.key, &client.DownloadOptions{Version: j.there.Version})
-	if err != nil {
-		return false, fmt.Errorf("comparing record %d: %w", j.key.ID, err)
+	if err == nil {
+		same, err = sameBytes(file, record)
+		_ = record.Close() // only read from
 	}
-	defer record.Close() //nolint:errcheck // only read from
-	same, err := sameBytes(file, record)
 	im.lastSuccess.Store(time.Now().UnixNano())
-	if unreadable, ok := errors.AsType[*fs.PathError](err); ok {
+	unreadable, ok := errors.AsType[*fs.PathError](err)
+	switch {
+	case ok:
 		im.fail(failUnreadable, j.item.Path, unreadable)
 		return true, nil
-	}
-	if err != nil {
+	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrDataLoss):
+		return false, nil
+	case err != nil:
 		return false, fmt.Errorf("comparing record %d with %s: %w", j.key.ID, displayName(j.item.Path), err)
-	}
-	if same {
-		im.countThere(size)
+	case same:
+		im.countThere(s.size)
 	}
 	return same, nil
 }
@@ -290,27 +293,31 @@ func sameBytes(a, b io.Reader) (bool, error) {
 	}
 }
 
-// readLarge uploads a file above 1 MiB, and starts again from the beginning when the server asks for it. It reads at
-// most so many bytes as the file has, or size if that is more.
-func (im *importer) readLarge(ctx context.Context, j job, f source, size int64) error {
+// readLarge uploads a file above 1 MiB, and starts again from the beginning when the server asks for it, or where the
+// file has become shorter meanwhile. It reads a file that says that it is empty to its end.
+func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer im.uploads.Release(1)
 	p := &put{job: j}
-	for {
+	for shorter := 0; ; {
 		info, err := f.Stat()
 		if err != nil {
 			im.fail(failUnreadable, j.item.Path, err)
 			return nil
 		}
 		s := stateOf(info)
-		most := s.size
-		if s.size == 0 {
-			most = size // its size is not known
+		most, unsized := s.size, s.size == 0
+		if unsized {
+			most = math.MaxInt64
 		}
 		if j.same {
-			if equal, err := im.equal(ctx, j, io.NewSectionReader(f, 0, most), s.size); err != nil || equal {
+			looked := s
+			if unsized {
+				looked.size = j.there.Size
+			}
+			if equal, err := im.equal(ctx, j, looked, io.NewSectionReader(f, 0, most)); err != nil || equal {
 				return err
 			}
 		}
@@ -320,10 +327,14 @@ func (im *importer) readLarge(ctx context.Context, j job, f source, size int64) 
 		}
 		p.options = im.optionsOf(j, s)
 		counter := &countingReader{ReadSeeker: io.NewSectionReader(f, 0, most), n: &im.seenBytes}
-		result, err := im.conn.Upload(ctx, j.key, counter, &p.options)
+		var from io.Reader = counter
+		if unsized {
+			from = struct{ io.Reader }{counter} // an upload of what can seek tells its size first
+		}
+		result, err := im.conn.Upload(ctx, j.key, from, &p.options)
+		now, statErr := f.Stat()
 		if err == nil {
-			now, statErr := f.Stat()
-			p.mixed = statErr != nil || stateOf(now) != s || s.size > 0 && result.Size != s.size
+			p.mixed = statErr != nil || stateOf(now) != s
 			s.size = result.Size
 			p.stamp = im.stampOf(j, s)
 			im.large.Add(1)
@@ -337,6 +348,9 @@ func (im *importer) readLarge(ctx context.Context, j job, f source, size int64) 
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case counter.at < most && !unsized && statErr == nil && now.Size() < s.size && shorter < 2:
+			shorter++ // the server refuses what is not as long as it was told
+			continue
 		case !retryable(err):
 			return im.settle(ctx, p, s.size, false, err)
 		}

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"strings"
@@ -9,6 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // growing is a file that has one more byte after each read. After reads of them it rests.
@@ -63,6 +69,74 @@ func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
 		report := im.report()
 		if report.Stored != 1 || report.NotImported() != 0 || (report.Mixed() == 1) != c.mixed {
 			t.Errorf("%d reads: %+v", c.reads, report)
+		}
+	}
+}
+
+// odd is a large file whose size is another than it says.
+type odd struct {
+	bytes.Reader
+	says  []int64 // what Stat tells, one after another; the last one stays
+	asked int
+}
+
+func (o *odd) Stat() (fs.FileInfo, error) {
+	o.asked++
+	return sizeOf(o.says[min(o.asked, len(o.says))-1]), nil
+}
+
+// uploads keeps what is uploaded, and refuses what has another size than was told.
+type uploads struct {
+	recordv1.UnimplementedRecordServiceServer
+	got []byte
+}
+
+func (u *uploads) Upload(stream recordv1.RecordService_UploadServer) error {
+	u.got = nil
+	var header *recordv1.UploadHeader
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if h := part.GetHeader(); h != nil {
+			header = h
+		}
+		u.got = append(u.got, part.GetChunk()...)
+	}
+	if header.SizeBytes != nil && header.GetSizeBytes() != int64(len(u.got)) {
+		return status.Error(codes.InvalidArgument, "the size is another one")
+	}
+	return stream.SendAndClose(&recordv1.UploadResponse{SizeBytes: int64(len(u.got)),
+		Put: &recordv1.PutResponse{Version: "1", DataCrc32C: crc32.Checksum(u.got, castagnoli)}})
+}
+
+// A large file whose size is not known, or that becomes shorter while it is read, is stored as far as it goes.
+func TestALargeFileOfAnotherSizeIsStored(t *testing.T) {
+	const size = dataBytesMax + 7
+	data := []byte(strings.Repeat("x", size))
+	for name, says := range map[string][]int64{"not known": {0}, "cut": {2 * size, size}} {
+		server := &uploads{}
+		im := &importer{conn: served(t, server, 0), out: &Output{Out: io.Discard, Err: io.Discard}, fresh: true,
+			memory: semaphore.NewWeighted(importBytesMax), uploads: semaphore.NewWeighted(1)}
+		must(t, im.failed.open(""))
+		f := &odd{Reader: *bytes.NewReader(data), says: says}
+		info, err := f.Stat()
+		must(t, err)
+		f.asked = 0
+		j := job{item: Item{Path: "large"}}
+		if info.Size() == 0 {
+			err = im.readSmall(t.Context(), j, f, stateOf(info))
+		} else {
+			err = im.readLarge(t.Context(), j, f)
+		}
+		report := im.report()
+		if err != nil || !bytes.Equal(server.got, data) || report.Stored != 1 || report.StoredBytes != size ||
+			report.Failed.Total() != 0 {
+			t.Errorf("%s: %v, %d bytes uploaded, %+v", name, err, len(server.got), report)
 		}
 	}
 }
