@@ -102,14 +102,23 @@ func isNumber(name string) bool {
 
 // silent makes rows for the replicas of a group for which no shard answered.
 func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
+	if r.unknown != "" {
+		if listed {
+			return nil
+		}
+		return []*recordv1.Group{{Group: r.group, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE, Message: r.unknown}}
+	}
 	g := t.view.Groups[r.group]
 	var rows []*recordv1.Group
+	why := "the shard does not answer for this group: see that it runs, with its volume"
+	if t.view.GroupUnknown(r.group) {
+		why = t.view.OddGroup(r.group) // a shard that started since does not know the group
+	}
 	for _, m := range g.Members {
 		if !answered[r.group+"/"+m.Shard] {
 			rows = append(rows, &recordv1.Group{
 				Group: r.group, Uuid: g.UUID.String(), Shard: m.Shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
-				Message: "the shard does not answer for this group: see that it runs, with its volume", Records: g.Records,
-				StoredBytes: g.Bytes,
+				Message: why, Records: g.Records, StoredBytes: g.Bytes,
 			})
 		}
 	}
@@ -170,7 +179,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 			rows[s.name].VolumeUuid, rows[s.name].Generation = known.VolumeUUID.String(), known.Generation
 		}
 	}
-	out := &recordv1.ListShardsResponse{}
+	out := &recordv1.ListShardsResponse{Problems: t.view.Problems()}
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		out.Shards = append(out.Shards, rows[name])
 	}

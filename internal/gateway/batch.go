@@ -14,7 +14,6 @@ import (
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/call/liveness"
 	"sheaf.dev/sheaf/internal/call/message"
-	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
@@ -135,7 +134,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 			leader = r.leader()
 		}
 		if leader == nil {
-			err := fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
+			err := r.nowhere()
 			it.note(err, routing.Judge(status.Convert(err), false))
 			continue
 		}

@@ -170,7 +170,7 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do attempt) (done bool, err error) {
 	sent := false
 	if at == nil {
-		err = fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
+		err = r.nowhere()
 	} else if sent, err = do(ctx, r.place(at)); err == nil {
 		return true, nil
 	}
@@ -188,6 +188,14 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 		return true, c.end(told)
 	}
 	return false, nil
+}
+
+// nowhere is the error of a call for a group of which no shard is known. r may be nil.
+func (r *route) nowhere() error {
+	if r != nil && r.unknown != "" {
+		return fail(codes.Unavailable, reason.NoLeader, "group %q: %s", r.group, r.unknown)
+	}
+	return fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
 }
 
 // end returns the answer when no attempt follows.

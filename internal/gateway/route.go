@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,6 +65,8 @@ type route struct {
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group: it may hold records
 	votes  int      // number of voting members, including those without a known address
+	// unknown says why nobody knows where the group is: its key in etcd cannot be used. Empty: it can.
+	unknown string
 
 	members []*shard              // the voting members
 	tenure  *liveness.Tenure      // tenure of told as the leader
@@ -256,6 +259,18 @@ func (r *router) set(view placement.View) {
 	} else {
 		for name, g := range view.Groups {
 			t.named[name] = r.route(t, before, g)
+		}
+	}
+	// A group that nobody can place exists: calls for it wait, and a scan of all groups does not pass over it.
+	for _, name := range view.Unknown() {
+		n, err := strconv.Atoi(name)
+		isNumber := err == nil && n >= 0 && n < len(t.hash) && placement.GroupName(n) == name
+		if t.named[name] != nil || t.hash != nil && !isNumber {
+			continue
+		}
+		t.named[name] = &route{group: name, holds: true, unknown: view.OddGroup(name)}
+		if t.hash != nil {
+			t.hash[n] = t.named[name]
 		}
 	}
 	t.message, t.places = sync.OnceValue(t.build), sync.OnceValue(t.tell)

@@ -58,7 +58,7 @@ type ShardStatus struct {
 type GroupStatus struct {
 	Group string `json:"group"`
 	// Routed; Degraded: a shard with a copy is silent; Unavailable: so many of these shards are silent that the rest
-	// are no majority; Pending: not yet created
+	// are no majority; Pending: not yet created; Unknown: its key in etcd cannot be used
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
 	Shards      []string `json:"shards"` // the shards with the voting copies
@@ -97,7 +97,7 @@ func (g *Gateway) Status() Status {
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		places := t.places()
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		st.find()
+		st.find(t.view.Problems())
 	}
 	st.summarize(t != nil, held)
 	return st
@@ -106,8 +106,8 @@ func (g *Gateway) Status() Status {
 const silent = "Silent"
 
 // find derives findings from etcd's data, as sheaf doctor does from the shards' reports.
-func (st *Status) find() {
-	var seen finding.Seen
+func (st *Status) find(ofStore []string) {
+	seen := finding.Seen{Store: ofStore}
 	for i := range st.Shards {
 		s := &st.Shards[i]
 		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent,
@@ -167,6 +167,11 @@ func (t *table) tell() places {
 		slices.Sort(row.Shards)
 		row.State = groupState(len(row.Shards), there)
 		out.groups = append(out.groups, row)
+	}
+	for name, r := range t.named {
+		if r.unknown != "" {
+			out.groups = append(out.groups, GroupStatus{Group: name, State: "Unknown", Shards: []string{}})
+		}
 	}
 	for _, s := range shards {
 		out.shards = append(out.shards, *s)

@@ -145,6 +145,9 @@ func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard
 	if _, alive := view.Shards[shard]; !alive {
 		return translate(p.store.ForgetShard(ctx, id, shard))
 	}
+	if err := view.AllKnown(); err != nil {
+		return translate(err)
+	}
 	for name, g := range view.Groups {
 		if slices.ContainsFunc(g.Members, func(m placement.Member) bool { return m.Shard == shard }) ||
 			slices.Contains(view.Targets[name].Shards, shard) {

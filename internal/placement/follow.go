@@ -183,8 +183,8 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		changed := true
 		if gone {
 			changed = f.st.drop(name)
-		} else if _, err := f.st.put(name, e.Kv); err != nil {
-			changed = false // the known value stays: the fault is the writer's
+		} else {
+			changed = f.st.put(f.store.keys, name, e.Kv)
 		}
 		if changed && (kind+"/" != shardsKey || f.isPeer(rest)) {
 			relevant, f.st.news = true, true
@@ -249,7 +249,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	st.looked = at.revision
 	var more []string // shards that are named now and were not named before
 	for group := range f.touched {
-		for _, key := range shardKeys(namedBy(found[groupsKey+group], found[targetsKey+group])) {
+		for _, key := range shardKeys(namedBy(group, found[groupsKey+group], found[targetsKey+group])) {
 			if _, asked := slices.BinarySearch(keys, key); !asked {
 				more = append(more, key)
 			}
@@ -299,14 +299,14 @@ func shardKeys(shards []string) []string {
 }
 
 // namedBy returns the shards that a group and its target name, as they were read; nil: the key does not exist.
-func namedBy(group, target *mvccpb.KeyValue) []string {
+func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	var g Group
 	var t Target
 	if group != nil {
-		g, _ = decodeGroup(group.Value, group.ModRevision) // if it cannot be read, the known value stays
+		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if it cannot be read, the known value stays
 	}
 	if target != nil {
-		t, _ = decodeTarget(target.Value, target.ModRevision)
+		t, _ = decodeTarget(name, target.Value, target.ModRevision)
 	}
 	return concerned(g, t)
 }
@@ -328,9 +328,7 @@ func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, r
 			changed = st.has(name) || changed
 			st.drop(name)
 		case kind+"/" == shardsKey || st.revisionOf(name) != kv.ModRevision:
-			if _, err := st.put(name, kv); err == nil {
-				changed = true
-			}
+			changed = st.put(f.store.keys, name, kv) || changed
 		}
 	}
 	f.peers = nil
@@ -351,6 +349,9 @@ func (st *state) has(name string) bool {
 
 // revisionOf returns the revision of a group or target in the state; 0: it does not exist.
 func (st *state) revisionOf(name string) int64 {
+	if o, odd := st.odd[name]; odd {
+		return o.Revision
+	}
 	kind, rest, _ := strings.Cut(name, "/")
 	if kind+"/" == groupsKey {
 		return st.groups[rest].Revision

@@ -125,14 +125,14 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	var n naming
 	switch kind + "/" {
 	case groupsKey:
-		if g, err := decodeGroup(kv.Value, kv.ModRevision); err == nil && !gone {
+		if g, err := decodeGroup(rest, kv.Value, kv.ModRevision); err == nil && !gone {
 			n = naming{concerned(g, Target{}), kv.ModRevision}
 		} else if !gone {
 			return // it cannot be read: the shards that it named before are not woken
 		}
 		k.groups[rest], touched[rest] = n, true
 	case targetsKey:
-		if t, err := decodeTarget(kv.Value, kv.ModRevision); err == nil && !gone {
+		if t, err := decodeTarget(rest, kv.Value, kv.ModRevision); err == nil && !gone {
 			n = naming{concerned(Group{}, t), kv.ModRevision}
 		} else if !gone {
 			return

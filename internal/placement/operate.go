@@ -156,13 +156,11 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	if err != nil {
 		return err
 	}
-	now := wish{State: Active}
+	now, odd := wish{State: Active}, error(nil)
 	if there.ModRevision > 0 {
-		if err := json.Unmarshal(there.Value, &now); err != nil {
-			return fmt.Errorf("decode %s in etcd: %w", key, err)
-		}
+		now, odd = decodeWish(shard, there.Value) // a value that cannot be used is replaced
 	}
-	if now.State == state {
+	if odd == nil && now.State == state {
 		return nil
 	}
 	value, err := json.Marshal(wish{Shard: shard, State: state})
@@ -184,6 +182,9 @@ func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) 
 	}
 	if _, alive := view.Shards[shard]; alive {
 		return fmt.Errorf("%w: shard %s is registered: stop it first", ErrShardHoldsGroups, shard)
+	}
+	if err := view.AllKnown(); err != nil {
+		return err
 	}
 	for name, g := range view.Groups {
 		if slices.ContainsFunc(g.Members, func(m Member) bool { return m.Shard == shard }) {

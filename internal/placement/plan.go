@@ -29,6 +29,7 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 		}
 		return nil, unplaced
 	}
+	view = readable(view, unplaced)
 	p := newPlanner(view, policy)
 	p.planAll()
 	for i := range p.groups {
@@ -41,6 +42,24 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 		targets = append(targets, p.target(&p.groups[i]))
 	}
 	return targets, unplaced
+}
+
+// readable returns a view without the groups whose key or target cannot be used, and adds these to unplaced.
+func readable(view View, unplaced map[string]string) View {
+	if len(view.Odd) == 0 {
+		return view
+	}
+	view.Groups = maps.Clone(view.Groups)
+	for name := range view.Groups {
+		if reason := view.OddGroup(name); reason != "" {
+			unplaced[name] = reason
+			delete(view.Groups, name)
+		}
+	}
+	for _, name := range view.Unknown() {
+		unplaced[name] = view.OddGroup(name)
+	}
+	return view
 }
 
 // plansNothing says why no group can be placed now; empty: some groups may be.

@@ -121,12 +121,12 @@ func (c *candidate) logUnplaced(now map[string]string) {
 	}
 }
 
-// missingGroups lists the groups of Hash routing that do not exist.
+// missingGroups lists the groups of Hash routing that do not exist. A group whose key cannot be used does exist.
 func missingGroups(view View) []Group {
 	var missing []Group
 	for n := range view.Meta.Routing.Groups {
 		name := GroupName(n)
-		if _, ok := view.Groups[name]; !ok {
+		if _, ok := view.Groups[name]; !ok && !view.GroupUnknown(name) {
 			missing = append(missing, NewGroup(view.Meta.Routing, name, n))
 		}
 	}

@@ -99,6 +99,8 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	if SameSet(old.Shards, target.Shards) {
 		target.Shards = old.Shards
 	}
+	// What the volumes hold is written over keys that cannot be used, too.
+	there.Revision, old.Revision = c.st.revisionOf(groupsKey+g.Name), c.st.revisionOf(targetsKey+g.Name)
 	return c.put(ctx, g, target, pair{there, old})
 }
 
@@ -136,6 +138,11 @@ func (c *reconciler) unfound(r Rebuilt) {
 	for _, name := range slices.Sorted(maps.Keys(c.st.groups)) {
 		if g := c.st.groups[name]; !found[name] && len(g.Members) > 0 {
 			c.waits("group %s: no volume that was asked holds it, etcd says it is on %s: start these shards", name, shardsOf(g))
+		}
+	}
+	for name, o := range c.st.odd {
+		if group, is := strings.CutPrefix(name, groupsKey); is && !found[group] {
+			c.waits("%s", o)
 		}
 	}
 	for _, name := range r.Missing {

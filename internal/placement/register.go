@@ -87,13 +87,7 @@ func (s *Store) registration(shard Shard) (*registration, error) {
 	if err := ValidateShardName(shard.Name); err != nil {
 		return nil, err
 	}
-	if shard.VolumeUUID == uuid.Nil {
-		return nil, fmt.Errorf("shard %s: the volume UUID is zero", shard.Name)
-	}
-	if _, _, err := net.SplitHostPort(shard.Address); err != nil {
-		return nil, fmt.Errorf("shard %s: address %q: give host:port: %w", shard.Name, shard.Address, err)
-	}
-	if err := shard.State.validate(); err != nil {
+	if err := shard.validate(); err != nil {
 		return nil, fmt.Errorf("shard %s: %w", shard.Name, err)
 	}
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
@@ -138,7 +132,8 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 	if there.ModRevision > 0 {
 		var other Shard
 		if err := json.Unmarshal(there.Value, &other); err != nil {
-			return nil, Step{}, fmt.Errorf("shard %s is registered with a value that cannot be read: %w", r.shard.Name, err)
+			return nil, Step{}, fmt.Errorf("%w: %s in etcd, which another process of this shard may have written, cannot be read: %w: "+
+				"see that no other process runs under this name, then delete the key", ErrOdd, r.prefix+key, err)
 		}
 		if err := MayReplace(other, r.shard); err != nil {
 			return nil, Step{}, err
@@ -199,7 +194,8 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 	if found.ModRevision > 0 {
 		var there Shard
 		if err := json.Unmarshal(found.Value, &there); err != nil {
-			return unchanged, fmt.Errorf("%s in etcd cannot be read: %w", r.prefix+key, err)
+			return unchanged, fmt.Errorf("%w: %s in etcd, where this volume was registered last, cannot be read: %w: see that "+
+				"no shard runs under that name, then delete the key", ErrOdd, r.prefix+key, err)
 		}
 		if there.VolumeUUID == r.shard.VolumeUUID {
 			return unchanged, fmt.Errorf("%w: volume %s is live as shard %s at %s: one of them is a clone, stop it",

@@ -67,12 +67,12 @@ func (st *state) older(last *state) string {
 		return ""
 	}
 	for name, g := range last.groups {
-		if now := st.groups[name].Revision; now < g.Revision {
+		if now := st.revisionOf(groupsKey + name); now < g.Revision {
 			return wordsOlder(groupsKey+name, now, g.Revision)
 		}
 	}
 	for name, t := range last.targets {
-		if now := st.targets[name].Revision; now < t.Revision {
+		if now := st.revisionOf(targetsKey + name); now < t.Revision {
 			return wordsOlder(targetsKey+name, now, t.Revision)
 		}
 	}
@@ -87,6 +87,7 @@ type memory struct {
 	held  string     // why Watch withholds the present contents of etcd; empty: it does not
 	// domains are the last registered failure domains of shards; see withDomains.
 	domains map[string]string
+	toldOdd map[string]int64 // keys that tellOdd has logged, with their revisions
 }
 
 // Heard returns when etcd last answered a Watch or Follow of this Store (zero: never), and why Watch withholds what
@@ -95,6 +96,13 @@ func (m *memory) Heard() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.heard, m.held
+}
+
+// hold records that etcd has answered, and why its present contents are withheld; empty: they are not.
+func (m *memory) hold(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard, m.held = time.Now(), reason
 }
 
 // hear records that etcd has answered.

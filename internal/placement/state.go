@@ -2,8 +2,6 @@ package placement
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"strings"
 
@@ -31,6 +29,8 @@ type state struct {
 	targets      map[string]Target
 	states       map[string]ShardState
 	weights      map[string]*shardWeights // by shard
+	odd          map[string]Odd           // keys that cannot be used, without the prefix
+	staleOdd     bool                     // odd has changed since the last publish
 	news         bool                     // something changed, but not the epoch
 }
 
@@ -43,7 +43,7 @@ type wroteAt struct {
 func newState() *state {
 	return &state{
 		shards: map[string]Shard{}, groups: map[string]Group{}, targets: map[string]Target{}, states: map[string]ShardState{},
-		weights: map[string]*shardWeights{}, stale: [4]bool{true, true, true, true},
+		weights: map[string]*shardWeights{}, stale: [4]bool{true, true, true, true}, odd: map[string]Odd{},
 	}
 }
 
@@ -89,7 +89,10 @@ func (st *state) publish() View {
 	if st.stale[3] {
 		st.view.States = maps.Clone(st.states)
 	}
-	st.stale = [4]bool{}
+	if st.staleOdd {
+		st.view.Odd = maps.Clone(st.odd)
+	}
+	st.stale, st.staleOdd = [4]bool{}, false
 	st.view.Epoch, st.view.Mark, st.view.SetBack = st.epoch(), st.mark(), st.setBack
 	return st.view
 }
@@ -103,12 +106,7 @@ func (st *state) apply(k keys, events []*clientv3.Event) bool {
 		if e.Type == clientv3.EventTypeDelete {
 			relevant = st.drop(name)
 		} else {
-			var err error
-			// A value that cannot be read leaves the known value in place: the fault is the writer's, not
-			// this reader's.
-			if relevant, err = st.put(name, e.Kv); err != nil {
-				relevant = false
-			}
+			relevant = st.put(k, name, e.Kv)
 		}
 		if relevant {
 			changed = true
@@ -119,73 +117,65 @@ func (st *state) apply(k keys, events []*clientv3.Event) bool {
 }
 
 // putAll applies keys that were read.
-func (st *state) putAll(found map[string]*mvccpb.KeyValue) error {
+func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
 	for name, kv := range found {
-		if _, err := st.put(name, kv); err != nil {
-			return err
-		}
+		st.put(k, name, kv)
 	}
-	return nil
 }
 
-// put applies one key.
-func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
+// put applies one key, and reports whether the view has changed. A value that cannot be used leaves the known value in
+// place, and the key is named in View.Odd.
+func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
+	relevant, err := st.decode(name, kv)
+	if err != nil {
+		return st.leaveOut(k, name, kv, err)
+	}
+	st.notOdd(name)
+	return relevant
+}
+
+// decode applies one key if its value can be used.
+func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
 	case metaKey + "/":
+		st.wrote(name, kv.ModRevision)
 		var meta Meta
 		if meta, err = decodeMeta(kv.Value); err == nil {
 			st.view.Meta, st.hasMeta, st.metaRevision = meta, true, kv.ModRevision
-			st.wrote(name, kv.ModRevision)
 			if meta.EpochBase > st.base {
 				st.setBack = ""
 			}
 		}
 	case frozenKey + "/":
 		f := &Freeze{}
-		if err = json.Unmarshal(kv.Value, f); err == nil {
-			st.view.Freeze, st.freezeAt = f, kv.ModRevision
+		if err = json.Unmarshal(kv.Value, f); err != nil {
+			f = &Freeze{By: "a writer who is not known", Reason: "what key " + frozenKey + " says cannot be read"}
 		}
+		st.view.Freeze, st.freezeAt = f, kv.ModRevision
 	case volumesKey:
 		st.wrote(name, kv.ModRevision)
-		return false, nil
+		return false, nil // it is read by who registers the volume
 	case shardsKey:
 		var shard Shard
-		err = json.Unmarshal(kv.Value, &shard)
-		shard.Alive = true
-		if err == nil && shard.Name != rest {
-			err = errors.New("names another shard")
-		}
-		if err == nil {
+		if shard, err = decodeShard(rest, kv.Value); err == nil {
 			st.shards[rest], st.stale[0] = shard, true
 		}
 	case groupsKey:
+		st.wrote(name, kv.ModRevision)
 		var g Group
-		if g, err = decodeGroup(kv.Value, kv.ModRevision); err == nil && g.Name != rest {
-			err = errors.New("names another group")
-		}
-		if err == nil {
+		if g, err = decodeGroup(rest, kv.Value, kv.ModRevision); err == nil {
 			st.groups[rest], st.stale[1] = g, true
-			st.wrote(name, kv.ModRevision)
 		}
 	case targetsKey:
+		st.wrote(name, kv.ModRevision)
 		var t Target
-		if t, err = decodeTarget(kv.Value, kv.ModRevision); err == nil && t.Group != rest {
-			err = errors.New("names another group")
-		}
-		if err == nil {
+		if t, err = decodeTarget(rest, kv.Value, kv.ModRevision); err == nil {
 			st.targets[rest], st.stale[2] = t, true
-			st.wrote(name, kv.ModRevision)
 		}
 	case statesKey:
 		var w wish
-		if err = json.Unmarshal(kv.Value, &w); err == nil && w.Shard != rest {
-			err = errors.New("names another shard")
-		}
-		if err == nil {
-			err = w.State.validate()
-		}
-		if err == nil {
+		if w, err = decodeWish(rest, kv.Value); err == nil {
 			st.states[rest], st.stale[3] = w.State, true
 		}
 	case weightsKey:
@@ -193,15 +183,13 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 	default:
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("key %s in etcd: %w", name, err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
 // drop applies the deletion of one key. Without meta no further view is given: a store does not vanish while it is
 // used.
 func (st *state) drop(name string) bool {
+	st.notOdd(name)
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
 	case metaKey + "/":

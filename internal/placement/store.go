@@ -98,15 +98,11 @@ func (s *Store) Meta(ctx context.Context) (Meta, error) {
 	if there.ModRevision == 0 {
 		return Meta{}, s.noMeta()
 	}
-	return decodeMeta(there.Value)
-}
-
-func decodeMeta(value []byte) (Meta, error) {
-	var meta Meta
-	if err := json.Unmarshal(value, &meta); err != nil {
-		return Meta{}, fmt.Errorf("decode meta in etcd: %w", err)
+	meta, err := decodeMeta(there.Value)
+	if err != nil {
+		return Meta{}, fmt.Errorf("%w: %s", ErrOdd, Odd{Key: s.prefix + metaKey, Why: err.Error()})
 	}
-	return meta, meta.Validate()
+	return meta, nil
 }
 
 // NewGroup returns a group without members, with a random UUID, and with its key range if the routing is Hash.
@@ -155,25 +151,7 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	if len(answer.Kvs) == 0 {
 		return Group{}, fmt.Errorf("%w: %s", ErrNoGroup, name)
 	}
-	return decodeGroup(answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
-}
-
-func decodeTarget(value []byte, revision int64) (Target, error) {
-	var t Target
-	if err := json.Unmarshal(value, &t); err != nil {
-		return Target{}, fmt.Errorf("decode target: %w", err)
-	}
-	t.Revision = revision
-	return t, nil
-}
-
-func decodeGroup(value []byte, revision int64) (Group, error) {
-	var g Group
-	if err := json.Unmarshal(value, &g); err != nil {
-		return Group{}, fmt.Errorf("decode group: %w", err)
-	}
-	g.Revision = revision
-	return g, nil
+	return decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
 }
 
 // PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the

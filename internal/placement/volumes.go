@@ -91,7 +91,8 @@ func MayReplace(there, shard Shard) error {
 // mayFollow is MayFollow for etcd's record of the shard's volume. It also returns that record.
 func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
 	if err := json.Unmarshal(value, &seen); err != nil {
-		return seen, fmt.Errorf("volume %s was registered with a value that cannot be read: %w", shard.VolumeUUID, err)
+		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: see "+
+			"that the volume was not set back and is no copy, then delete the key", ErrOdd, volumesKey, shard.VolumeUUID, err)
 	}
 	return seen, MayFollow(seen, shard)
 }

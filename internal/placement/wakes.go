@@ -115,12 +115,12 @@ func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair
 	for _, name := range names {
 		var p pair
 		if kv := found[groupsKey+name]; kv != nil {
-			if p.group, err = decodeGroup(kv.Value, kv.ModRevision); err != nil {
+			if p.group, err = decodeGroup(name, kv.Value, kv.ModRevision); err != nil {
 				return nil, false, fmt.Errorf("group %s: %w", name, err)
 			}
 		}
 		if kv := found[targetsKey+name]; kv != nil {
-			p.target, _ = decodeTarget(kv.Value, kv.ModRevision)
+			p.target, _ = decodeTarget(name, kv.Value, kv.ModRevision)
 			p.target.Revision = kv.ModRevision
 		}
 		pairs[name] = p
@@ -137,15 +137,14 @@ func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	}
 	st := newState()
 	st.revision, st.cluster, st.view.Own = at.revision, at.cluster, true
-	if err := st.putAll(found); err != nil {
-		return View{}, err
+	st.putAll(s.keys, found)
+	for _, o := range st.odd { // each of these keys decides what may be done to the group
+		return View{}, fmt.Errorf("%w: %s", ErrOdd, o)
 	}
 	// This read is at a later revision, at which the named shards are present.
 	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil {
 		return View{}, err
 	}
-	if err := st.putAll(found); err != nil {
-		return View{}, err
-	}
+	st.putAll(s.keys, found)
 	return st.publish(), nil
 }

@@ -178,9 +178,9 @@ func (r *wakesRig) wrong() string {
 		p := pairs[rest]
 		switch kind + "/" {
 		case groupsKey:
-			p.group, err = decodeGroup(kv.Value, kv.ModRevision)
+			p.group, err = decodeGroup(rest, kv.Value, kv.ModRevision)
 		case targetsKey:
-			p.target, err = decodeTarget(kv.Value, kv.ModRevision)
+			p.target, err = decodeTarget(rest, kv.Value, kv.ModRevision)
 		case wakesKey:
 			wakes[rest] = kv.ModRevision
 			continue

@@ -71,6 +71,9 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 			if w.listed {
 				failing, said = time.Now(), false
 			}
+			if errors.Is(err, ErrOdd) {
+				w.store.hold(err.Error())
+			}
 			if !said && time.Since(failing) > sayFailing && ctx.Err() == nil {
 				said = true
 				slog.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix, "since", failing,
@@ -200,9 +203,7 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 func (w *watcher) give(st *state) {
 	reason := w.holdBack(st)
 	if !w.follow {
-		w.store.mu.Lock()
-		w.store.held = reason
-		w.store.mu.Unlock()
+		w.store.hold(reason)
 	}
 	if reason != "" {
 		if w.held != reason && w.given {
@@ -216,6 +217,7 @@ func (w *watcher) give(st *state) {
 	}
 	st.news = false
 	w.store.saw(st)
+	w.store.tellOdd(st.odd)
 	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
 	offer(w.out, view)
@@ -271,6 +273,11 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 		}
 	}
 	st.compare(before, last)
+	st.goOnWith(last)
+	s.tellOdd(st.odd)
+	if err := st.oddMeta(); err != nil {
+		return nil, err
+	}
 	s.saw(st)
 	return st, nil
 }
@@ -278,8 +285,8 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 // listRange adds a range of keys to a state, at its revision; the first range sets the revision.
 func (k keys) listRange(ctx context.Context, st *state, from, end string) error {
 	revision, cluster, err := k.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
-		_, err := st.put(k.name(kv.Key), kv)
-		return err
+		st.put(k, k.name(kv.Key), kv)
+		return nil
 	})
 	if err == nil && st.revision == 0 {
 		st.revision, st.cluster = revision, cluster

@@ -117,7 +117,12 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 		return fmt.Errorf("decode what the groups of shard %s weigh: %w", shard, err)
 	}
 	if p.Shard != shard {
-		return fmt.Errorf("what the groups of shard %s weigh names shard %q", shard, p.Shard)
+		return otherName("shard", p.Shard)
+	}
+	for name, g := range p.Groups {
+		if g.Bytes < 0 || g.Records < 0 {
+			return fmt.Errorf("group %.40q has %d bytes and %d records", name, g.Bytes, g.Records)
+		}
 	}
 	w.parts[part], w.at[part], w.all = p, kv.ModRevision, nil
 	return nil
@@ -154,13 +159,14 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
-		name := strings.TrimPrefix(k.name(e.Kv.Key), weightsKey)
+		name := k.name(e.Kv.Key)
 		if e.Type != clientv3.EventTypeDelete {
-			// A value that cannot be read leaves the known value in place.
-			changed = st.putWeights(name, e.Kv) == nil || changed
+			changed = st.put(k, name, e.Kv) || changed
 			continue
 		}
-		shard, part, _ := strings.Cut(name, "/")
+		st.notOdd(name)
+		changed = changed || st.staleOdd
+		shard, part, _ := strings.Cut(strings.TrimPrefix(name, weightsKey), "/")
 		if w := st.weights[shard]; w != nil {
 			delete(w.parts, part)
 			delete(w.at, part)

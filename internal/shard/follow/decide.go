@@ -55,7 +55,11 @@ func (f *Follower[R]) Decide(view placement.View) Work[R] {
 	for _, owned := range f.Replicas {
 		if !known[owned] {
 			v.Known = false
+			if name := owned.Known().Name; view.GroupUnknown(name) {
+				v.Unread = view.OddGroup(name)
+			}
 			f.decideOne(&todo, v, view, placement.Group{}, owned)
+			v.Unread = ""
 		}
 	}
 	f.Hands.Connect(f.peers())

@@ -164,9 +164,14 @@ func (f *Follower[R]) Spend(view placement.View) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	for _, state := range view.Groups {
-		for _, m := range f.Here(state) {
-			f.Spent[m.RaftID] = true
-		}
+		f.spend(state)
+	}
+}
+
+// spend is Spend for one group. Called with Options.Lock held.
+func (f *Follower[R]) spend(state placement.Group) {
+	for _, m := range f.Here(state) {
+		f.Spent[m.RaftID] = true
 	}
 }
 

@@ -120,6 +120,11 @@ func (f *Follower[R]) See(view placement.View) {
 		view = view.Of(f.own(func(id uuid.UUID) bool { _, ok := f.Replicas[id]; return ok }))
 	}
 	f.neighbours.note(view.Shards)
+	for name, state := range view.Groups {
+		if f.Told.GroupUnknown(name) && !view.GroupUnknown(name) {
+			f.spend(state) // at the start nobody knew which replicas of it had been begun here
+		}
+	}
 	f.Told, f.Held = view, held
 	if held == "" || f.View.Groups == nil || f.View.Held() != "" {
 		if f.View.Meta.EpochBase != view.Meta.EpochBase {

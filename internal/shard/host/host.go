@@ -292,7 +292,7 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	case errors.Is(err, placement.ErrNoMeta):
 		return fmt.Errorf("%w: it waits until the store is made", err)
 	case err != nil:
-		return fmt.Errorf("%w: %w", errEtcd, err)
+		return etcdFails(err)
 	case want != uuid.Nil && meta.StoreUUID != want:
 		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right",
 			meta.StoreUUID, want)
@@ -307,6 +307,20 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 		return nil
 	case errors.Is(err, placement.ErrNameTaken), errors.Is(err, placement.ErrRolledBack), errors.Is(err, volume.ErrLocked):
 		return err
+	}
+	return etcdFails(err)
+}
+
+// odd is an error that ends when a key in etcd is put right: it is waited for as an etcd that does not answer is.
+type odd struct{ error }
+
+func (o odd) Unwrap() error      { return o.error }
+func (odd) Is(target error) bool { return target == errEtcd }
+
+// etcdFails says why etcd gives no answer that can be used.
+func etcdFails(err error) error {
+	if errors.Is(err, placement.ErrOdd) {
+		return odd{err}
 	}
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }

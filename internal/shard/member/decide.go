@@ -17,6 +17,9 @@ type View struct {
 
 	Known bool            // etcd has the group. Otherwise Group and Target are empty
 	Group placement.Group // the group as etcd has it
+	// Unread says why etcd's key of the group cannot be used; empty: it can, or there is none. Then nobody knows where
+	// the group is, and what is here stays as it is.
+	Unread string
 	// Target lists the shards that are to hold the group; the first one creates it. It is used only while the group has
 	// no members.
 	Target    []string
@@ -116,6 +119,8 @@ func Decide(v *View, r *Replica) Action {
 	switch {
 	case v.SetBack:
 		return v.whileSetBack(r)
+	case v.Unread != "":
+		return v.whileUnread(r)
 	case !v.Known && (r == nil || r.Phase == Lost):
 		return stay(r)
 	case !v.Known:
@@ -150,6 +155,15 @@ func (v *View) whileSetBack(r *Replica) Action {
 		return Action{Standing: Standing{Reason: SetBack}}
 	}
 	return stay(r)
+}
+
+// whileUnread is Decide while the group's key in etcd cannot be used: what serves goes on, and what does not serve is
+// not loaded, because another shard may have taken its place. Nothing is created, moved or deleted.
+func (v *View) whileUnread(r *Replica) Action {
+	if r == nil || r.Serves || r.Phase == Lost || r.Standing.Apart() {
+		return stay(r)
+	}
+	return Action{Standing: Standing{Reason: Unread, Detail: v.Unread}}
 }
 
 // goOn decides about a replica that etcd places here.

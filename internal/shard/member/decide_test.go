@@ -47,6 +47,7 @@ func setBack(v *View)       { v.SetBack = true }
 func spent(v *View)         { v.Spent = map[uint64]bool{9: true} }
 func target(v *View)        { v.Target = []string{"a", "b"} }
 func unknown(v *View)       { v.Known, v.Group = false, placement.Group{} }
+func unread(v *View)        { unknown(v); v.Unread = "key groups/0 in etcd cannot be used" }
 func later(v *View)         { v.Group.Revision = 51 }
 func foreign(r *Replica)    { r.Foreign = true }
 func fetching(r *Replica)   { r.Fetching = true }
@@ -75,6 +76,8 @@ var situations = []situation{
 		"Confess Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
 	{"a voter here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), nil,
 		"Nothing Load Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"a group whose key cannot be used", unread, nil,
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"only others", members(7, others...), nil,
 		"Nothing Trash Trash Trash Trash Trash Trash Trash Trash Keep"},
 	{"only others, as it fetches", members(7, others...), fetching,

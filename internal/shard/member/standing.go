@@ -8,6 +8,7 @@ const (
 	Ours        Reason = iota // etcd lists it here: it is no stray
 	Unconfirmed               // it was created here for a new group, and etcd does not list it here yet
 	SetBack                   // etcd was set back, and does not list it here yet
+	Unread                    // etcd's key of the group cannot be used, as Detail says
 	HasLeft                   // it was a member, and no longer is
 	Unknown                   // etcd does not know the group
 	Elsewhere                 // etcd names other shards
@@ -21,7 +22,7 @@ const (
 // Standing is what etcd says of a replica that is on the volume. The zero value: etcd lists it here.
 type Standing struct {
 	Reason Reason
-	Detail string // for OtherName: that name; for OtherGroup and Foreign: an explanation for people
+	Detail string // for OtherName: that name; for Unread, OtherGroup and Foreign: an explanation for people
 }
 
 // Stray reports whether the replica has no route, because etcd does not list it here.
@@ -36,7 +37,7 @@ func (s Standing) String() string {
 	switch s.Reason {
 	case OtherName:
 		return "etcd knows it by the name " + s.Detail
-	case OtherGroup, Foreign:
+	case Unread, OtherGroup, Foreign:
 		return s.Detail
 	}
 	return map[Reason]string{

@@ -24,6 +24,7 @@ func seconds(s float64, to time.Duration) time.Duration {
 
 // Seen is the collected data: shards, and one row of groups for each copy, as AdminService lists them.
 type Seen struct {
+	Store  []string // what is wrong with the store itself, as a gateway says
 	Shards []*recordv1.Shard
 	Groups []*recordv1.Group
 	// Whole: these are all copies of the store. Otherwise findings do not rely on other copies.
@@ -33,6 +34,9 @@ type Seen struct {
 // Of returns what is wrong with the shards and groups in the collected data, the worst first.
 func Of(seen Seen) []Finding {
 	var f List
+	for _, p := range seen.Store {
+		f.Add(Problem, "store", p, "")
+	}
 	paths := map[string]string{}
 	versions := map[string][]string{}
 	for _, s := range seen.Shards {
@@ -49,6 +53,10 @@ func Of(seen Seen) []Finding {
 	led := map[string]bool{}
 	unknown := map[string]bool{} // a copy is not served, so the leader cannot be determined
 	for _, g := range seen.Groups {
+		if slices.Contains(seen.Store, g.GetMessage()) {
+			unknown[g.GetGroup()] = true
+			continue // it is told as what is wrong with the store
+		}
 		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
 		switch g.GetState() {
 		case recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_DAMAGED:

@@ -1073,8 +1073,11 @@ func (*ListShardsRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListShardsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Shards        []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Shards []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
+	// What is wrong with the store itself and what to do, one sentence each: keys of etcd that cannot be used. From a
+	// gateway only.
+	Problems      []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1112,6 +1115,13 @@ func (*ListShardsResponse) Descriptor() ([]byte, []int) {
 func (x *ListShardsResponse) GetShards() []*Shard {
 	if x != nil {
 		return x.Shards
+	}
+	return nil
+}
+
+func (x *ListShardsResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
 	}
 	return nil
 }
@@ -3075,9 +3085,10 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"D\n" +
 	"\x12ListGroupsResponse\x12.\n" +
 	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\"\x13\n" +
-	"\x11ListShardsRequest\"D\n" +
+	"\x11ListShardsRequest\"`\n" +
 	"\x12ListShardsResponse\x12.\n" +
-	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\xd5\t\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
+	"\bproblems\x18\x02 \x03(\tR\bproblems\"\xd5\t\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +

@@ -1,0 +1,155 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// Anything that can write to etcd may have left a value there that is not one of Sheaf's. A listing leaves such a key
+// out and names it: it never fails because of one key. What is left out is unknown, and not empty or absent:
+//
+//   - A process that knew an earlier value of the key goes on with that one.
+//   - A group without a readable key, or without a readable target, is neither placed nor created, and its replicas
+//     stay as they are on their volumes.
+//   - A freeze that cannot be read is a freeze.
+//   - Without a readable meta nothing is known about the store. This is the only key that a listing needs.
+
+// ErrOdd says that the value of a key cannot be used.
+var ErrOdd = errors.New("the value cannot be used")
+
+// Odd is a key of etcd whose value cannot be used.
+type Odd struct {
+	Key      string // the whole key
+	Revision int64  // etcd's revision of the key
+	Why      string // what is wrong with the value
+}
+
+// String says what follows, and what to do.
+func (o Odd) String() string {
+	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete it",
+		o.Key, o.Why)
+}
+
+// OddGroup says why a group cannot be placed because its key, or that of its target, cannot be used; empty: both can.
+func (v View) OddGroup(group string) string {
+	for _, name := range []string{groupsKey + group, targetsKey + group} {
+		if o, odd := v.Odd[name]; odd {
+			return o.String()
+		}
+	}
+	return ""
+}
+
+// GroupUnknown reports whether the key of a group exists and cannot be used: nobody can say where the group is.
+func (v View) GroupUnknown(group string) bool {
+	_, odd := v.Odd[groupsKey+group]
+	return odd
+}
+
+// Unknown returns the names of the groups for which GroupUnknown holds, sorted.
+func (v View) Unknown() []string {
+	var names []string
+	for name := range v.Odd {
+		if group, is := strings.CutPrefix(name, groupsKey); is {
+			names = append(names, group)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// AllKnown returns ErrShardHoldsGroups if a group or target cannot be read: each shard may hold it.
+func (v View) AllKnown() error {
+	for name, o := range v.Odd {
+		if strings.HasPrefix(name, groupsKey) || strings.HasPrefix(name, targetsKey) {
+			return fmt.Errorf("%w: nobody knows which shards have a group: %s", ErrShardHoldsGroups, o)
+		}
+	}
+	return nil
+}
+
+// Problems returns a sentence for each key that cannot be used, by key.
+func (v View) Problems() []string {
+	words := make([]string, 0, len(v.Odd))
+	for _, name := range slices.Sorted(maps.Keys(v.Odd)) {
+		words = append(words, v.Odd[name].String())
+	}
+	return words
+}
+
+// leaveOut records that the value of a key cannot be used. It reports whether that is news.
+func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
+	if before, known := st.odd[name]; known && before.Revision == kv.ModRevision {
+		return false
+	}
+	st.odd[name] = Odd{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error()}
+	st.staleOdd = true
+	return true
+}
+
+// notOdd records that the value of a key can be used, or that the key was deleted.
+func (st *state) notOdd(name string) {
+	if _, known := st.odd[name]; known {
+		delete(st.odd, name)
+		st.staleOdd = true
+	}
+}
+
+// goOnWith takes over the earlier values of keys that cannot be used now. last may be nil.
+func (st *state) goOnWith(last *state) {
+	if last == nil {
+		return
+	}
+	for name, o := range st.odd {
+		if name == metaKey && last.hasMeta {
+			st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
+		}
+		if group, is := strings.CutPrefix(name, groupsKey); is {
+			carry(st.groups, last.groups, group)
+		}
+		if group, is := strings.CutPrefix(name, targetsKey); is {
+			carry(st.targets, last.targets, group)
+		}
+		if shard, is := strings.CutPrefix(name, shardsKey); is {
+			carry(st.shards, last.shards, shard)
+		}
+		if shard, is := strings.CutPrefix(name, statesKey); is {
+			carry(st.states, last.states, shard)
+		}
+	}
+}
+
+func carry[V any](to, from map[string]V, name string) {
+	if v, known := from[name]; known {
+		to[name] = v
+	}
+}
+
+// oddMeta is the error of a listing that cannot say which store this is; nil: it can.
+func (st *state) oddMeta() error {
+	if o, odd := st.odd[metaKey]; odd && !st.hasMeta {
+		return fmt.Errorf("%w: %s", ErrOdd, o)
+	}
+	return nil
+}
+
+// tellOdd logs the keys that cannot be used and that this process has not logged before.
+func (m *memory) tellOdd(odd map[string]Odd) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(odd)) {
+		if o := odd[name]; m.toldOdd[name] != o.Revision {
+			slog.Error("a key in etcd cannot be used and is left out", "key", o.Key, "revision", o.Revision, "reason", o.Why)
+		}
+	}
+	m.toldOdd = make(map[string]int64, len(odd))
+	for name, o := range odd {
+		m.toldOdd[name] = o.Revision
+	}
+}

@@ -1,0 +1,43 @@
+package follow
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+)
+
+// TestAGroupThatIsReadLateBeginsNoReplicaTwice: at the start etcd's key of a group cannot be used. Its replica stays as
+// it is, and a learner that the key names once it is put right may have been begun here before, so it is not begun
+// (rule 7). It costs 10 ms.
+func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
+	f := lone(t)
+	here := f.Volume().Superblock().Volume
+	id := uuid.New()
+	kept := &folder{Replica{Name: "0", UUID: id, RaftID: 1}}
+	f.Replicas[id] = kept
+	unread := placement.View{
+		Groups: map[string]placement.Group{}, Odd: map[string]placement.Odd{"groups/0": {Key: "/sheaf/s/groups/0", Why: "?"}},
+	}
+	f.See(unread)
+	f.Spend(unread)
+	decide := func() Work[*folder] {
+		f.Lock.Lock()
+		defer f.Lock.Unlock()
+		return f.Decide(f.View)
+	}
+	if todo := decide(); todo.acts() || len(todo.Load)+len(todo.Close) > 0 || kept.Standing.Reason != member.Unread {
+		t.Errorf("while the key cannot be used: to do %+v, the replica is %q", todo, kept.Standing)
+	}
+	delete(f.Replicas, id)
+	f.See(placement.View{Groups: map[string]placement.Group{"0": {
+		Name: "0", UUID: id, ConfIndex: 9,
+		Members: []placement.Member{{Shard: "b", RaftID: 2}, {Shard: "c", RaftID: 3},
+			{Shard: "a", VolumeUUID: here, RaftID: 1, Role: placement.Learner}},
+	}}})
+	if todo := decide(); len(todo.MakeFolder) > 0 || len(todo.Confess) != 1 {
+		t.Errorf("a replica that may have been begun before: %+v", todo)
+	}
+}

@@ -1,0 +1,118 @@
+package storetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/status/finding"
+)
+
+// TestAStoreStartsWithOneOddKey: every process is started anew with a key in etcd that nobody can use. Everything that
+// the key is not about serves, and gateway and doctor name the key. It costs 1 s.
+func TestAStoreStartsWithOneOddKey(t *testing.T) {
+	for name, value := range map[string]string{
+		"states/shard-0": `{"state":"Draining"}`,
+		"states/shard-1": "Draining",
+		"groups/0":       `{"name":"1"}`,
+		"targets/0":      `{"group":"0","shards":[""]}`,
+		"shards/shard-9": "{}",
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { startsWithAnOddKey(t, name, value) }) })
+	}
+}
+
+func startsWithAnOddKey(t *testing.T, name, value string) {
+	s := Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	c := s.Client(t, client.Config{})
+	for id := range int64(64) {
+		if _, err := c.Put(ctx, client.Key{ID: id}, []byte("kept"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	etcd := s.Etcd.Client(t)
+	before, err := etcd.Get(ctx, "/sheaf/test/"+name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := etcd.Put(ctx, "/sheaf/test/"+name, value); err != nil {
+		t.Fatal(err)
+	}
+	s.KillShard(0)
+	if err := s.RestartShard(0); err != nil {
+		t.Fatal(err)
+	}
+	read := func() (failed int, last error) {
+		for id := range int64(64) {
+			soon, cancel := context.WithTimeout(ctx, 2*time.Second)
+			if r, err := c.Get(soon, client.Key{ID: id}, nil); err != nil || string(r.Data) != "kept" {
+				failed, last = failed+1, err
+			}
+			cancel()
+		}
+		return failed, last
+	}
+	time.Sleep(10 * time.Second)
+	failed, last := read()
+	if isGroup := name == "groups/0"; isGroup != (failed > 0) || failed == 64 {
+		t.Errorf("%d of 64 reads fail: %v", failed, last)
+	}
+	if problems := strings.Join(s.gateway.Status().Problems, "\n"); strings.Count(problems, "/sheaf/test/"+name) != 1 {
+		t.Errorf("the gateway's problems: %s", problems)
+	}
+	if found := doctor(t, ctx, s); len(found) != 1 || !strings.Contains(found[0].What, "/sheaf/test/"+name) {
+		t.Errorf("findings: %+v", found)
+	}
+	if len(before.Kvs) == 0 {
+		_, err = etcd.Delete(ctx, "/sheaf/test/"+name)
+	} else {
+		_, err = etcd.Put(ctx, "/sheaf/test/"+name, string(before.Kvs[0].Value))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(30 * time.Second)
+	if failed, last := read(); failed > 0 {
+		t.Errorf("the key is right again, and %d of 64 reads fail: %v", failed, last)
+	}
+	if found := doctor(t, ctx, s); len(found) != 0 {
+		t.Errorf("the key is right again, and findings are %+v", found)
+	}
+}
+
+// doctor returns the problems that sheaf doctor finds.
+func doctor(t *testing.T, ctx context.Context, s *Server) (problems []finding.Finding) {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	admin := recordv1.NewAdminServiceClient(conn)
+	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range finding.Of(finding.Seen{
+		Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true,
+	}) {
+		if f.Severity == finding.Problem {
+			problems = append(problems, f)
+		}
+	}
+	return problems
+}
