@@ -101,15 +101,19 @@ func (st *state) notOdd(name string) {
 	}
 }
 
+// goOnWithMeta takes over an earlier meta if the present one cannot be used. last may be nil.
+func (st *state) goOnWithMeta(last *state) {
+	if o, odd := st.odd[metaKey]; odd && last != nil && last.hasMeta {
+		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
+	}
+}
+
 // goOnWith takes over the earlier values of keys that cannot be used now. last may be nil.
 func (st *state) goOnWith(last *state) {
 	if last == nil {
 		return
 	}
-	for name, o := range st.odd {
-		if name == metaKey && last.hasMeta {
-			st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
-		}
+	for name := range st.odd {
 		if group, is := strings.CutPrefix(name, groupsKey); is {
 			carry(st.groups, last.groups, group)
 		}

@@ -272,6 +272,7 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 			return nil, err
 		}
 	}
+	st.goOnWithMeta(last)
 	st.compare(before, last)
 	st.goOnWith(last)
 	s.tellOdd(st.odd)
