@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/base/descriptors"
 	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
@@ -109,6 +110,7 @@ type Gateway struct {
 	router   *router
 	server   *grpc.Server
 	listener net.Listener
+	taken    *descriptors.Listener // listener, while enough descriptors are left
 	health   *health.Server
 	metrics  *metrics
 	creating singleflight.Group
@@ -152,7 +154,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
 	}
 	g := &Gateway{
-		cfg: cfg, listener: listener, health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
+		cfg: cfg, listener: listener, taken: descriptors.Listen(listener, cfg.Logger), health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
 		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.Limits.CallTimeout, Reserve: reserveMax},
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
 		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),
@@ -166,7 +168,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	var watch context.Context
 	watch, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go g.follow(watch)
-	go func() { g.served <- g.server.Serve(listener) }()
+	go func() { g.served <- g.server.Serve(g.taken) }()
 	return g, nil
 }
 

@@ -99,6 +99,9 @@ func (g *Gateway) Status() Status {
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
 		st.find(t.view.Problems())
 	}
+	if err := g.taken.Refused(); err != nil {
+		st.Problems = append(st.Problems, err.Error())
+	}
 	st.summarize(t != nil, held)
 	return st
 }

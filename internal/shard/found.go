@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // findGroups finds the groups that have a folder on the volume, and drops earlier knowledge of them.
@@ -24,6 +25,9 @@ func (s *Shard) findGroups() error {
 	for _, id := range ids {
 		if found[id] = s.volume.find(id); found[id].Phase == member.Torn {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
+		}
+		if err := found[id].Err; vfs.IsLack(err) { // nothing is known about the folder: the start is tried again
+			return fmt.Errorf("group %s: %w", id, format.Lacking(err))
 		}
 	}
 	s.mu.Lock()

@@ -14,11 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/base/backoff"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // The device is measured before loading only if loading takes long; the measurement itself must be short.
@@ -180,9 +182,23 @@ func (l *loading) syncVolume() func() error {
 	})
 }
 
-// loadOne loads a group and serves it. The result is in the group's state. durable is that of group.Options.
+// loadAgain are the pauses of a load that lacks descriptors, memory or room.
+var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.Second}
+
+// loadOne loads a group and serves it. The result is in the group's state. durable is that of group.Options. A load that
+// lacks descriptors, memory or room is tried again until ctx ends.
 func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
+	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.Lacking(err)); {
+		l.mu.Lock()
+		g.Err = fmt.Errorf("it cannot be loaded now, and is tried again: %w", format.Lacking(err))
+		l.mu.Unlock()
+		l.logger.Warn("group cannot be loaded now: tried again", "group", g.Name, "error", err)
+		if !tries.Wait(ctx) {
+			break
+		}
+		report, err = l.open(ctx, g, durable)
+	}
 	l.mu.Lock()
 	g.report = report
 	l.ended(g, err)

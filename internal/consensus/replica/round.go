@@ -273,7 +273,7 @@ func (rd *round) saveState() error {
 	if err == nil {
 		err = rd.log.Sync()
 	}
-	if errors.Is(err, format.ErrNoSpace) {
+	if err = format.Lacking(err); format.Passes(err) {
 		return nil // a later append writes the commit index, and a load finds it out by itself
 	}
 	if err != nil {
@@ -291,10 +291,10 @@ func (rd *round) guard() {
 	}
 }
 
-// logFailed handles an error of the log. If disk space or memory is lacking, the Ready stays taken with its progress,
-// and is retried. After any other error the state of the disk is unknown, so nothing is acknowledged any more.
+// logFailed handles an error of the log. If disk space, memory or file descriptors are lacking, the Ready stays taken
+// with its progress, and is retried. After any other error the state of the disk is unknown, so nothing is acknowledged any more.
 func (rd *round) logFailed(err error) {
-	if errors.Is(err, format.ErrNoSpace) || errors.Is(err, group.ErrMemory) {
+	if err = format.Lacking(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
 		rd.setNoRoom(err)
 		return
 	}
@@ -315,9 +315,9 @@ func (rd *round) setNoRoom(err error) {
 	switch {
 	case !changed:
 	case err != nil:
-		rd.logger.Warn("the log has no room: writes are refused until there is some", "error", err)
+		rd.logger.Warn("the log cannot be written for now: writes are refused until it can", "error", err)
 	default:
-		rd.logger.Info("the log has room again")
+		rd.logger.Info("the log can be written again")
 	}
 }
 

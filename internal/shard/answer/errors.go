@@ -145,7 +145,7 @@ func Of(err error, w Where) error {
 	if errors.As(err, &damage) {
 		return damageError(damage, w)
 	}
-	if e := knownError(err, w); e != nil {
+	if e := knownError(format.Lacking(err), w); e != nil {
 		return e
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -184,6 +184,8 @@ var knownErrors = []struct {
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.ENOSPC, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.EDQUOT, codes.ResourceExhausted, reason.DiskFull, "; raise the quota"},
+	{format.ErrLack, codes.ResourceExhausted, reason.Overloaded,
+		"; raise the limit of open files (ulimit -n, LimitNOFILE), or see what else on the machine uses them up"},
 	{group.ErrMemory, codes.ResourceExhausted, reason.MemoryFull,
 		"; raise the memory limit, or delete records and compact"},
 	{replica.ErrOverloaded, codes.ResourceExhausted, reason.Overloaded, "; send less at a time and try again"},

@@ -17,6 +17,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
@@ -342,6 +343,7 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 		}
 		state, _ := shard.State()
 		h.server.setServing(state != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL)
+		shard.Problem("taking connections", h.server.taken.Refused())
 		err := h.look(id, shard, opened)
 		if err == nil {
 			strikes = 0
@@ -368,6 +370,11 @@ func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 		select {
 		case err := <-done:
 			shard.Problem(VolumeSilent, nil)
+			shard.Problem("looking at the volume", nil)
+			if vfs.IsLack(err) { // this process cannot look, which says nothing about the disk
+				shard.Problem("looking at the volume", err)
+				err = nil
+			}
 			readOnly, errMount := volume.ReadOnly(id.FS, id.Dir)
 			if readOnly {
 				errMount = errors.New("the file system is mounted read-only: the kernel does that after an error of the disk")

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/base/descriptors"
 	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -43,6 +45,7 @@ type ServerOptions struct {
 // Interceptors see each call in both cases. Safe for concurrent use.
 type Server struct {
 	listener *listener
+	taken    *descriptors.Listener // what listener takes its connections from
 	grpc     *grpc.Server
 	health   *health.Server
 	begun    sync.Once
@@ -88,8 +91,9 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{listener: &listener{Listener: root, open: map[*connection]struct{}{}}, health: health.NewServer(),
-		held: held}
+	taken := descriptors.Listen(root, slog.Default())
+	s := &Server{listener: &listener{Listener: taken, open: map[*connection]struct{}{}}, taken: taken,
+		health: health.NewServer(), held: held}
 	params := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
 	if opts.ConnectionAgeMax > 0 {
 		params.MaxConnectionAge, params.MaxConnectionAgeGrace = opts.ConnectionAgeMax, opts.ConnectionAgeGrace

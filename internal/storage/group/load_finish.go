@@ -66,7 +66,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	}
 	if err := ld.active.awaitSync(); err != nil {
 		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path,
-			format.NoSpace(err))
+			format.Lacking(err))
 	}
 	size := ld.active.size
 	switch {
@@ -76,7 +76,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		}
 		if err := f.Sync(); err != nil {
 			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path,
-				format.NoSpace(err))
+				format.Lacking(err))
 		}
 		size, ld.report.CutBytes = r.End, r.CutBytes
 	case r.End < size:

@@ -30,7 +30,7 @@ var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
 // Append writes entries with consecutive indexes and, if it is not nil, the hard state. An entry at or below the last
 // index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
-// is full, Append seals it and begins a new one. On ErrNoSpace nothing was appended, and the caller may try again. The
+// is full, Append seals it and begins a new one. If format.Passes, nothing was appended, and the caller may try again. The
 // log keeps the Data of entries until they are applied; the caller must not change it. The content of a put is made by
 // EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
@@ -230,7 +230,7 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 // writeFailed decides what a failed write means. Nil: the log was continued in a new segment, and the caller has to
 // write again.
 func (w *writer) writeFailed(cause error) error {
-	cause = format.NoSpace(cause)
+	cause = format.Lacking(cause)
 	// Partly written frames must not stay: after a shorter batch they could pass as its end.
 	file := w.active.file.Load()
 	err := w.allocation.truncate(file, w.end)
@@ -245,7 +245,7 @@ func (w *writer) writeFailed(cause error) error {
 	if err := w.settle(); err != nil {
 		return err
 	}
-	if errors.Is(cause, format.ErrNoSpace) {
+	if format.Passes(cause) {
 		return cause
 	}
 	return nil

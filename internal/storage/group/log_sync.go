@@ -1,7 +1,6 @@
 package group
 
 import (
-	"errors"
 	"fmt"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -62,7 +61,7 @@ func (w *writer) settle() error {
 	}
 	cause := w.suspect
 	if err := w.continueLog(); err != nil {
-		if errors.Is(err, format.ErrNoSpace) {
+		if err = format.Lacking(err); format.Passes(err) {
 			return err
 		}
 		return fmt.Errorf("%w: %w; then: %w", ErrPoisoned, cause, err)
@@ -137,10 +136,10 @@ func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error)
 	}
 	file := next.file.Load()
 	if _, err := file.WriteAt(buf, format.SegmentHeaderBytes); err != nil {
-		return 0, format.NoSpace(err)
+		return 0, format.Lacking(err)
 	}
 	if err := file.Sync(); err != nil {
-		return 0, format.NoSpace(err)
+		return 0, format.Lacking(err)
 	}
 	return format.SegmentHeaderBytes + int64(len(buf)), nil
 }

@@ -166,7 +166,7 @@ func createBlob(fs vfs.FS, dir string, id uuid.UUID, suffix string) (*blobFileWr
 	tmp := path.Join(dir, BlobName(id)+suffix)
 	f, err := fs.Create(tmp)
 	if err != nil {
-		return nil, fmt.Errorf("create blob: %w", NoSpace(err))
+		return nil, fmt.Errorf("create blob: %w", Lacking(err))
 	}
 	return &blobFileWriter{fs: fs, dir: dir, tmp: tmp, file: f, ref: BlobRef{ID: id},
 		chunk: make([]byte, 0, BlobChunkBytes+BlobCRCBytes)}, nil
@@ -201,7 +201,7 @@ func (w *blobFileWriter) flush() {
 	crc := blobChunkChecksum(w.chunk, w.ref.ID, w.number)
 	b := binary.LittleEndian.AppendUint32(w.chunk, crc)
 	if _, err := w.file.WriteAt(b, BlobHeaderBytes+w.number*(BlobChunkBytes+BlobCRCBytes)); err != nil {
-		w.err = fmt.Errorf("write blob %s: %w", w.ref.ID, NoSpace(err))
+		w.err = fmt.Errorf("write blob %s: %w", w.ref.ID, Lacking(err))
 		return
 	}
 	w.ref.Size += int64(len(w.chunk))
@@ -226,7 +226,7 @@ func (w *blobFileWriter) Commit() (BlobRef, error) {
 		return BlobRef{}, w.err
 	}
 	if err := w.finish(); err != nil {
-		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, NoSpace(err))
+		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, Lacking(err))
 		return BlobRef{}, w.err
 	}
 	return w.ref, nil

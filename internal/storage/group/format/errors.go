@@ -5,7 +5,10 @@ import "errors"
 // Errors of files. Test with errors.Is; damage with errors.As on *DamageError. The errors of decoding are beside the
 // codec.
 var (
-	ErrNoSpace       = errors.New("no room on the volume")
+	ErrNoSpace = errors.New("no room on the volume")
+	// ErrLack says that the system lacked descriptors or memory, so that a file was not opened, made or renamed. Nothing
+	// was written.
+	ErrLack          = errors.New("the system lacks file descriptors or memory for now")
 	ErrFormatVersion = errors.New("format version is newer than this program")
 	ErrForeign       = errors.New("file belongs to another store or group")
 	// ErrClosed says that a log, or the reader or writer of a blob, is closed.

@@ -46,12 +46,12 @@ func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
 	tmp := path.Join(dir, name+TmpSuffix)
 	if err := writeAside(fs, tmp, content); err != nil {
-		return NoSpace(err)
+		return Lacking(err)
 	}
 	if err := fs.Rename(tmp, path.Join(dir, name)); err != nil {
-		return NoSpace(err)
+		return Lacking(err)
 	}
-	return NoSpace(fs.SyncDir(dir))
+	return Lacking(fs.SyncDir(dir))
 }
 
 func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
@@ -93,10 +93,18 @@ func CheckRoom(fs vfs.FS, dir string, bytes int64, what string) error {
 	return err
 }
 
-// NoSpace marks an error of a full disk as ErrNoSpace.
-func NoSpace(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+// Lacking marks an error of a full disk as ErrNoSpace, and one of a lack that passes as ErrLack.
+func Lacking(err error) error {
+	switch {
+	case Passes(err):
+		return err
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case vfs.IsLack(err):
+		return fmt.Errorf("%w: %w", ErrLack, err)
 	}
 	return err
 }
+
+// Passes reports whether an error left the files as they were and is waited for: ErrNoSpace or ErrLack.
+func Passes(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrLack) }

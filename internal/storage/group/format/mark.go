@@ -119,7 +119,7 @@ func CreateMark(fs vfs.FS, dir string) error {
 // again by CreateMark.
 func WriteMark(f vfs.File, m Mark) error {
 	if _, err := f.WriteAt(EncodeMark(m), int64(m.Sequence%MarkSlots)*BlockBytes); err != nil {
-		return NoSpace(err)
+		return Lacking(err)
 	}
 	return f.Sync()
 }

@@ -122,7 +122,7 @@ func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegm
 	name := path.Join(dir, SegmentName(m.Number))
 	f, err := CreateAnew(fs, name)
 	if err != nil {
-		return nil, NoSpace(err)
+		return nil, Lacking(err)
 	}
 	header := SegmentHeader{
 		Store: identity.Store, Group: identity.Group, ID: m.ID,
@@ -136,7 +136,7 @@ func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegm
 		err = fs.SyncDir(dir)
 	}
 	if err != nil {
-		return nil, NoSpace(errors.Join(err, f.Close(), fs.Remove(name)))
+		return nil, Lacking(errors.Join(err, f.Close(), fs.Remove(name)))
 	}
 	return f, nil
 }

@@ -96,10 +96,10 @@ func (r *repairer) repair() error {
 		return err
 	}
 	if err := r.quarantine(); err != nil { // 1
-		return fmt.Errorf("quarantine: %w", format.NoSpace(err))
+		return fmt.Errorf("quarantine: %w", format.Lacking(err))
 	}
 	if err := r.writeSegments(); err != nil { // 2, 3
-		return format.NoSpace(err)
+		return format.Lacking(err)
 	}
 	if err := r.ctx.Err(); err != nil {
 		return err

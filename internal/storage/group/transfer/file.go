@@ -27,7 +27,7 @@ type InstallFile interface {
 func (i *Install) File(f File) (InstallFile, error) {
 	w, err := i.open(f)
 	if err != nil {
-		return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.NoSpace(err))
+		return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.Lacking(err))
 	}
 	return w, nil
 }
@@ -134,7 +134,7 @@ func (w *installFile) Write(p []byte) (int, error) {
 		err = w.writeOut(w.arrivals.advance(w.at))
 	}
 	if err != nil {
-		w.err = w.failed(format.NoSpace(err))
+		w.err = w.failed(format.Lacking(err))
 	}
 	return n, w.err
 }
@@ -177,7 +177,7 @@ func (w *installFile) Commit() error {
 	}
 	err := w.commit()
 	if err != nil {
-		w.err = w.failed(format.NoSpace(err))
+		w.err = w.failed(format.Lacking(err))
 		if errors.Is(err, format.ErrCorrupt) || w.unwritten {
 			w.err = errors.Join(w.err, w.discard())
 		}

@@ -16,7 +16,7 @@ import (
 // error, NewInstall can resume. Load loads the new state of the folder.
 func (i *Install) Finish(ctx context.Context) error {
 	if err := i.finish(ctx); err != nil {
-		return fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.NoSpace(err))
+		return fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.Lacking(err))
 	}
 	return nil
 }

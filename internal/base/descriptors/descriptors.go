@@ -1,0 +1,127 @@
+// Package descriptors keeps file descriptors for files while a process takes connections. Who can connect need not be
+// let in: without a reserve, idle connections would take the descriptors that the next segment of a log needs.
+package descriptors
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// A quarter of the descriptors is kept for files, and at most reserveMax of them.
+	reservePart = 4
+	reserveMax  = 4096
+	// connectionsMin connections are taken in any case, so that a process whose files need almost all descriptors can be
+	// reached.
+	connectionsMin = 16
+	// said is how long a refusal is reported, and the time between two lines of the log.
+	said = time.Minute
+)
+
+// Listener takes connections while enough descriptors are left for files, and closes the others at once. Safe for
+// concurrent use.
+type Listener struct {
+	net.Listener
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	open    int       // connections that are open
+	refused int64     // connections that were closed at once
+	last    time.Time // when that was the last time
+	logged  time.Time
+	limit   uint64 // limit of descriptors at that time
+}
+
+// Listen wraps a listener. Connections that are not of the operating system are all taken.
+func Listen(inner net.Listener, logger *slog.Logger) *Listener {
+	return &Listener{Listener: inner, logger: logger}
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if limit, short := isShort(conn); short && l.refuse(limit) {
+			_ = conn.Close() // nothing was sent
+			continue
+		}
+		l.mu.Lock()
+		l.open++
+		l.mu.Unlock()
+		return &counted{Conn: conn, of: l}, nil
+	}
+}
+
+// refuse records that a connection came while descriptors are short. False: it is taken all the same.
+func (l *Listener) refuse(limit uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open < connectionsMin {
+		return false
+	}
+	now := time.Now()
+	l.refused, l.last, l.limit = l.refused+1, now, limit
+	if now.Sub(l.logged) > said {
+		l.logged = now
+		l.logger.Warn("connections are refused: the file descriptors that are left are kept for files; raise the limit "+
+			"(ulimit -n, LimitNOFILE)", "limit", limit, "open_connections", l.open, "refused", l.refused)
+	}
+	return true
+}
+
+// Refused says that connections were refused in the last minute; nil: none was.
+func (l *Listener) Refused() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refused == 0 || time.Since(l.last) > said {
+		return nil
+	}
+	return fmt.Errorf("%d connections were refused so far, the last one %v ago: of %d file descriptors those that are left "+
+		"are kept for files: raise the limit (ulimit -n, LimitNOFILE), or see who keeps %d connections open",
+		l.refused, time.Since(l.last).Round(time.Second), l.limit, l.open)
+}
+
+// isShort reports whether a new connection takes a descriptor of the reserve. The kernel gives the lowest number that is
+// free, so all descriptors below it are in use.
+func isShort(conn net.Conn) (limit uint64, short bool) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	var now syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now) != nil {
+		return 0, false
+	}
+	err = raw.Control(func(fd uintptr) {
+		short = uint64(fd)+min(now.Cur/reservePart, reserveMax) >= now.Cur
+	})
+	return now.Cur, short && err == nil
+}
+
+// counted is a connection that counts as open until it is closed.
+type counted struct {
+	net.Conn
+	of   *Listener
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.once.Do(func() {
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
+		c.of.open--
+	})
+	return c.Conn.Close()
+}

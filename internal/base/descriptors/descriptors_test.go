@@ -1,0 +1,82 @@
+package descriptors_test
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/base/descriptors"
+)
+
+// TestConnectionsLeaveDescriptorsForFiles: whoever opens idle connections, as many as can be, does not keep the process
+// from opening files. It uses sockets and the limit of descriptors of this process, which only the operating system has.
+// It costs 20 ms.
+func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
+	const limit, reserve = 400, 100
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := descriptors.Listen(server, slog.New(slog.DiscardHandler))
+	ended := make(chan int)
+	go func() {
+		var taken []net.Conn
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				break
+			}
+			taken = append(taken, conn)
+		}
+		for _, conn := range taken {
+			_ = conn.Close()
+		}
+		ended <- len(taken)
+	}()
+	now := before
+	now.Cur = limit
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before) }()
+
+	// The callers are in this process, too: each connection takes two descriptors until it is refused.
+	refused := 0
+	for range 300 {
+		conn, err := net.Dial("tcp", server.Addr().String())
+		if err != nil {
+			t.Fatalf("connecting: %v", err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			refused++
+			_ = conn.Close()
+			continue
+		}
+		defer func() { _ = conn.Close() }()
+	}
+	if refused == 0 || listener.Refused() == nil || !strings.Contains(listener.Refused().Error(), "of 400 file descriptors") {
+		t.Errorf("%d connections were refused: %v", refused, listener.Refused())
+	}
+	for n := range reserve / 2 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatalf("file %d: %v", n, err)
+		}
+		defer func() { _ = f.Close() }()
+	}
+	_ = listener.Close()
+	if taken := <-ended; taken < 16 {
+		t.Errorf("%d connections were taken", taken)
+	}
+}

@@ -1,0 +1,154 @@
+package shard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"context"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/status/page"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// TestALackThatPassesEndsNoGroup: for a while no file can be opened, made or renamed, as the process or the machine
+// lacks descriptors or memory. Whatever is written then, by puts, blobs, seals, compactions, marks and hints, waits or
+// is refused with that reason; nothing is lost, nothing counts as damage, and every group goes on afterwards by itself.
+// It costs 3 s.
+func TestALackThatPassesEndsNoGroup(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR} {
+		for _, residency := range []group.Residency{group.Index, group.Resident} {
+			t.Run(fmt.Sprintf("%v/%v", errno, residency), func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, func(t *bubble) { lackThatPasses(t, errno, residency) })
+			})
+		}
+	}
+}
+
+func lackThatPasses(t *bubble, errno syscall.Errno, residency group.Residency) {
+	opens := []vfstest.OpKind{vfstest.OpOpen, vfstest.OpCreate, vfstest.OpMkdir, vfstest.OpRename}
+	if errno == syscall.EMFILE || errno == syscall.ENFILE {
+		opens = append(opens, vfstest.OpSyncDir) // which opens the folder
+	}
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+		c.FS, c.Residency, c.SegmentBytes = faulty, residency, 64<<10
+		c.Compaction = Compaction{Interval: time.Second, SupersededBytesMin: 64 << 10}
+	}).ready()
+	there := map[int64][]byte{}
+	put := func(id int64, n int) error {
+		ctx, cancel := context.WithTimeout(f.ctx(), 3*time.Second)
+		defer cancel()
+		d := data(id, n)
+		_, err := f.records.Put(ctx, &recordv1.PutRequest{Key: key(id), Data: d})
+		if err == nil {
+			there[id] = d
+		}
+		return err
+	}
+	for id := range int64(60) {
+		must(t, put(id, 5000))
+		must(t, put(id, 5001)) // something to compact
+	}
+	lacking := func(kinds ...vfstest.OpKind) *vfstest.Fault {
+		return faulty.Add(&vfstest.Fault{Err: errno, Match: func(op vfstest.Op) bool {
+			return slices.Contains(kinds, op.Kind)
+		}})
+	}
+	for round, kinds := range append([][]vfstest.OpKind{opens}, one(opens)...) {
+		fault := lacking(kinds...)
+		refused := 0
+		for i := range int64(40) {
+			id := 1000*int64(round+1) + i
+			size := 5000
+			if i%10 == 9 {
+				size = 3 << 20 // a blob
+			}
+			if err := put(id, size); err != nil {
+				refused++
+				if strings.Contains(err.Error(), "restart") || reasonOf(err) == "GROUP_FAILED" || reasonOf(err) == "DAMAGED" {
+					t.Errorf("%v: put %d: %v", kinds, id, err)
+				}
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if round == 0 {
+			if refused == 0 || fault.Fired() == 0 {
+				t.Fatalf("%d were refused, and the fault fired %d times", refused, fault.Fired())
+			}
+			said := strings.Join(f.shard.Status().Problems, "\n")
+			if !strings.Contains(said, errno.Error()) || strings.Contains(said, "no room") {
+				t.Errorf("%v: the problems do not say why: %s", kinds, said)
+			}
+		}
+		fault.Remove()
+		time.Sleep(20 * time.Second)
+		for i := range int64(8) {
+			if err := put(1000*int64(round+1)+500+i, 5000); err != nil {
+				t.Errorf("%v: the lack is over: %v", kinds, err)
+			}
+		}
+		if problems := f.shard.Status().Problems; len(problems) > 0 {
+			t.Errorf("%v: the lack is over, and problems are %q", kinds, problems)
+		}
+	}
+	for id, d := range there {
+		f.holds(id, d)
+	}
+	f.shard.Kill()
+
+	// So does a start that lacks descriptors in the middle.
+	lackTill := time.Now().Add(5 * time.Second)
+	loads := faulty.Add(&vfstest.Fault{Err: errno, Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpOpen && strings.Contains(op.Name, "/segment-") && time.Now().Before(lackTill)
+	}})
+	f.again(nil)
+	if loads.Fired() == 0 {
+		t.Error("the lack at the start was not met")
+	}
+	if st := f.shard.Status(); st.Summary.State != page.Ready {
+		t.Errorf("after the start: %+v", st.Summary)
+	}
+	for id, d := range there {
+		f.holds(id, d)
+	}
+}
+
+// one returns a list of one element for each.
+func one[T any](all []T) (out [][]T) {
+	for _, v := range all {
+		out = append(out, []T{v})
+	}
+	return out
+}
+
+// TestADiskThatCannotBeLookedAtIsNotLost: for a minute the process has no descriptor to look at its volume. That is a
+// problem of the process, and says nothing about the disk: the shard serves on. It costs 20 ms.
+func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		faulty := vfstest.NewFaulty(vfstest.NewMem())
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS = faulty })
+		f.reaches(serving)
+		fault := faulty.Add(&vfstest.Fault{Err: syscall.EMFILE, Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpOpen
+		}})
+		time.Sleep(time.Minute)
+		if st := f.host.Status(); st.State != "Serving" || !strings.Contains(strings.Join(st.Problems, "\n"), "too many open") {
+			t.Errorf("without descriptors it is %s, with the problems %q", st.State, st.Problems)
+		}
+		fault.Remove()
+		time.Sleep(10 * time.Second)
+		if st := f.host.Status(); st.State != "Serving" || len(st.Problems) > 0 {
+			t.Errorf("afterwards it is %s, with the problems %q", st.State, st.Problems)
+		}
+		f.put(1, "one")
+	})
+}

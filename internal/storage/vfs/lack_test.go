@@ -1,0 +1,61 @@
+package vfs_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// TestALackIsToldFromAFailure: what opens, makes or renames a file may lack something for a moment. A write or sync that
+// fails is never such a lack. It uses a folder, and the limit of descriptors of this process, of the operating system.
+func TestALackIsToldFromAFailure(t *testing.T) {
+	at := func(op string, cause error) error { return &fs.PathError{Op: op, Path: "f", Err: cause} }
+	for _, c := range []struct {
+		err  error
+		lack bool
+	}{
+		{at("open", syscall.EMFILE), true},
+		{fmt.Errorf("append: %w", at("mkdir", syscall.ENOMEM)), true},
+		{&os.LinkError{Op: "rename", Old: "a", New: "b", Err: syscall.EINTR}, true},
+		{at("syncdir", syscall.ENFILE), true}, // the open of the folder
+		{at("write", syscall.EAGAIN), false},
+		{at("sync", syscall.ENOMEM), false},
+		{at("open", syscall.EIO), false},
+		{at("open", syscall.EACCES), false},
+		{errors.Join(at("write", syscall.EIO), at("open", syscall.EMFILE)), false},
+		{nil, false},
+		{errors.New("too many open files"), false},
+	} {
+		if vfs.IsLack(c.err) != c.lack {
+			t.Errorf("%v: a lack is %v", c.err, !c.lack)
+		}
+	}
+
+	dir := t.TempDir()
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	none := before
+	none.Cur = 0
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	_, create := vfs.OS{}.Create(filepath.Join(dir, "f"))
+	sync := vfs.OS{}.SyncDir(dir)
+	_, list := vfs.OS{}.List(dir)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"create": create, "sync of a folder": sync, "list": list} {
+		if !vfs.IsLack(err) {
+			t.Errorf("%s without a descriptor: %v is no lack", what, err)
+		}
+	}
+}
