@@ -265,7 +265,7 @@ func (c *Client) conn(address string) (*server, error) {
 	}
 	s := &server{pulse: liveness.New(liveness.Options{Dial: c.cfg.Dial})}
 	options := append(s.pulse.DialOptions(),
-		grpc.WithTransportCredentials(c.cfg.Credentials),
+		grpc.WithNoProxy(), grpc.WithTransportCredentials(c.cfg.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -156,6 +156,12 @@ func (f *etcdFlags) fill() (err error) {
 const joinTimeout = 30 * time.Second
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
+	// Members connect by HTTP, which takes the proxy of the environment, and etcd has no setting for that.
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		if err := os.Setenv(name, "*"); err != nil {
+			return err
+		}
+	}
 	var member memberHolder
 	source, err := f.tls.open(identity.Identity{Role: identity.Etcd}, f.cfg.Logger, prometheus.DefaultRegisterer)
 	if err != nil {

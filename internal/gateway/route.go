@@ -392,7 +392,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 		// The passthrough resolver looks the name up at each attempt to connect. gRPC's own resolver looks it
 		// up at most every 30 s, but a restarted shard has another address behind its name.
 		options := append(s.pulse.DialOptions(),
-			grpc.WithTransportCredentials(r.credentials(name)),
+			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.credentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax),
 				grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),

@@ -65,7 +65,7 @@ func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err err
 		return there, true, nil
 	}
 	made, err := grpc.NewClient("passthrough:///"+shard.Address, grpc.WithTransportCredentials(way.credentials()),
-		grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(connectionRest),
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(connectionRest),
 		grpc.WithReadBufferSize(connectionBuffer), grpc.WithWriteBufferSize(connectionBuffer))
 	if err != nil {
 		return nil, false, err

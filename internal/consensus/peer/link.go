@@ -134,7 +134,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 		}),
 		experimental.WithBufferPool(message.Pool), // which clears nothing
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
-		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
+		grpc.WithNoProxy(), grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
 	}
 	if h.opts.Dial != nil {
 		options = append(options, grpc.WithContextDialer(h.opts.Dial))

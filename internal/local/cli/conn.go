@@ -70,7 +70,7 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	// With the passthrough resolver, the attempt to connect looks the name up, and its error describes a problem of
 	// the name.
 	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
-		grpc.WithTransportCredentials(creds),
+		grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
 		// The address of a Service may lead to a gateway on a failed node: the next attempt is likely to reach
 		// another gateway.

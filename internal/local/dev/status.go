@@ -216,7 +216,7 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}
-	options := []grpc.DialOption{grpc.WithTransportCredentials(creds),
+	options := []grpc.DialOption{grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20))}
 	if d.cfg.seams.dial != nil {
 		options = append(options, grpc.WithContextDialer(d.cfg.seams.dial))

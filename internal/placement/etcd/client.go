@@ -79,6 +79,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 			return nil, fmt.Errorf("connect to etcd: the password file %s is empty", cfg.PasswordFile)
 		}
 	}
+	c.DialOptions = append(c.DialOptions, grpc.WithNoProxy())
 	client, err := clientv3.New(c)
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(cfg.Endpoints, ", "), err)
