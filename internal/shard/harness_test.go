@@ -43,6 +43,7 @@ type memRegistry struct {
 	taken    bool                   // the shards' names belong to other processes
 	asked    int                    // number of calls that asked whether a shard may be registered
 	refused  map[string]func(error) // called with the error when a registered shard is refused, by shard
+	unmade   error                  // Meta returns it, unless nil
 	silent   time.Duration          // time since etcd last answered
 	changed  func(placement.View)   // called with each view, unless nil
 	weights  map[string]map[string]placement.Weight
@@ -129,7 +130,7 @@ func (r *memRegistry) Meta(context.Context) (placement.Meta, error) {
 	if r.down {
 		return placement.Meta{}, errDown
 	}
-	return r.view.Meta, nil
+	return r.view.Meta, r.unmade
 }
 
 func (r *memRegistry) MayRegister(_ context.Context, s placement.Shard) (placement.Step, error) {

@@ -11,6 +11,7 @@ import (
 	"context"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -152,3 +153,39 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 		f.put(1, "one")
 	})
 }
+
+// TestAShardWaitsForItsStore: a shard that starts before its store is made, or while the store's meta in etcd cannot be
+// read, waits for that and says so, with and without Stay. It costs 20 ms.
+func TestAShardWaitsForItsStore(t *testing.T) {
+	t.Parallel()
+	for words, err := range map[string]error{
+		"until the store is made": placement.ErrNoMeta,
+		"key meta":                fmt.Errorf("%w: key meta", placement.ErrOdd),
+	} {
+		for _, stay := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", words, stay), func(t *testing.T) {
+				inBubble(t, func(t *bubble) {
+					registry := newRegistry(hash4, "s1")
+					registry.unmade = err
+					f := startHost(t, registry, func(c *Config) { c.Stay = stay })
+					time.Sleep(time.Minute)
+					select {
+					case err := <-f.host.Failed():
+						t.Fatalf("it ended: %v", err)
+					default:
+					}
+					if said := f.host.Status().Message; !strings.Contains(said, words) || strings.Contains(said, errEtcdSilent) {
+						t.Errorf("it says %q", said)
+					}
+					registry.mu.Lock()
+					registry.unmade = nil
+					registry.mu.Unlock()
+					f.reaches(serving)
+				})
+			})
+		}
+	}
+}
+
+// errEtcdSilent is what is said of an etcd that does not answer.
+const errEtcdSilent = "etcd does not answer"

@@ -109,7 +109,7 @@ func config(dir string, listen []string) (*embed.Config, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
 	cfg.Name = "sheaf"
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&lastWords{dir: cfg.Dir}))
 	cfg.ListenPeerUrls = nil
 	// The cluster has one member, so this URL is never dialled; etcd requires a host and port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}

@@ -62,3 +62,40 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 // Sync implements zapcore.Core.
 func (c *zapCore) Sync() error { return nil }
+
+// lastWords hands on only what etcd says before it ends the process, as it does when its disk fails. An etcd inside
+// another process has no log of its own, and its death is that of the process.
+type lastWords struct {
+	dir    string
+	fields []zapcore.Field
+}
+
+// Enabled implements zapcore.Core.
+func (*lastWords) Enabled(level zapcore.Level) bool { return level >= zapcore.DPanicLevel }
+
+// With implements zapcore.Core.
+func (c *lastWords) With(fields []zapcore.Field) zapcore.Core {
+	return &lastWords{c.dir, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+// Check implements zapcore.Core.
+func (c *lastWords) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+// Write implements zapcore.Core.
+func (c *lastWords) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
+		f.AddTo(encoder)
+	}
+	slog.Error("the etcd in this process ends the process: see that its folder can be written, that its disk is well (dmesg) "+
+		"and has room, then start the process again", "dir", c.dir, "reason", entry.Message, "error", encoder.Fields["error"])
+	return nil
+}
+
+// Sync implements zapcore.Core.
+func (*lastWords) Sync() error { return nil }

@@ -229,7 +229,7 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks errors that end when etcd answers.
+	// errEtcd marks errors that end when etcd answers, and with what a shard needs.
 	errEtcd = errors.New("etcd does not answer")
 	// errDeposed marks the end of a shard in whose place another process serves.
 	errDeposed = errors.New("another process took the place of this shard while it was silent")
@@ -291,7 +291,7 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 		return fmt.Errorf("%w: this volume is of store %s: where etcd has lost it, rebuild it with sheaf recover placement",
 			err, sb.Store)
 	case errors.Is(err, placement.ErrNoMeta):
-		return fmt.Errorf("%w: it waits until the store is made", err)
+		return waited{fmt.Errorf("%w: it waits until the store is made", err)}
 	case err != nil:
 		return etcdFails(err)
 	case want != uuid.Nil && meta.StoreUUID != want:
@@ -312,16 +312,17 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// odd is an error that ends when a key in etcd is put right: it is waited for as an etcd that does not answer is.
-type odd struct{ error }
+// waited is an error of what etcd holds, which somebody puts right there: the store is made, or a key. It is waited for
+// as an etcd that does not answer is.
+type waited struct{ error }
 
-func (o odd) Unwrap() error      { return o.error }
-func (odd) Is(target error) bool { return target == errEtcd }
+func (w waited) Unwrap() error      { return w.error }
+func (waited) Is(target error) bool { return target == errEtcd }
 
 // etcdFails says why etcd gives no answer that can be used.
 func etcdFails(err error) error {
 	if errors.Is(err, placement.ErrOdd) {
-		return odd{err}
+		return waited{err}
 	}
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }

@@ -1,0 +1,42 @@
+package etcd
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess: etcd ends its process when its disk fails. What it says last is handed on,
+// with the folder and what to do, and nothing else of what it says.
+func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
+	var said bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(before)
+	cfg, err := config("/data/etcd", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cfg.ZapLoggerBuilder(cfg); err != nil {
+		t.Fatal(err)
+	}
+	logger := cfg.GetLogger().With(zap.String("of", "backend")).WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic))
+	logger.Error("failed to update storage version")
+	if said.Len() > 0 {
+		t.Errorf("of a start that is well it says: %s", &said)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		logger.Fatal("failed to commit tx", zap.Error(errors.New("read-only file system")))
+	}()
+	for _, words := range []string{"/data/etcd", "failed to commit tx", "read-only file system", "start the process again"} {
+		if !strings.Contains(said.String(), words) {
+			t.Errorf("it does not say %q: %s", words, &said)
+		}
+	}
+}
