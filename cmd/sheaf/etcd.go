@@ -39,8 +39,9 @@ func (a *app) etcdCommand() *cobra.Command {
 		Short:   "Run a member of the etcd that holds placement",
 		GroupID: groupRun,
 		Long: `Runs one member of etcd: alone, or one of three. Started again on its folder it joins again. A
-folder of another cluster (token) or member is refused. With --initial-cluster-state existing an
-empty folder never forms a new cluster.
+folder of another cluster (token) or member is refused, and so is one that holds other files; with
+--mount, the disk may hold nothing but the folder, the snapshots and lost+found when a member begins
+there. With --initial-cluster-state existing an empty folder never forms a new cluster.
 
 A member whose disk was replaced (its folder is empty, or lacks what the others count on) joins the
 others as a new one while all of them are well: they forget the member that it was, it copies their
@@ -73,6 +74,8 @@ func (f *etcdFlags) add(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &f.cfg
 	flags.StringVar(&c.Name, "name", "", "name of the member (required)")
 	flags.StringVar(&c.Dir, "dir", "", "folder of the member (required)")
+	flags.StringVar(&c.Mount, "mount", "",
+		"disk of this member alone, which holds --dir: a member without data refuses it where it holds anything else")
 	cli.AddressVar(flags, &c.ListenClient, "listen-client", "127.0.0.1:2379", "address for clients")
 	cli.AddressVar(flags, &c.ListenPeer, "listen-peer", "127.0.0.1:2380", "address for other members")
 	cli.AdvertiseVar(flags, &c.AdvertiseClient, "advertise-client",

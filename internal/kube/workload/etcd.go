@@ -121,7 +121,7 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	}
 	host := fmt.Sprintf("$(POD_NAME).%s.%s.svc", Etcd(store.Name), store.Namespace)
 	args := []string{
-		"etcd", "--name=$(POD_NAME)", "--dir=" + DataDir + "/etcd",
+		"etcd", "--name=$(POD_NAME)", "--mount=" + DataDir, "--dir=" + DataDir + "/etcd",
 		fmt.Sprintf("--listen-client=:%d", PortEtcdClient), fmt.Sprintf("--listen-peer=:%d", PortEtcdPeer),
 		fmt.Sprintf("--advertise-client=%s:%d", host, PortEtcdClient),
 		fmt.Sprintf("--advertise-peer=%s:%d", host, PortEtcdPeer),

@@ -7,12 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 )
 
 // claimName is the file beside etcd's own folder that names its owner: etcd ignores its token once it has data.
 const (
 	claimName    = "sheaf-etcd.json"
 	claimVersion = 1
+
+	lostFoundName = "lost+found" // made by mkfs.ext4 in every new file system
+	tempSuffix    = ".tmp"
+	namesShown    = 5 // in an error
 )
 
 // claimed is the content of the file.
@@ -28,8 +35,64 @@ func (c *MemberConfig) hasData() bool {
 	return err == nil && len(names) > 0
 }
 
+// refuseForeign refuses a disk that holds what is not of this member. A member without data would found its folder, or
+// join the others anew, beside somebody's files. It writes nothing. A member that has data goes on beside files that
+// were put there later.
+func (c *MemberConfig) refuseForeign() error {
+	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))
+	if err != nil || len(aside) > 0 || c.hasData() {
+		return err // claim checks whose they are
+	}
+	if c.Mount != "" {
+		known := []string{lostFoundName, filepath.Base(c.Dir)}
+		if filepath.Dir(filepath.Clean(c.Snapshots.Dir)) == filepath.Clean(c.Mount) {
+			known = append(known, filepath.Base(c.Snapshots.Dir))
+		}
+		if err := refuseOthers(c.Mount, known); err != nil {
+			return err
+		}
+	}
+	if _, err = os.Lstat(filepath.Join(c.Dir, claimName)); !errors.Is(err, fs.ErrNotExist) {
+		return nil // the folder was claimed: claim reads it
+	}
+	// a member that was interrupted while it claimed an empty folder leaves the temporary file
+	if err := refuseOthers(c.Dir, []string{lostFoundName, claimName + tempSuffix}); err != nil {
+		return err
+	}
+	if c.Mount != "" && c.Snapshots.Dir != "" {
+		return refuseOthers(c.Snapshots.Dir, nil) // snapshots without data are all that is left of some etcd
+	}
+	return nil
+}
+
+// refuseOthers returns an error with the names that a folder holds beside the known ones. A missing folder has none.
+func refuseOthers(dir string, known []string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look at the disk before it is written to: %w", err)
+	}
+	var others []string
+	for _, e := range entries {
+		if !slices.Contains(known, e.Name()) {
+			others = append(others, strconv.Quote(e.Name()))
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	shown := strings.Join(others[:min(len(others), namesShown)], ", ")
+	if more := len(others) - namesShown; more > 0 {
+		shown += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("%w: %s holds %s. Nothing was written. Move them elsewhere where somebody needs them, "+
+		"wipe the disk where nobody does, or give this member another disk", ErrForeign, dir, shown)
+}
+
 // claim rejects the folder of another cluster or member, and marks an empty folder as this member's.
 func (c *MemberConfig) claim() error {
+	if err := c.refuseForeign(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return err
 	}
@@ -84,7 +147,7 @@ func writeSynced(dir, name string, value any) error {
 
 // writeAside writes a file durably under its name, or not at all.
 func writeAside(dir, name string, write func(*os.File) error) (err error) {
-	temp := filepath.Join(dir, name+".tmp")
+	temp := filepath.Join(dir, name+tempSuffix)
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -29,6 +29,10 @@ import (
 type MemberConfig struct {
 	Name string
 	Dir  string
+	// Mount is the root of the file system that belongs to this member alone, and holds Dir; empty: there is none. A
+	// member without data does not start where Mount holds anything else than Dir, the folder of snapshots and
+	// lost+found.
+	Mount string
 
 	ListenClient, ListenPeer       string // host:port
 	AdvertiseClient, AdvertisePeer string // host:port; empty: the listen address
@@ -120,6 +124,8 @@ func (f TLSFiles) url(address string) url.URL {
 var (
 	// ErrOtherCluster: the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
+	// ErrForeign: the disk, or the folder, holds what is not of this member. Nothing was written to it.
+	ErrForeign = errors.New("the disk is not empty and holds no data of this member")
 	// ErrNotTheMember: the folder lacks data that this member had, as the cluster knows.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
 	// ErrEmptyExisting: the folder is empty, and no quorum of the cluster that it should join answers.

@@ -1,0 +1,101 @@
+package etcd_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/placement/etcd"
+)
+
+// A member owns its disk alone, as a shard does. It looks before it writes: what somebody left there stays as it was,
+// and is named. The files are those of the operating system, because etcd writes to no other ones.
+func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
+	for name, row := range map[string]struct {
+		there []string // files, and folders with a slash behind them
+		named string   // empty: the disk is taken
+	}{
+		"a blank disk":               {there: nil},
+		"a new ext4":                 {there: []string{"lost+found/"}},
+		"interrupted while claiming": {there: []string{"lost+found/", "etcd/sheaf-etcd.json.tmp", "snapshots/"}},
+		"somebody's files":           {there: []string{"lost+found/", "payroll/2026.csv"}, named: `"payroll"`},
+		"a hidden file":              {there: []string{".bashrc"}, named: `".bashrc"`},
+		"the volume of a shard": {there: []string{"groups/g/1", "lock", "superblock"},
+			named: `"groups", "lock", "superblock"`},
+		"many files": {there: []string{"1", "2", "3", "4", "5", "6", "7"},
+			named: `"1", "2", "3", "4", "5" and 2 more`},
+		"files in the folder":    {there: []string{"etcd/notes.txt"}, named: `"notes.txt"`},
+		"snapshots without data": {there: []string{"snapshots/1.db"}, named: `"1.db"`},
+		"foreign files beside a claim without data": {
+			there: []string{"etcd/sheaf-etcd.json", "payroll/2026.csv"}, named: `"payroll"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := memberConfig(t, "a")
+			cfg.Mount = filepath.Dir(cfg.Dir)
+			cfg.Snapshots.Dir = filepath.Join(cfg.Mount, "snapshots")
+			for _, file := range row.there {
+				path := filepath.Join(cfg.Mount, file)
+				err := os.MkdirAll(filepath.Dir(path), 0o700)
+				if strings.HasSuffix(file, "/") {
+					err = os.MkdirAll(path, 0o700)
+				} else if err == nil {
+					err = os.WriteFile(path, []byte(`{"format":1,"name":"a","token":"t1"}`), 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := tree(t, cfg.Mount)
+			if row.named == "" {
+				again(t, "ready", startMember(t, cfg).Ready)
+				return
+			}
+			m, err := etcd.StartMember(testContext(t), cfg)
+			if err == nil {
+				m.Close()
+			}
+			if !errors.Is(err, etcd.ErrForeign) || !strings.Contains(err.Error(), row.named) {
+				t.Errorf("error %v, wanted are the names %s", err, row.named)
+			}
+			if after := tree(t, cfg.Mount); !slices.Equal(before, after) {
+				t.Errorf("the disk was written to: it had %q, has %q", before, after)
+			}
+		})
+	}
+}
+
+// What is put beside the data of a member later stops no member: a restart would cost the quorum.
+func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
+	cfg := memberConfig(t, "a")
+	cfg.Mount = filepath.Dir(cfg.Dir)
+	startMember(t, cfg).Close()
+	if err := os.WriteFile(filepath.Join(cfg.Mount, "notes.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := startMember(t, cfg)
+	again(t, "ready", m.Ready)
+	m.Close()
+
+	other := cfg
+	other.Token = "t2"
+	if _, err := etcd.StartMember(testContext(t), other); !errors.Is(err, etcd.ErrOtherCluster) {
+		t.Errorf("the etcd of another store: error %v", err)
+	}
+}
+
+// tree lists what is below a folder.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var paths []string
+	if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
