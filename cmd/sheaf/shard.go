@@ -147,9 +147,9 @@ shown as its state, by AdminService and /status, until it may be served. Nothing
 volume before all of it was checked.
 
 HTTP, in every state: /healthz (liveness: the process answers; never judges loading), /startupz
-(fails only while a load has not moved for 5 minutes), /readyz (a group serves, or there is none to
-load), /status (JSON: state, message, volume, load, groups), / (the same as a page for people),
-/metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost,
+(fails only while a load has not moved for 5 minutes), /readyz (the disk answers, and a group
+serves or there is none to load), /status (JSON: state, message, volume, load, groups), / (the same
+as a page for people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost,
 MemoryTooSmall.`,
 		Example: `  sheaf shard --name quotes-0 --dir /data --etcd etcd:2379 --store quotes --listen :7610 --advertise quotes-0:7610
   sheaf shard --name quotes-0 --dir /data --file-system xfs --mount-option noatime --stay`,

@@ -103,6 +103,9 @@ func (f forHost) Ready() error {
 	if f.stopping.Load() {
 		return answer.Stopping()
 	}
+	if err := f.problems.of(host.VolumeSilent); err != nil {
+		return fmt.Errorf("%s: %w", host.VolumeSilent, err)
+	}
 	state, message := f.loading.state()
 	switch state {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING,

@@ -502,6 +502,14 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 		if row := says(false); len(row.GetProblems()) > 0 {
 			t.Fatalf("before: %v", row)
 		}
+		// The kubelet and the disruption budget know a disk that hangs by /readyz alone.
+		ready := func(want int, words string) {
+			t.Helper()
+			if code, said := f.http("/readyz"); code != want || !strings.Contains(said, words) {
+				t.Errorf("/readyz: %d %q, wanted is %d with %q", code, said, want, words)
+			}
+		}
+		ready(200, "")
 		lossy.mu.Lock()
 		answers := sync.OnceFunc(lossy.mu.Unlock)
 		t.Cleanup(answers)
@@ -510,10 +518,12 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 			!strings.Contains(row.GetProblems()[0], "the volume does not answer") {
 			t.Errorf("%v", row)
 		}
+		ready(503, "the volume does not answer: a read of its superblock takes more than 20ms")
 		answers()
 		if row := says(false); len(row.GetProblems()) > 0 {
 			t.Errorf("afterwards: %v", row)
 		}
+		ready(200, "")
 		f.put(2, "two")
 	})
 }

@@ -35,11 +35,11 @@ func (p *problems) Forget(over func(what string) bool) {
 	maps.DeleteFunc(p.now, func(what string, _ error) bool { return over(what) })
 }
 
-// has reports whether there is a problem with the subject what.
-func (p *problems) has(what string) bool {
+// of returns the problem with the subject what; nil: there is none.
+func (p *problems) of(what string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now[what] != nil
+	return p.now[what]
 }
 
 // words returns the problems as text, in no particular order.

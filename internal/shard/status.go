@@ -55,7 +55,7 @@ func (s *Shard) Status() status.Shard {
 	if s.loading.tooSmall != nil {
 		st.Problems = append(st.Problems, s.loading.tooSmall.Error())
 	}
-	st.VolumeSilent, st.Problems = s.problems.has(host.VolumeSilent), append(st.Problems, s.problems.words()...)
+	st.VolumeSilent, st.Problems = s.problems.of(host.VolumeSilent) != nil, append(st.Problems, s.problems.words()...)
 	slices.Sort(st.Problems)
 	st.Find(groups)
 	st.Summarize()

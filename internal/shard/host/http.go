@@ -82,8 +82,8 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 
 // Handler serves HTTP from the first moment on and in every state. / is a page for people. /metrics is served if
 // Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process answers. /startupz fails only
-// while a load makes no progress. /readyz succeeds if a group serves, or there is none to load. /status is the JSON of
-// Status.
+// while a load makes no progress. /readyz succeeds if the disk answers, and a group serves or there is none to load:
+// the disruption budget of Kubernetes counts by it. /status is the JSON of Status.
 func (h *Host) Handler() http.Handler {
 	return serve.HTTP{
 		Registry: h.opts.Registry, Logger: h.opts.Logger, Status: func() any { return h.Status() },
