@@ -333,6 +333,8 @@ const (
 	ShardNodeLost ShardState = "NodeLost"
 	// ShardDiskLost has a volume that is gone, blank, or unreadable where data was.
 	ShardDiskLost ShardState = "DiskLost"
+	// ShardDiskMissing has a device that its node does not have, or that has no size.
+	ShardDiskMissing ShardState = "DiskMissing"
 	// ShardForeign has a volume of another store or shard.
 	ShardForeign ShardState = "Foreign"
 	// ShardFormatBlocked has a device that the kubelet refuses to format, as something is on it.

@@ -3,6 +3,8 @@ package fleet
 import (
 	"regexp"
 	"strings"
+
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 // The scheduler and the kubelet describe some states only in English messages and in the reasons of waiting
@@ -30,6 +32,9 @@ func WantsVolume(message string) bool { return noVolume.MatchString(message) }
 // DeviceTaken reports whether an event says that the device is already in use: it has another file system, a
 // partition table, or the remains of one. The kubelet neither formats nor mounts such a device.
 func DeviceTaken(event string) bool {
+	if step.DeviceMissing(event) { // mkfs speaks of partition tables there too
+		return false
+	}
 	return cannotFormat.MatchString(event) || strings.HasPrefix(event, failedMount) && broken.MatchString(event)
 }
 

@@ -140,7 +140,8 @@ func PauseOf(state v1alpha1.ShardState) time.Duration {
 // NeedsPerson reports whether a state lasts until an administrator acts.
 func NeedsPerson(state v1alpha1.ShardState) bool {
 	switch state {
-	case v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+	case v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing, v1alpha1.ShardForeign,
+		v1alpha1.ShardFormatBlocked,
 		v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
 		return true
 	}

@@ -3,6 +3,7 @@ package recordstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -35,6 +36,8 @@ type observedMember struct {
 	// ClassName is the class of the claim from the spec or the cluster's default; empty: there is no default class.
 	ClassName    string
 	ClassMissing bool // the class does not exist
+	// Cordoned is the node of the member's local volume, if that node is cordoned; else empty.
+	Cordoned string
 	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.
 	Events []string
 	// Asked is true if the other members were asked about this member. Known is their answer; nil: they do not know
@@ -79,6 +82,10 @@ func (o *observedMember) cause() string {
 	if words := podTrouble(pod); words != "" {
 		return strings.TrimPrefix(words, pod.Name+": ")
 	}
+	if len(o.Events) > 0 && step.DeviceMissing(o.Events[0]) {
+		return o.withEvent(fmt.Sprintf("node %s does not have its disk: bring it back, or give the member another disk",
+			pod.Spec.NodeName))
+	}
 	return cmp.Or(o.joining(), o.withEvent(o.startWords()))
 }
 
@@ -93,6 +100,9 @@ func (o *observedMember) unscheduled(bound bool) string {
 			"no free PersistentVolume of StorageClass %q fits claim %s. Add a disk to the DiskSet, or see to its class; the "+
 				"scheduler says: %s",
 			o.ClassName, workload.ClaimTemplate+"-"+o.Name, words)
+	case o.Cordoned != "":
+		return fmt.Sprintf("node %s is cordoned, and its disk is there: kubectl uncordon %s when the node is to work again",
+			o.Cordoned, o.Cordoned)
 	}
 	return "no node can take its pod: make room, or change spec.etcd.managed.resources or spec.etcd.managed.scheduling; " +
 		"the scheduler says: " + words
@@ -157,7 +167,7 @@ func (r *Reconciler) lookCloser(ctx context.Context, store *v1alpha1.RecordStore
 	switch err := r.Client.Get(ctx, key, &claim); {
 	case err == nil:
 		o.Claim = &claim
-		if err := r.classOf(ctx, o); err != nil {
+		if err := errors.Join(r.classOf(ctx, o), r.cordonedOf(ctx, o)); err != nil {
 			return err
 		}
 	case !apierrors.IsNotFound(err):
@@ -222,6 +232,29 @@ func (r *Reconciler) classOf(ctx context.Context, o *observedMember) error {
 		if class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
 			o.ClassName = class.Name
 		}
+	}
+	return nil
+}
+
+// cordonedOf finds out whether the node of the member's local volume is cordoned, for a pod that no node has taken.
+func (r *Reconciler) cordonedOf(ctx context.Context, o *observedMember) error {
+	if o.Pod == nil || o.Pod.Spec.NodeName != "" || o.Claim.Spec.VolumeName == "" {
+		return nil
+	}
+	var volume corev1.PersistentVolume
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: o.Claim.Spec.VolumeName}, &volume); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	var node corev1.Node
+	name := workload.DiskNode(&volume)
+	if name == "" {
+		return nil
+	}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if node.Spec.Unschedulable {
+		o.Cordoned = name
 	}
 	return nil
 }

@@ -58,6 +58,12 @@ func TestWhyAMemberOfEtcdIsNotWell(t *testing.T) {
 			`no free PersistentVolume of StorageClass "fast" fits claim data-q-etcd-1`},
 		"no node": {observedMember{Pod: pod(unscheduled("untolerated taint")), Claim: claim(corev1.ClaimBound)},
 			"spec.etcd.managed.scheduling; the scheduler says: untolerated taint"},
+		"a cordoned node": {observedMember{Pod: pod(unscheduled("1 node(s) were unschedulable")),
+			Claim: claim(corev1.ClaimBound), Cordoned: "n1"}, "node n1 is cordoned, and its disk is there: kubectl uncordon n1"},
+		"no device": {observedMember{Pod: pod(func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodPending
+		}), Events: []string{"FailedMount: /dev/x: Can't open blockdev"}},
+			"node n1 does not have its disk: bring it back"},
 		"no scheduler": {observedMember{Pod: pod(unscheduled(""))}, "waits for the scheduler"},
 		"mount": {observedMember{Pod: pod(func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodPending

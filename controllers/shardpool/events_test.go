@@ -1,6 +1,7 @@
 package shardpool
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,5 +21,25 @@ func TestEventWordsKeepBothEnds(t *testing.T) {
 	words := step.EventWords([]corev1.Event{{Reason: "FailedMount", Message: message}})
 	if len(words) != 1 || !strings.Contains(words[0], device) || !fleet.DeviceTaken(words[0]) || len(words[0]) > 1000 {
 		t.Fatalf("%q", words)
+	}
+}
+
+// A device that is gone is told in the middle of a long message: what is left out are paths and usage, not the cause.
+func TestEventWordsKeepTheCause(t *testing.T) {
+	const mount = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/disks-1a2b3c4d5e6f"
+	for _, cause := range []string{
+		"/dev/loop9: Can't open blockdev",
+		"mkfs.ext4: Device size reported to be zero. Invalid partition specified, or partition table wasn't reread",
+		"mkfs.xfs: device size reported to be zero?",
+	} {
+		message := fmt.Sprintf(`MountVolume.MountDevice failed for volume "disks-1a2b3c4d5e6f" : local: failed to mount `+
+			`device /dev/disk/by-id/virtio-a at %s (fstype: xfs), error format of disk "/dev/disk/by-id/virtio-a" failed: `+
+			`type:("xfs") target:(%q) options:("defaults") errcode:(exit status 1) output:(%s`+"\n%s"+
+			`<devicename> is required unless -d name=xxx is given.)`, mount, mount, cause, strings.Repeat("/* usage */ [-b n]\n", 40))
+		words := step.EventWords([]corev1.Event{{Reason: "FailedMount", Message: message}})
+		if len(words) != 1 || !strings.Contains(words[0], cause) || !step.DeviceMissing(words[0]) ||
+			fleet.DeviceTaken(words[0]) || len(words[0]) > 500 {
+			t.Errorf("%q", words)
+		}
 	}
 }

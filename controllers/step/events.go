@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,8 +41,12 @@ func EventWords(list []corev1.Event) []string {
 	})
 	words := make([]string, 0, min(len(list), eventsKept))
 	for _, e := range list[:min(len(list), eventsKept)] {
-		message := e.Reason + ": " + strings.Join(strings.Fields(e.Message), " ")
-		if len(message) > eventBytesMax {
+		message := kubeletPath.ReplaceAllString(e.Reason+": "+strings.Join(strings.Fields(e.Message), " "),
+			"/var/lib/kubelet/...")
+		if cause := missing.FindStringIndex(message); len(message) > eventBytesMax && cause != nil {
+			from := max(eventBytesMax/2, cause[0]-causeBytes)
+			message = message[:eventBytesMax/2] + " ... " + message[from:min(len(message), from+eventBytesMax/2)]
+		} else if len(message) > eventBytesMax {
 			// Mount errors start with the device and end with the message of mount(8).
 			message = message[:eventBytesMax/2] + " ... " + message[len(message)-eventBytesMax/2:]
 		}
@@ -51,5 +56,22 @@ func EventWords(list []corev1.Event) []string {
 }
 
 const eventsKept = 5
+
+// causeBytes are kept in front of the cause: the name of the program, or of the device, that it is about.
+const causeBytes = 40
+
+var (
+	kubeletPath = regexp.MustCompile(`/var/lib/kubelet/[^\s"')]*`)
+	// missing are the words of mount(8), mkfs and the kubelet for a device that is not there. The program that makes
+	// the file system prints its usage behind them, so that they stand in the middle of a message.
+	missing = regexp.MustCompile(`(?i)can't open blockdev|device size reported to be zero|` +
+		`special device \S+ does not exist|path "/dev/[^"]*" does not exist|no such device`)
+)
+
+// DeviceMissing reports whether a warning says that a volume's device is not there, or has no size. Nothing is known
+// then of what is on it.
+func DeviceMissing(event string) bool {
+	return strings.HasPrefix(event, "FailedMount: ") && missing.MatchString(event)
+}
 
 const eventBytesMax = 400

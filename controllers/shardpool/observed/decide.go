@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -182,6 +183,10 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 				"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName,
 			workload.ShardClaim(o.Name), words)
 	}
+	if o.Node != nil && o.Node.Spec.Unschedulable { // that of its local volume: no other one can take the pod
+		return v1alpha1.ShardUnschedulable, fmt.Sprintf("node %s is cordoned, and the shard's disk is there: kubectl "+
+			"uncordon %s when the node is to work again; the scheduler says: %s", o.NodeName, o.NodeName, words)
+	}
 	return v1alpha1.ShardUnschedulable,
 		"no node can take the pod: make room, or change spec.resources or spec.scheduling; the scheduler says: " + words
 }
@@ -218,6 +223,12 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 			"no reason given")
 	}
 	for _, event := range o.Events {
+		if step.DeviceMissing(event) {
+			return v1alpha1.ShardDiskMissing, fmt.Sprintf(
+				"node %s does not have the device of the volume, or it has no size. Nothing is given up, and the kubelet "+
+					"tries again: bring the device back under its name. If it is gone for good: park the shard (spec.parked), "+
+					"replace the disk, %s. The kubelet says: %s", o.NodeName, o.forgetWords(), event)
+		}
 		if v := o.Last.Volume; v != nil && v.UUID != "" && fleet.DeviceLost(event) {
 			return v1alpha1.ShardDiskLost, fmt.Sprintf(
 				"the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the "+

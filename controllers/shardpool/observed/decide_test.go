@@ -157,6 +157,12 @@ var decideTests = []struct {
 		unscheduled(o, "didn't find available persistent volumes to bind")
 		o.Claim.Status.Phase = corev1.ClaimBound
 	}, v1alpha1.ShardUnschedulable, nil},
+	{"its node is cordoned", func(o *Shard) {
+		unscheduled(o, "0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't match PersistentVolume's "+
+			"node affinity.")
+		o.Claim.Status.Phase, o.NodeName, o.Node = corev1.ClaimBound, "n1", &corev1.Node{}
+		o.Node.Spec.Unschedulable = true
+	}, v1alpha1.ShardUnschedulable, []string{"node n1 is cordoned", "kubectl uncordon n1"}},
 	{"not looked at by the scheduler", func(o *Shard) {
 		unscheduled(o, "")
 	}, v1alpha1.ShardPending, []string{"scheduler"}},
@@ -209,6 +215,16 @@ var decideTests = []struct {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: device is busy"}
 	}, v1alpha1.ShardPending, []string{"device is busy"}},
+	{"the device is gone", func(o *Shard) {
+		waiting(o, "ContainerCreating", "")
+		o.Events = []string{"FailedMount: local: failed to mount device /dev/x: fsconfig: /dev/x: Can't open blockdev."}
+	}, v1alpha1.ShardDiskMissing, []string{"node n1", "Can't open blockdev", "Nothing is given up"}},
+	{"the device of a new shard has no size", func(o *Shard) {
+		waiting(o, "ContainerCreating", "")
+		o.Last.Volume = nil
+		o.Events = []string{"FailedMount: format of disk failed: mkfs.ext4: Device size reported to be zero. Invalid " +
+			"partition specified, or partition table wasn't reread"}
+	}, v1alpha1.ShardDiskMissing, []string{"node n1", "size reported to be zero"}},
 	{"format: other file system", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
@@ -244,7 +260,7 @@ var decideTests = []struct {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{
 			`FailedMount: MountVolume.NewMounter initialization failed: path "/dev/disk/by-id/a" does not exist`}
-	}, v1alpha1.ShardDiskLost, []string{"vol-1", "/dev/disk/by-id/a"}},
+	}, v1alpha1.ShardDiskMissing, []string{"vol-1", "/dev/disk/by-id/a"}},
 	{"a sandbox is not made", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedCreatePodSandBox: /run/cni: no such file or directory"}
@@ -309,7 +325,8 @@ func TestDecideShard(t *testing.T) {
 	all := []v1alpha1.ShardState{
 		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked,
 		v1alpha1.ShardNodeDown,
-		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing, v1alpha1.ShardForeign,
+		v1alpha1.ShardFormatBlocked,
 		v1alpha1.ShardFileSystemMismatch,
 		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable,
 		v1alpha1.ShardImagePull,

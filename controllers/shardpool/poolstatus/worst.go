@@ -11,7 +11,8 @@ import (
 // statesByWorst lists all states of shards, the worst first: states that need an administrator, then states whose end
 // the operator waits for, then healthy states.
 var statesByWorst = []v1alpha1.ShardState{
-	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardDiskMissing, v1alpha1.ShardForeign,
+	v1alpha1.ShardFormatBlocked,
 	v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall,
 	v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable, v1alpha1.ShardNodeDown, v1alpha1.ShardImagePull,
 	v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardPending,

@@ -49,7 +49,7 @@ func CostOf(state v1alpha1.ShardState) Cost {
 	case v1alpha1.ShardLoading, v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardUnreachable:
 		return CostSome
 	case v1alpha1.ShardPending, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardForeign,
-		v1alpha1.ShardDiskLost,
+		v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing,
 		v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
 		v1alpha1.ShardCrashLooping:
 		return CostNone

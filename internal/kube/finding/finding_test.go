@@ -255,7 +255,8 @@ func TestEveryStateIsTold(t *testing.T) {
 	for _, state := range []v1alpha1.ShardState{
 		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked,
 		v1alpha1.ShardNodeDown,
-		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing, v1alpha1.ShardForeign,
+		v1alpha1.ShardFormatBlocked,
 		v1alpha1.ShardFileSystemMismatch,
 		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable,
 		v1alpha1.ShardImagePull,

@@ -85,7 +85,7 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 		add(Note, l.patch(pool, map[string]any{"parked": rest}))
 	case v1alpha1.ShardNodeDown, v1alpha1.ShardNodeLost:
 		add(l.worse(), "kubectl describe node "+s.Node)
-	case v1alpha1.ShardDiskLost:
+	case v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing:
 		command := describe
 		if l.Store.Spec.Replication.Copies > 1 && !slices.Contains(pool.Spec.Replace, s.Number) {
 			command = l.patch(pool, map[string]any{"replace": append(slices.Clone(pool.Spec.Replace), s.Number)})
