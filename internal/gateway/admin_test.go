@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
@@ -125,6 +127,42 @@ func TestAGroupOfJustNowIsFound(t *testing.T) {
 		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
 		_, err = c.admin.Verify(c.ctx, &recordv1.VerifyRequest{Group: "no\nname"})
 		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+	})
+}
+
+// The error about a name that is too long for a group is short: one of 60,000 bytes could not be sent to the caller.
+func TestErrorsAboutLongNamesOfGroupsAreShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, named(), gateway.Config{}, "a")
+		long := strings.Repeat("\x00", 60_000)
+		calls := map[string]func() error{
+			"ListGroups": func() error {
+				_, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: long})
+				return err
+			},
+			"CreateGroup": func() error {
+				_, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: long})
+				return err
+			},
+			"Verify": func() error {
+				_, err := c.admin.Verify(c.ctx, &recordv1.VerifyRequest{Group: long})
+				return err
+			},
+			"Compact": func() error {
+				_, err := c.admin.Compact(c.ctx, &recordv1.CompactRequest{Group: long})
+				return err
+			},
+			"AcceptLoss": func() error {
+				_, err := c.admin.AcceptLoss(c.ctx, &recordv1.AcceptLossRequest{Group: long})
+				return err
+			},
+		}
+		for name, call := range calls {
+			err := call()
+			if code := status.Code(err); code != codes.NotFound && code != codes.InvalidArgument || len(err.Error()) > 500 {
+				t.Errorf("%s: %.200v", name, err)
+			}
+		}
 	})
 }
 

@@ -86,7 +86,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 		return t, err
 	}
 	if placement.ValidateGroupName(group) != nil {
-		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", group)
+		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %.40q does not exist", group)
 	}
 	if err := g.lookUp(ctx, t, group, false); err != nil {
 		return nil, err
