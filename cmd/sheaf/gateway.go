@@ -125,13 +125,13 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
+	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	var grants certs.Decides
 	if source != nil {
 		decides := cfg.Secure(source)
 		defer decides.Close()
 		grants = decides
 	}
-	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	g, err := gateway.Start(ctx, cfg)
 	if err != nil {
 		return err

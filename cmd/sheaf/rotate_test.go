@@ -68,7 +68,16 @@ const rotatingAudience = "sheaf/prod/quotes"
 
 func startRotating(t *testing.T) *rotating {
 	t.Helper()
-	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
+	r, gateway, loader := startGranted(t)
+	r.call(gateway.process.server, loader)
+	return r
+}
+
+// startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client loader
+// use all records. Nothing is called yet.
+func startGranted(t *testing.T) (r *rotating, gateway, loader *member) {
+	t.Helper()
+	r = &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
 		UID: uuid.New()}, mode: certs.Required, failures: make(chan error, 1)}
 	r.authority = r.newAuthority()
 	var err error
@@ -79,14 +88,7 @@ func startRotating(t *testing.T) *rotating {
 	t.Cleanup(server.Close)
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure",
 		"--tls-look", "20ms"}
-	add := func(folder string, role identity.Role, name string) *member {
-		m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role,
-			Name: name}}
-		r.members = append(r.members, m)
-		r.install(m, r.authority, r.authority)
-		return m
-	}
-	gateway, loader := add("gateway", identity.Gateway, ""), add("loader", identity.Client, "loader")
+	gateway, loader = r.add("gateway", identity.Gateway, ""), r.add("loader", identity.Client, "loader")
 	serveAs := func(m *member, args ...string) {
 		m.process = serve(t, append(append(args, "--listen", freeAddress(t), "--http", freeAddress(t), "--tls-dir", m.folder),
 			common...)...)
@@ -97,11 +99,19 @@ func startRotating(t *testing.T) *rotating {
 	gateway.process.waitReady(t)
 	r.grant(server)
 	for _, name := range []string{"a", "b"} {
-		serveAs(add(name, identity.Shard, name), "shard", "--name", name, "--dir", t.TempDir())
+		serveAs(r.add(name, identity.Shard, name), "shard", "--name", name, "--dir", t.TempDir())
 	}
 	r.token()
-	r.call(gateway.process.server, loader)
-	return r
+	return r, gateway, loader
+}
+
+// add makes a member with a certificate.
+func (r *rotating) add(folder string, role identity.Role, name string) *member {
+	r.t.Helper()
+	m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role, Name: name}}
+	r.members = append(r.members, m)
+	r.install(m, r.authority, r.authority)
+	return m
 }
 
 // grant gives the callers' certificate and token access to all records.

@@ -33,6 +33,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/access/guard"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
 // Config configures a gateway. Listen and Store are required.
@@ -59,6 +60,8 @@ type Config struct {
 	ShardCredentials func(shard string) credentials.TransportCredentials
 	// ShardDialOptions are added to those of the connections to shards.
 	ShardDialOptions []grpc.DialOption
+
+	watched bool // Secure has set credentials that count messages without an end
 }
 
 // Limits of serving. A zero field takes its default.
@@ -67,6 +70,9 @@ type Limits struct {
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096
 	CallsMax                int64  // concurrent calls in total, OVERLOADED beyond; default: 65,536
 	BytesInFlightMax        int64  // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
+	// memory of messages that have not come to their end; beyond, the connection that holds the most is closed; default:
+	// half of BytesInFlightMax, and at least two messages
+	UnfinishedBytesMax int64
 	// bytes held for answers of streams that are forwarded or not yet read by their callers, OVERLOADED beyond;
 	// default: 512 MiB
 	AnswerBytesMax int64
@@ -95,6 +101,15 @@ func (l *Limits) setDefaults() error {
 		return fmt.Errorf("gateway: a limit is negative: %+v", *l)
 	}
 	return nil
+}
+
+// unfinishedMax returns UnfinishedBytesMax, or its default.
+func (l Limits) unfinishedMax() int64 {
+	if l.UnfinishedBytesMax > 0 {
+		return l.UnfinishedBytesMax
+	}
+	_ = l.setDefaults() // a negative limit is told by Start
+	return max(l.BytesInFlightMax/2, 2*int64(message.RefusedBytesMax(l.MessageBytesMax)))
 }
 
 // After a table that takes longer than tableCostMax to build, follow pauses for at most tablePauseMax.
@@ -149,6 +164,13 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 			return cfg.ListenConfig.Listen(ctx, "tcp", address)
 		}
 	}
+	var floods *ratelimit.Guard
+	if !cfg.watched {
+		floods = ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: cfg.Limits.unfinishedMax(),
+			Logger: cfg.Logger})
+		cfg.ServerOptions = append([]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))},
+			cfg.ServerOptions...)
+	}
 	listener, err := cfg.Listener(ctx, cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
@@ -159,7 +181,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
 		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),
 	}
-	if g.metrics, err = newMetrics(cfg.Registry, g); err != nil {
+	if g.metrics, err = newMetrics(cfg.Registry, g, floods); err != nil {
 		_ = listener.Close()
 		return nil, err
 	}
@@ -182,7 +204,7 @@ func (g *Gateway) newServer() *grpc.Server {
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.ChainStreamInterceptor(g.countStream), grpc.ChainUnaryInterceptor(g.countUnary),
-		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
+		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.KeepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: age, MaxConnectionAgeGrace: l.ConnectionAgeGrace, Time: keepaliveTime, Timeout: keepaliveWait,

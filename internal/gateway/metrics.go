@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
 // metrics holds the metrics of a gateway. All of them also exist without a registry, so no caller needs a nil check.
@@ -19,7 +20,8 @@ type metrics struct {
 	retries    *prometheus.CounterVec
 }
 
-func newMetrics(registry prometheus.Registerer, g *Gateway) (*metrics, error) {
+// newMetrics registers the metrics; floods: those of a gateway without certificates, otherwise nil.
+func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
 	m := &metrics{
 		registry: registry,
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -47,6 +49,9 @@ func newMetrics(registry prometheus.Registerer, g *Gateway) (*metrics, error) {
 		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 {
 			return float64(g.epoch())
 		}),
+	}
+	if floods != nil {
+		m.collectors = append(m.collectors, floods.Collectors()...)
 	}
 	if registry == nil {
 		return m, nil

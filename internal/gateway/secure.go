@@ -25,11 +25,14 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
-	floods := ratelimit.New(ratelimit.Config{Logger: c.Logger})
+	store := source.Identity().Store
+	floods := ratelimit.New(ratelimit.Config{Logger: c.Logger, HeldBytesMax: c.Limits.unfinishedMax(),
+		Known: func(info credentials.AuthInfo) bool { return certs.Knows(store, info) }})
 	if c.Registry != nil {
 		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}
 	floods.Listens(&c.ListenConfig)
+	c.watched = true
 	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
 	c.ServerOptions = append(c.ServerOptions, grpc.Creds(floods.Credentials(g.Credentials(
 		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true})))))

@@ -20,7 +20,7 @@ func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		large := grpc.MaxCallSendMsgSize(64 << 20)
-		for _, n := range []int{8<<20 + 1, 20 << 20} {
+		for _, n := range []int{8<<20 + 1, 9 << 20} {
 			put := &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)}
 			_, err := c.records.Put(c.ctx, put, large)
 			wantError(t, err, codes.FailedPrecondition, "USE_UPLOAD")

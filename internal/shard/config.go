@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access/guard"
@@ -98,6 +99,8 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
 
+	watched bool // Secure has set credentials that count messages without an end
+
 	tables *tables        // where Secure follows the table of grants
 	server *host.Server   // the server of a Host; nil: the shard has its own
 	probe  *replica.Probe // observes all replicas in tests; nil: no probe
@@ -111,12 +114,21 @@ type Config struct {
 	slowCallMin, slowSyncMin time.Duration
 }
 
+// Defaults of Limits.
+const (
+	messageBytesMax  = 8 << 20
+	bytesInFlightMax = 256 << 20
+)
+
 // Limits of serving. A zero field takes its default.
 type Limits struct {
 	MessageBytesMax         int    // size of one gRPC message; 8 MiB
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024
 	CallsMax                int    // concurrent calls in all; beyond: OVERLOADED; 16,384
 	BytesInFlightMax        int64  // data of writes in progress; beyond: OVERLOADED; 256 MiB
+	// memory of messages that have not come to their end; beyond, the connection that holds the most is closed; half of
+	// BytesInFlightMax, and at least two messages
+	UnfinishedBytesMax int64
 	// data of answers that are being prepared or that their callers have not read yet; beyond: OVERLOADED; 256 MiB
 	AnswerBytesMax int64
 	// scans that read their log at the same time, with 16 MiB each if the data is not cached; other scans queue; 16
@@ -132,6 +144,12 @@ type Limits struct {
 	GroupsLoadingMax        int           // groups loaded at a time; 16
 	GroupsMovingMax         int           // groups led here that are getting copies elsewhere at a time; 4
 	FetchBytesPerSecond     int64         // total rate of files sent to other shards; 0: no limit
+}
+
+// unfinishedMax returns UnfinishedBytesMax, or its default.
+func (l *Limits) unfinishedMax() int64 {
+	inFlight, one := cmp.Or(l.BytesInFlightMax, bytesInFlightMax), cmp.Or(l.MessageBytesMax, messageBytesMax)
+	return cmp.Or(l.UnfinishedBytesMax, max(inFlight/2, 2*int64(message.RefusedBytesMax(one))))
 }
 
 // Compaction configures the compaction in the background. A zero field takes its default.
@@ -178,10 +196,10 @@ func (c *Config) setDefaults() {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	l := &c.Limits
-	l.MessageBytesMax = cmp.Or(l.MessageBytesMax, 8<<20)
+	l.MessageBytesMax = cmp.Or(l.MessageBytesMax, messageBytesMax)
 	l.StreamsPerConnectionMax = cmp.Or(l.StreamsPerConnectionMax, 1024)
 	l.CallsMax = cmp.Or(l.CallsMax, 16384)
-	l.BytesInFlightMax = cmp.Or(l.BytesInFlightMax, 256<<20)
+	l.BytesInFlightMax = cmp.Or(l.BytesInFlightMax, bytesInFlightMax)
 	l.AnswerBytesMax = cmp.Or(l.AnswerBytesMax, 256<<20)
 	l.ScansReadingMax = cmp.Or(l.ScansReadingMax, 16)
 	l.SendTimeout = cmp.Or(l.SendTimeout, time.Minute)

@@ -6,8 +6,10 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/status"
@@ -51,12 +53,21 @@ func (c *Config) identity() host.Identity {
 }
 
 func (c *Config) serverOptions() host.ServerOptions {
-	l := &c.Limits
+	l, extra := &c.Limits, c.ServerOptions
+	if !c.watched {
+		floods := ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: l.unfinishedMax(), Logger: c.Logger})
+		if c.Registry != nil {
+			for _, of := range floods.Collectors() {
+				_ = c.Registry.Register(of) // it fails where another shard of this process has registered its own
+			}
+		}
+		extra = append([]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))}, extra...)
+	}
 	return host.ServerOptions{
 		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax,
 		KeepaliveMin:     l.KeepaliveMin,
 		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace,
-		ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: c.ServerOptions,
+		ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: extra,
 	}
 }
 

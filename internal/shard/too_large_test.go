@@ -14,7 +14,7 @@ import (
 )
 
 // tooLarge lists sizes of data whose message is over 8 MiB.
-var tooLarge = map[string]int{"8 MiB and 1 byte": 8<<20 + 1, "20 MiB": 20 << 20}
+var tooLarge = map[string]int{"8 MiB and 1 byte": 8<<20 + 1, "9 MiB": 9 << 20}
 
 func TestPutOfATooLargeMessageNamesUpload(t *testing.T) {
 	t.Parallel()

@@ -111,10 +111,10 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
 }
 
-// RefusedBytesMax is the receive limit of a gRPC server. It is above the message limit, so that the server itself, and
-// not gRPC, tells callers what to do instead of sending an oversized message. gRPC answers longer messages itself, and
-// its answer cannot be extended.
-func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
+// RefusedBytesMax is the receive limit of a gRPC server. It is a little above the message limit, so that the server
+// itself, and not gRPC, tells callers what to do instead of sending a message that is somewhat too long. gRPC answers
+// longer messages itself, and its answer cannot be extended: all of a message is held in memory before that.
+func RefusedBytesMax(bytesMax int) int { return bytesMax + bytesMax/4 }
 
 // ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls; further concurrent calls
 // get a new goroutine each. A new goroutine grows its stack in each call, which is a fifteenth of a server's cost for a

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
 // Expect checks whether a peer has the expected identity; an error names that identity.
@@ -37,6 +38,17 @@ type AuthInfo struct {
 	credentials.TLSInfo
 	Peer  identity.Identity // zero: it has presented no certificate
 	Plain bool              // there is no TLS; the mode allows that
+	calls *ratelimit.Calls  // nil: of a client
+}
+
+// Calls implements ratelimit.Counted.
+func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
+
+// Knows reports whether a connection alone says that its calls are those of callers of a store: by their certificate, or
+// because the mode of this process takes plaintext from everybody.
+func Knows(store identity.Store, info credentials.AuthInfo) bool {
+	i, ok := info.(AuthInfo)
+	return ok && (i.Plain || i.Peer.Store == store)
 }
 
 // Plain reports whether a call came without TLS: its caller is unknown, and the mode of this process admits all such
@@ -126,15 +138,18 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		_, err := m.verify(state.PeerCertificates, t.source.cfg.Now(), x509.ExtKeyUsageClientAuth)
 		return err
 	}
-	return t.shake(tracked, x509.ExtKeyUsageClientAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-		return credentials.NewTLS(cfg).ServerHandshake(raw)
-	})
+	made, info, err := t.shake(tracked, x509.ExtKeyUsageClientAuth, credentials.NewTLS(cfg).ServerHandshake)
+	if err != nil {
+		return nil, nil, err
+	}
+	info.calls = new(ratelimit.Calls)
+	return made, info, nil
 }
 
 // plaintext returns the AuthInfo of a connection without TLS.
 func plaintext(c *conn) AuthInfo {
 	c.plain.Store(true)
-	return AuthInfo{Plain: true, TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{
+	return AuthInfo{Plain: true, calls: new(ratelimit.Calls), TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{
 		SecurityLevel: credentials.NoSecurity}}}
 }
 
@@ -163,25 +178,30 @@ func (t *transport) ClientHandshake(ctx context.Context, authority string, raw n
 		}
 		return nil
 	}
-	return t.shake(tracked, x509.ExtKeyUsageServerAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-		return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
-	})
+	made, info, err := t.shake(tracked, x509.ExtKeyUsageServerAuth,
+		func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+			return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
+		})
+	if err != nil {
+		return nil, nil, err
+	}
+	return made, info, nil
 }
 
 // shake performs a handshake, and records its result.
 func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
-	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
+	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
 		_ = tracked.Close() // gRPC closes it as well
 		t.source.counts.refused(err)
-		return nil, nil, err
+		return nil, AuthInfo{}, err
 	}
 	out := AuthInfo{TLSInfo: info.(credentials.TLSInfo)}
 	if chain := out.State.PeerCertificates; len(chain) > 0 {
 		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // the handshake has already parsed it
 			_ = made.Close()
-			return nil, nil, err
+			return nil, AuthInfo{}, err
 		}
 		tracked.peer.Store(&shown{chain: chain, usage: usage})
 	}

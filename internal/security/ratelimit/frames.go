@@ -11,6 +11,7 @@ const (
 	frameWindowUpdate  = 8
 	frameContinuation  = 9
 	flagEndStream      = 1
+	flagPadded         = 8
 	frameHeaderBytes   = 9
 	clientPrefaceBytes = 24 // "PRI * HTTP/2.0 ...", which begins a connection
 )
@@ -48,6 +49,9 @@ type frames struct {
 	have    int                    // bytes of the header received so far
 	credit  int                    // points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received
+
+	messages *messages // counts what is held; nil in tests: nothing is counted
+	data     bool      // the payload of the frame goes to messages
 }
 
 func newFrames() frames { return frames{skip: clientPrefaceBytes, credit: creditFirst} }
@@ -59,6 +63,10 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 		if f.skip > 0 {
 			n := min(int(f.skip), len(b))
 			f.skip -= uint32(n)
+			if f.data {
+				f.messages.take(b[:n], f.skip == 0)
+				f.data = f.skip > 0
+			}
 			b = b[n:]
 			continue
 		}
@@ -70,9 +78,23 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 		}
 		f.have = 0
 		f.skip = binary.BigEndian.Uint32(f.header[:4]) >> 8
+		if f.messages != nil {
+			f.hold(b)
+		}
 		excess += f.pay(f.cost(written))
 	}
 	return excess
+}
+
+// hold counts what the frame whose header was received makes the server hold; rest has come behind the header.
+func (f *frames) hold(rest []byte) {
+	id, flags := binary.BigEndian.Uint32(f.header[5:]), f.header[4]
+	switch kind := f.header[3]; {
+	case kind == frameData:
+		f.data = f.messages.begin(id, flags, int(f.skip), rest)
+	case kind == frameReset, kind == frameHeaders && flags&flagEndStream != 0:
+		f.messages.reset(id)
+	}
 }
 
 // cost returns the points of the frame whose header was received; negative: the frame earns points.

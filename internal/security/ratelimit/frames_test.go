@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -127,24 +128,48 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet measures what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read.
+// BenchmarkGet measures what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read, and its answer.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),
 			EndHeaders: true}); err != nil {
 			return err
 		}
-		if err := f.WriteData(1, true, make([]byte, 30)); err != nil {
+		if err := f.WriteData(1, true, message(30)); err != nil {
 			return err
 		}
 		return f.WriteWindowUpdate(0, 10_000)
 	})[clientPrefaceBytes:]
-	f := newFrames()
-	f.skip = 0
+	answer := sent(b, func(f *http2.Framer) error {
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true}); err != nil {
+			return err
+		}
+		if err := f.WriteData(1, false, message(10_000)); err != nil {
+			return err
+		}
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true})
+	})[clientPrefaceBytes:]
+	f := newCounted()
 	b.ReportAllocs()
 	for b.Loop() {
-		if f.take(one, 1<<40) != 0 {
+		if f.frames.take(one, 1<<40) != 0 {
 			b.Fatal("a get is beyond what a connection may do")
+		}
+		f.wrote(answer)
+	}
+}
+
+// BenchmarkPut is what a put of 1 MiB costs the watcher, in reads of 16 KiB.
+func BenchmarkPut(b *testing.B) {
+	one := data(b, 1, true, message(1<<20))
+	f := newCounted()
+	b.ReportAllocs()
+	for b.Loop() {
+		for part := range slices.Chunk(one, 16<<10) {
+			f.frames.take(part, 1<<40)
+		}
+		if f.messages.bytes.Load() != 0 {
+			b.Fatal("a whole message is held")
 		}
 	}
 }

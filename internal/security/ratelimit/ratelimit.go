@@ -1,9 +1,11 @@
-// Package ratelimit keeps clients that flood a gRPC server from using up its processors. It limits the rate of
-// handshakes per address, and the rate at which HTTP/2 frames are read that honest clients do not send (streams that
-// are reset at once, endless settings). See docs/adr/0047-floods-are-read-slowly.md.
+// Package ratelimit keeps clients that flood a gRPC server from using up its processors and its memory. It limits the
+// rate of handshakes per address, and the rate at which HTTP/2 frames are read that honest clients do not send (streams
+// that are reset at once, endless settings): see docs/adr/0047-floods-are-read-slowly.md. It counts and limits what the
+// server holds of messages that have not come to their end: see docs/adr/0051-memory-before-the-decision.md.
 package ratelimit
 
 import (
+	"cmp"
 	"container/list"
 	"errors"
 	"fmt"
@@ -26,7 +28,16 @@ const (
 	reasonShaking = "handshakes_underway" // the oldest handshake is closed: too many are under way
 	reasonSlowed  = "frames_slowed"       // a connection is read slowly
 	reasonClosed  = "frames_closed"       // a connection is closed: its turn would come too late
+	reasonHeld    = "messages_held"       // a connection is closed: it holds the most of messages without an end
+	reasonLate    = "messages_late"       // a connection is closed: a message is on its way for too long
+	reasonUnknown = "unknown_connections" // the oldest connection without an identified caller is closed
 )
+
+var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed, reasonHeld, reasonLate,
+	reasonUnknown}
+
+// unknownMax bounds the connections on which no caller of the store was identified.
+const unknownMax = 256
 
 const (
 	logEvery = time.Second // at most one line per reason
@@ -42,8 +53,18 @@ var errRefused = errors.New("flood: too many connections of this address wait fo
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
+// errHeld closes a connection that makes the server hold too much.
+var errHeld = errors.New("flood: the client leaves too many bytes of messages without their end")
+
 // Config configures a Guard.
 type Config struct {
+	// MessagesOnly: handshakes and frames have no limits; nothing but messages is counted.
+	MessagesOnly bool
+	// HeldBytesMax bounds what messages without their end hold on the connections that are not exempt; default: 256 MiB.
+	HeldBytesMax int64
+	// Known reports peers that were identified by the handshake as callers of the store. On other connections, little
+	// is held until Calls.Admit is called. nil: all are.
+	Known func(credentials.AuthInfo) bool
 	// Exempt reports peers that are not read slowly: those that forward the calls of many others. Nil: none.
 	Exempt func(credentials.AuthInfo) bool
 	Logger *slog.Logger // nil: nothing is logged
@@ -58,6 +79,10 @@ type Guard struct {
 	mu      sync.Mutex
 	known   addresses
 	shaking list.List // all handshakes in progress (*handshake), the oldest first
+	open    map[*conn]struct{}
+	unknown list.List // connections (*conn) whose callers were not identified when they were made, the oldest first
+
+	held, exempt held // by messages without their end, of all connections and of those that are exempt
 
 	dropping   dropping
 	cannotDrop atomic.Bool // a failure to drop was logged
@@ -71,14 +96,18 @@ func New(cfg Config) *Guard {
 	if cfg.Exempt == nil {
 		cfg.Exempt = func(credentials.AuthInfo) bool { return false }
 	}
-	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, dropping: newDropping(cfg.Logger),
+	if cfg.Known == nil {
+		cfg.Known = func(credentials.AuthInfo) bool { return true }
+	}
+	cfg.HeldBytesMax = cmp.Or(cfg.HeldBytesMax, 256<<20)
+	g := &Guard{cfg: cfg, known: newAddresses(), open: map[*conn]struct{}{}, logged: map[string]*atomic.Int64{}, dropping: newDropping(cfg.Logger),
 		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_flood_limited_total",
 			Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, " +
-				"handshakes_underway, frames_slowed, frames_closed; and connections_dropped, seconds for which the kernel drops " +
-				"the new connections of an address.",
+				"handshakes_underway, frames_slowed, frames_closed, messages_held, messages_late, unknown_connections; and " +
+				"connections_dropped, seconds for which the kernel drops the new connections of an address.",
 		}, []string{"reason"})}
-	for _, reason := range []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed} {
+	for _, reason := range reasons {
 		g.counts.WithLabelValues(reason)
 		g.logged[reason] = new(atomic.Int64)
 	}
@@ -86,7 +115,21 @@ func New(cfg Config) *Guard {
 }
 
 // Collectors returns the metrics of a Guard, for a registry.
-func (g *Guard) Collectors() []prometheus.Collector { return []prometheus.Collector{g.counts} }
+func (g *Guard) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		g.counts,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_unfinished_message_bytes",
+			Help: "Memory of messages of callers that have not come to their end, and that no call counts yet.",
+		}, func() float64 { return float64(g.held.bytes.Load() + g.exempt.bytes.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_unknown_connections",
+			Help: "Open connections on which no caller of the store was identified when they were made.",
+		}, func() float64 {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return float64(g.unknown.Len())
+		}),
+	}
+}
 
 // limited counts and logs a limit applied to a connection.
 func (g *Guard) limited(reason string, remote net.Addr) {
@@ -116,6 +159,13 @@ func (c *guarded) Clone() credentials.TransportCredentials {
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	g := c.guard
+	if g.cfg.MessagesOnly {
+		made, info, err := c.TransportCredentials.ServerHandshake(raw)
+		if err != nil {
+			return nil, nil, err
+		}
+		return g.watch(made, raw, nil, info), info, nil
+	}
 	from, err := g.enter(raw)
 	if err != nil {
 		_ = raw.Close()
@@ -128,9 +178,64 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 		g.leave(from)
 		return nil, nil, err
 	}
-	watched := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{})}
-	watched.exempt = g.cfg.Exempt(info)
-	return watched, info, nil
+	return g.watch(made, raw, from, info), info, nil
+}
+
+// watch makes a watched connection.
+func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
+	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
+		exempt: g.cfg.Exempt(info)}
+	c.frames.messages, c.messages.all = &c.messages, &g.held
+	if c.exempt {
+		c.messages.all = &g.exempt
+	}
+	c.messages.late = func() {
+		g.limited(reasonLate, c.RemoteAddr())
+		_ = c.Close()
+	}
+	known := g.cfg.Known(info)
+	if counted, ok := info.(Counted); ok {
+		if c.calls = counted.Calls(); known {
+			c.calls.Admit()
+		}
+	}
+	var oldest *conn
+	g.mu.Lock()
+	g.open[c] = struct{}{}
+	if c.calls != nil && !known {
+		c.stranger = g.unknown.PushBack(c)
+		if g.unknown.Len() > unknownMax {
+			oldest = g.unknown.Remove(g.unknown.Front()).(*conn)
+			oldest.stranger = nil
+		}
+	}
+	g.mu.Unlock()
+	if oldest != nil && !oldest.calls.admitted.Load() {
+		g.limited(reasonUnknown, oldest.RemoteAddr())
+		_ = oldest.Close()
+	}
+	return c
+}
+
+// shed closes the connection that holds the most, if all together hold more than they may.
+func (g *Guard) shed() {
+	g.mu.Lock()
+	var most *conn
+	if g.held.bytes.Load() > g.cfg.HeldBytesMax {
+		for c := range g.open {
+			if !c.exempt && (most == nil || c.messages.bytes.Load() > most.messages.bytes.Load()) {
+				most = c
+			}
+		}
+	}
+	if most != nil {
+		most.messages.close() // nobody else closes another one for the same bytes
+	}
+	g.mu.Unlock()
+	if most != nil {
+		g.limited(reasonHeld, most.RemoteAddr())
+		_ = most.Close()
+	}
 }
 
 // enter waits until a connection may start its handshake. Unless it returns an error, the caller must call leave.
@@ -170,6 +275,20 @@ func (g *Guard) drop(remote net.Addr) {
 	}
 	if begun {
 		g.limited(reasonDropped, remote)
+	}
+}
+
+// forget forgets a connection that is closed.
+func (g *Guard) forget(c *conn) {
+	g.mu.Lock()
+	delete(g.open, c)
+	if c.stranger != nil {
+		g.unknown.Remove(c.stranger)
+		c.stranger = nil
+	}
+	g.mu.Unlock()
+	if c.from != nil {
+		g.leave(c.from)
 	}
 }
 
@@ -233,15 +352,18 @@ func (h *handshake) remove(g *Guard) {
 // conn is a connection whose frames are watched.
 type conn struct {
 	net.Conn
-	raw    net.Conn
-	guard  *Guard
-	from   *address
-	exempt bool
+	raw      net.Conn
+	guard    *Guard
+	from     *address
+	exempt   bool
+	calls    *Calls        // nil: nobody tells what is decided about calls
+	stranger *list.Element // in Guard.unknown; nil: it is not there; guarded by the guard's mutex
 
-	written atomic.Int64 // bytes
-	frames  frames       // used only by the one reader
-	slow    bool         // the last read exceeded the connection's allowance; used only by the one reader
-	told    bool         // the slow reading was counted; used only by the one reader
+	messages messages
+	written  atomic.Int64 // bytes
+	frames   frames       // used only by the one reader
+	slow     bool         // the last read exceeded the connection's allowance; used only by the one reader
+	told     bool         // the slow reading was counted; used only by the one reader
 
 	once   sync.Once
 	closed chan struct{}
@@ -249,14 +371,20 @@ type conn struct {
 
 // Read implements net.Conn. It delays data that exceed the connection's allowance.
 func (c *conn) Read(into []byte) (int, error) {
-	if c.exempt {
-		return c.Conn.Read(into)
+	if err := c.holdsTooMuch(); err != nil {
+		return 0, err
 	}
 	if c.slow && len(into) > slowBytes { // small reads, so that little data passes after each wait
 		into = into[:slowBytes]
 	}
 	n, err := c.Conn.Read(into)
 	excess := c.frames.take(into[:n], c.written.Load())
+	if c.exempt || c.from == nil {
+		return n, err
+	}
+	if c.calls != nil && c.calls.refused.Load() > 0 {
+		excess += int(c.calls.refused.Swap(0)) // each has cost a decision
+	}
 	c.slow = excess > 0
 	for excess > 0 {
 		points := min(excess, chunkOfOne)
@@ -266,6 +394,20 @@ func (c *conn) Read(into []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// holdsTooMuch closes what holds too much. Before a read, gRPC has seen all frames of the reads before, so that calls of
+// these frames are decided.
+func (c *conn) holdsTooMuch() error {
+	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
+		c.guard.shed()
+	}
+	if c.calls == nil || c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() {
+		return nil
+	}
+	c.guard.limited(reasonHeld, c.RemoteAddr())
+	_ = c.Close()
+	return errHeld
 }
 
 // wait waits for points of the address.
@@ -298,6 +440,7 @@ func (c *conn) wait(points int) error {
 
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
+	c.messages.wrote(b) // before the client can answer to it
 	n, err := c.Conn.Write(b)
 	c.written.Add(int64(n))
 	return n, err
@@ -307,7 +450,8 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		close(c.closed)
-		c.guard.leave(c.from)
+		c.messages.close()
+		c.guard.forget(c)
 	})
 	return c.Conn.Close()
 }

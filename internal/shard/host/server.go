@@ -21,9 +21,13 @@ import (
 	"sheaf.dev/sheaf/internal/base/descriptors"
 	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
+
+// connWindow is the window of a connection. gRPC gives it back as bytes come, whether they are read or not.
+const connWindow = 4 << 20
 
 // ServerOptions of a Server. All but ListenConfig, Listener and Extra are required.
 type ServerOptions struct {
@@ -103,6 +107,7 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(opts.MessageBytesMax)),
 		grpc.MaxSendMsgSize(2 * opts.MessageBytesMax),
 		grpc.MaxConcurrentStreams(opts.StreamsPerConnectionMax),
+		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.KeepaliveParams(params),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),

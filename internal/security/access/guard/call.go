@@ -44,6 +44,11 @@ type ask struct {
 	group string
 }
 
+// ends reports whether the token that names the caller has ended.
+func (c *call) ends(now time.Time) bool {
+	return !c.caller.Expires.IsZero() && now.After(c.caller.Expires)
+}
+
 func from(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		return p.Addr.String()

@@ -254,9 +254,12 @@ func (g *Guard) look() {
 // tablePatience bounds the wait of a call for the first table. Tests use a longer time.
 var tablePatience = 5 * time.Second
 
-// wait returns when the table in use is known.
-func (g *Guard) wait(ctx context.Context) (*access.Compiled, error) {
+// wait returns when the table in use is known, or at once with errUndecided unless it may wait.
+func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
+		if !waits {
+			return nil, errUndecided
+		}
 		timer := time.NewTimer(tablePatience)
 		defer timer.Stop()
 		select {
@@ -282,6 +285,9 @@ var (
 		"the operator writes it, or sheaf auth table set does")
 )
 
+// errUndecided is returned where a decision has to wait, to those that cannot.
+var errUndecided = errors.New("the table of grants is not known yet")
+
 // Headers of calls.
 const (
 	tokenHeader = "authorization"
@@ -290,28 +296,34 @@ const (
 )
 
 // enter identifies the caller, and decides what can be decided before the request is read. Nil: anyone may make the
-// call, or callers cannot be identified.
-func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
+// call, or callers cannot be identified. It runs twice for each call: with waits false when the headers have come, so
+// that no memory is used for the message of a caller who may not call; and with waits true when the message has come,
+// because the table may have changed meanwhile. The second one uses the caller of the first one.
+func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
 	rule := access.RuleOf(method)
 	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
 		return nil, nil
 	}
-	c := &call{guard: g, rule: rule, method: method, from: from(ctx)}
-	err := g.identify(ctx, c)
+	c, _ := ctx.Value(enteredKey{}).(*call)
+	var err error
+	if c == nil || c.guard != g || c.ends(g.cfg.Now()) {
+		c = &call{guard: g, rule: rule, method: method, from: from(ctx)}
+		err = g.identify(ctx, c, waits)
+	}
 	var table *access.Compiled
 	if err == nil {
 		if table = g.table(); !c.caller.MayAll() {
-			table, err = g.wait(ctx)
+			table, err = g.wait(ctx, waits)
 		}
 	}
 	if err == nil {
 		err = table.Admit(&c.caller, method)
 	}
-	if err == nil && c.via == "" && !c.caller.IsProcess() && rule.HandsBack {
-		c.sealer, err = g.waitKey(ctx)
-	}
 	if err == nil && rule.Where == access.InAll {
 		err = c.inTable(rule.Verb, "")
+	}
+	if err == nil && waits && c.via == "" && !c.caller.IsProcess() && rule.HandsBack {
+		c.sealer, err = g.waitKey(ctx)
 	}
 	if err != nil {
 		c.refused(rule.Verb, "", nil, err)
@@ -320,8 +332,11 @@ func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	return c, nil
 }
 
+// enteredKey is the key of a call's context under which its headers left the call.
+type enteredKey struct{}
+
 // identify identifies the caller.
-func (g *Guard) identify(ctx context.Context, c *call) error {
+func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 	id, certified := g.cfg.Who(ctx)
 	tokens := metadata.ValueFromIncomingContext(ctx, tokenHeader)
 	switch {
@@ -330,7 +345,7 @@ func (g *Guard) identify(ctx context.Context, c *call) error {
 	case len(tokens) > 1:
 		return status.Errorf(codes.Unauthenticated, "%d headers %s say who calls: send one", len(tokens), tokenHeader)
 	case len(tokens) == 1:
-		return g.byToken(ctx, c, tokens[0])
+		return g.byToken(ctx, c, tokens[0], waits)
 	case !certified:
 		return nil
 	}
@@ -355,8 +370,8 @@ func (g *Guard) identify(ctx context.Context, c *call) error {
 }
 
 // byToken sets the caller that a token identifies.
-func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
-	table, err := g.wait(ctx)
+func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool) error {
+	table, err := g.wait(ctx, waits)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ type served struct {
 	record   recordv1.RecordServiceClient
 	admin    recordv1.AdminServiceClient
 	log      *lines
+	conn     *grpc.ClientConn
 }
 
 // Get answers what the caller may.
@@ -111,7 +112,11 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 				return identity.Identity{}, false
 			}
 			role, name, _ := strings.Cut(who[0], "/")
-			return identity.Identity{Store: store, Role: identity.Role(role), Name: name}, true
+			of := store
+			if role == "other" {
+				role, of.Namespace = "client", "another"
+			}
+			return identity.Identity{Store: of, Role: identity.Role(role), Name: name}, true
 		},
 		Required: s.required.Load,
 		Key:      func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
@@ -144,6 +149,7 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cc.Close() })
+	s.conn = cc
 	s.access, s.record, s.admin = recordv1.NewAccessServiceClient(cc), recordv1.NewRecordServiceClient(cc),
 		recordv1.NewAdminServiceClient(cc)
 	return s
@@ -189,6 +195,58 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil ||
 		may.GetAllowed() {
 		t.Error(may, err)
+	}
+}
+
+// A call that is refused is answered when its headers have come: its message never comes, and would be held in memory.
+func TestACallIsRefusedByItsHeaders(t *testing.T) {
+	s := serve(t, nil)
+	s.give([]byte(tableOf))
+	begin := func(ctx context.Context, method string) error {
+		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.RecvMsg(&recordv1.GetResponse{}) // nothing was sent
+	}
+	const get, list = recordv1.RecordService_Get_FullMethodName, recordv1.AdminService_ListShards_FullMethodName
+	minute, over := context.WithTimeout(t.Context(), time.Minute)
+	defer over()
+	for _, c := range []struct {
+		name, method string
+		ctx          context.Context
+		want         codes.Code
+	}{
+		{"nobody", get, minute, codes.Unauthenticated},
+		{"a bad token", get, metadata.AppendToOutgoingContext(minute, "authorization", "Bearer a.b.c"),
+			codes.Unauthenticated},
+		{"without a grant", get, as(t, "client/stranger"), codes.PermissionDenied},
+		{"of another store", get, as(t, "other/c"), codes.PermissionDenied},
+		{"no administrator", list, as(t, "client/c"), codes.PermissionDenied},
+	} {
+		if err := begin(c.ctx, c.method); status.Code(err) != c.want {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+	}
+	// Who may call is waited for, and decided again when the message has come.
+	ctx, cancel := context.WithTimeout(as(t, "client/c"), 100*time.Millisecond)
+	defer cancel()
+	if err := begin(ctx, get); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("it is answered without its message: %v", err)
+	}
+	stream, err := s.conn.NewStream(as(t, "client/c"), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, get)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.give([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
+	if err := stream.SendMsg(&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(&recordv1.GetResponse{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a grant that was taken while the message came: %v", err)
 	}
 }
 

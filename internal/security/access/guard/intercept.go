@@ -2,21 +2,49 @@ package guard
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
 
 	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
 // ServerOptions returns the options that make a gRPC server check each call.
 func (g *Guard) ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream)}
+	return []grpc.ServerOption{grpc.InTapHandle(g.headers), grpc.ChainUnaryInterceptor(g.unary),
+		grpc.ChainStreamInterceptor(g.stream)}
+}
+
+// headers decides about a call when its headers have come, before gRPC takes in any of its message. The reader of the
+// connection calls it, so that it never waits: what is not known yet is decided behind the message.
+func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
+	calls := ratelimit.CallsOf(ctx)
+	switch access.RuleOf(info.FullMethodName).For {
+	case access.Nobody:
+		return ctx, nil // gRPC answers that there is no such method, and takes in no message
+	case access.Anyone:
+		return ctx, calls.Anonymous(ctx, info.Header)
+	}
+	c, err := g.enter(ctx, info.FullMethodName, false)
+	switch {
+	case errors.Is(err, errUndecided):
+		return ctx, nil
+	case err != nil:
+		calls.Refuse()
+		return ctx, err
+	case c == nil:
+		return ctx, nil
+	}
+	calls.Admit()
+	return context.WithValue(ctx, enteredKey{}, c), nil
 }
 
 func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
-	c, err := g.enter(ctx, info.FullMethod)
+	c, err := g.enter(ctx, info.FullMethod, true)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +67,7 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 }
 
 func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
-	c, err := g.enter(stream.Context(), info.FullMethod)
+	c, err := g.enter(stream.Context(), info.FullMethod, true)
 	if err != nil {
 		return err
 	}

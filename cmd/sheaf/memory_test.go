@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// holder is a client of HTTP/2 that leaves messages unfinished.
+type holder struct {
+	*http2.Framer
+	conn net.Conn
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	initial int            // window with which a stream begins
+	window  int            // of the connection
+	windows map[uint32]int // of open streams, beyond the initial window
+	ended   bool           // the server has closed the connection
+}
+
+func (h *holder) read() {
+	for {
+		frame, err := h.ReadFrame()
+		h.mu.Lock()
+		switch frame := frame.(type) {
+		case *http2.SettingsFrame:
+			if v, ok := frame.Value(http2.SettingInitialWindowSize); ok {
+				h.initial = int(v)
+			}
+		case *http2.WindowUpdateFrame:
+			if frame.StreamID == 0 {
+				h.window += int(frame.Increment)
+			} else if _, open := h.windows[frame.StreamID]; open {
+				h.windows[frame.StreamID] += int(frame.Increment)
+			}
+		case *http2.HeadersFrame:
+			if frame.StreamEnded() {
+				delete(h.windows, frame.StreamID)
+			}
+		case *http2.RSTStreamFrame:
+			delete(h.windows, frame.StreamID)
+		}
+		h.ended = h.ended || err != nil
+		h.changed.Broadcast()
+		ended := h.ended
+		h.mu.Unlock()
+		if ended {
+			return
+		}
+	}
+}
+
+// call begins a call of a method. It reports whether the connection is open.
+func (h *holder) call(id uint32, method string) bool {
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
+	}
+	h.mu.Lock()
+	h.windows[id] = 0
+	h.mu.Unlock()
+	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) == nil
+}
+
+// turn waits until a part of a stream may be sent, and takes it out of the windows; 0: the stream, or the connection,
+// has ended.
+func (h *holder) turn(id uint32, most int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		more, open := h.windows[id]
+		if h.ended || !open {
+			return 0
+		}
+		if n := min(most, h.window, h.initial+more); n > 0 {
+			h.window -= n
+			h.windows[id] -= n
+			return n
+		}
+		h.changed.Wait()
+	}
+}
+
+// hold opens calls of a method on one connection, and sends all of a message but its last byte on each, within the
+// windows that the server gives. It returns when these are sent, or the server has refused the calls, with the number of
+// bytes that were sent. The connection stays open until the test ends.
+func hold(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, known)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	h := &holder{Framer: http2.NewFramer(conn, conn), conn: conn, initial: 65535, window: 65535,
+		windows: map[uint32]int{}}
+	h.changed = sync.NewCond(&h.mu)
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	must(t, err)
+	must(t, h.WriteSettings())
+	go h.read()
+	message := make([]byte, 5+bytesOfEach)
+	binary.BigEndian.PutUint32(message[1:], uint32(bytesOfEach))
+	for n := range calls {
+		id := uint32(2*n + 1)
+		if !h.call(id, method) {
+			return sent
+		}
+		for rest := message[:len(message)-1]; len(rest) > 0; {
+			part := h.turn(id, min(len(rest), 16<<10))
+			if part == 0 || h.WriteData(id, false, rest[:part]) != nil {
+				break
+			}
+			rest, sent = rest[part:], sent+part
+		}
+	}
+	return sent
+}
+
+// Messages that are nearly sent take no memory of a server whose caller may not call: nobody is known by then but by
+// the headers.
+func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
+	r, gateway, _ := startGranted(t)
+	foreign := r.add("foreign", identity.Client, "loader")
+	foreign.identity.UID = uuid.New()
+	r.install(foreign, r.authority, r.authority)
+	ungranted := r.add("ungranted", identity.Client, "nobody")
+	callers := map[string]*tls.Config{"without a certificate": {MinVersion: tls.VersionTLS13,
+		InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
+	for name, m := range map[string]*member{"of another store": foreign, "without a grant": ungranted} {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile),
+			filepath.Join(m.folder, certs.KeyFile))
+		must(t, err)
+		callers[name] = &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"},
+			Certificates: []tls.Certificate{pair}}
+	}
+	shard := r.members[2].process
+	servers := map[string]*process{"gateway": gateway.process, "shard": shard}
+	before := map[string]int64{}
+	for where, p := range servers {
+		before[where] = p.resident(t)
+	}
+	for name, known := range callers {
+		for where, p := range servers {
+			t.Run(name+" at a "+where, func(t *testing.T) {
+				sent := 0
+				for range 2 {
+					sent += hold(t, p.server, known, "/sheaf.record.v1.RecordService/Get", 6, 20<<20)
+				}
+				grown := p.resident(t) - before[where]
+				t.Logf("%d MiB sent, %d MiB more", sent>>20, grown>>20)
+				if grown > 48<<20 {
+					t.Errorf("%d MiB of memory for %d MiB of messages that nobody may send", grown>>20, sent>>20)
+				}
+			})
+		}
+	}
+}

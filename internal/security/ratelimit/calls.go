@@ -1,0 +1,80 @@
+package ratelimit
+
+import (
+	"context"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Limits of the calls that anybody may make, health checks, on a connection whose caller is not identified. Every open
+// call holds its headers and a goroutine.
+const (
+	anonymousCallsMax = 16
+	anonymousBytesMax = 4 << 10 // of names and values of the headers
+)
+
+// Calls is what a server has decided about the calls of one connection. Safe for concurrent use. A nil *Calls ignores
+// what it is told.
+type Calls struct {
+	admitted  atomic.Bool
+	refused   atomic.Int64
+	anonymous atomic.Int64
+}
+
+// Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
+type Counted interface{ Calls() *Calls }
+
+// CallsOf returns the Calls of the connection of a call; nil: the connection has none.
+func CallsOf(ctx context.Context) *Calls {
+	if p, ok := peer.FromContext(ctx); ok {
+		if counted, ok := p.AuthInfo.(Counted); ok {
+			return counted.Calls()
+		}
+	}
+	return nil
+}
+
+// Admit says that a caller of the store was identified on the connection.
+func (c *Calls) Admit() {
+	if c != nil && !c.admitted.Load() {
+		c.admitted.Store(true)
+	}
+}
+
+// Refuse says that a call was refused by its headers.
+func (c *Calls) Refuse() {
+	if c != nil {
+		c.refused.Add(1)
+	}
+}
+
+// Anonymous begins a call that anybody may make; it ends with ctx. An error is RESOURCE_EXHAUSTED: the connection is
+// not identified, and has too many of them open, or the call has too many bytes of headers.
+func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
+	if c == nil || c.admitted.Load() {
+		return nil
+	}
+	bytes := 0
+	for name, values := range headers {
+		for _, value := range values {
+			bytes += len(name) + len(value)
+		}
+	}
+	if bytes > anonymousBytesMax {
+		c.refused.Add(1)
+		return status.Errorf(codes.ResourceExhausted,
+			"the call has %d bytes of headers, and a caller whom the store does not know may send %d", bytes, anonymousBytesMax)
+	}
+	if c.anonymous.Add(1) > anonymousCallsMax {
+		c.anonymous.Add(-1)
+		c.refused.Add(1)
+		return status.Errorf(codes.ResourceExhausted,
+			"the connection has %d calls open, which is the most for a caller whom the store does not know", anonymousCallsMax)
+	}
+	context.AfterFunc(ctx, func() { c.anonymous.Add(-1) })
+	return nil
+}

@@ -1,0 +1,475 @@
+package ratelimit
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// message is one of n bytes with what stands before it.
+func message(n int) []byte {
+	out := make([]byte, prefixBytes+n)
+	binary.BigEndian.PutUint32(out[1:], uint32(n))
+	return out
+}
+
+// frameOf is a frame alone.
+func frameOf(t testing.TB, write func(f *http2.Framer) error) []byte {
+	t.Helper()
+	return sent(t, write)[clientPrefaceBytes:]
+}
+
+func data(t testing.TB, id uint32, end bool, b []byte) []byte {
+	t.Helper()
+	var out []byte
+	for {
+		n := min(len(b), 16<<10)
+		out = append(out, frameOf(t, func(f *http2.Framer) error { return f.WriteData(id, end && n == len(b), b[:n]) })...)
+		if b = b[n:]; len(b) == 0 {
+			return out
+		}
+	}
+}
+
+func ended(t testing.TB, id uint32) []byte {
+	t.Helper()
+	return frameOf(t, func(f *http2.Framer) error {
+		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndHeaders: true, EndStream: true})
+	})
+}
+
+func windowed(t testing.TB, id, n uint32) []byte {
+	t.Helper()
+	return frameOf(t, func(f *http2.Framer) error { return f.WriteWindowUpdate(id, n) })
+}
+
+func wasReset(t testing.TB, id uint32) []byte {
+	t.Helper()
+	return frameOf(t, func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeNo) })
+}
+
+// counted is the accounting of one connection.
+type counted struct {
+	frames
+	messages
+	all held
+}
+
+func newCounted() *counted {
+	c := &counted{frames: newFrames()}
+	c.skip, c.frames.messages, c.messages.all, c.late = 0, &c.messages, &c.all, func() {}
+	return c
+}
+
+// step is what a client or, with by, a server sends.
+type step struct {
+	server bool
+	sent   []byte
+	holds  [2]int64 // at least and at most, afterwards
+}
+
+// TestWhatAConnectionHolds: what both sides send, and what is held by then.
+func TestWhatAConnectionHolds(t *testing.T) {
+	const kib, mib = 1 << 10, 1 << 20
+	half := message(mib)[:mib/2]
+	nothing := [2]int64{}
+	about := func(n int64) [2]int64 { return [2]int64{n, n + n/8} }
+	padded := frameOf(t, func(f *http2.Framer) error {
+		return f.WriteDataPadded(1, false, message(100)[:50], make([]byte, 200))
+	})
+	padEnd := frameOf(t, func(f *http2.Framer) error {
+		return f.WriteDataPadded(1, true, message(100)[50:], make([]byte, 200))
+	})
+	one := bytes.Repeat(data(t, 1, false, []byte{0}), 64*kib)
+	whole := data(t, 1, false, message(mib))
+	for name, steps := range map[string][]step{
+		"a whole message in one frame":            {{false, data(t, 1, true, message(10*kib)), nothing}},
+		"a whole message in many frames":          {{false, data(t, 1, true, message(mib)), nothing}},
+		"half of a message":                       {{false, data(t, 1, false, half), about(mib / 2)}},
+		"half of a message, and the end":          {{false, data(t, 1, true, half), about(mib / 2)}, {true, ended(t, 1), nothing}},
+		"half of a message, which is reset":       {{false, data(t, 1, false, half), about(mib / 2)}, {false, wasReset(t, 1), nothing}},
+		"half of a message, to which is answered": {{false, data(t, 1, false, half), about(mib / 2)}, {true, ended(t, 1), nothing}},
+		"what comes when the server has reset": {{true, wasReset(t, 1), nothing}, {false, data(t, 1, false, half), nothing},
+			{false, data(t, 1, true, half), nothing}},
+		"a message without the end of its call": {{false, whole, about(mib)}, {true, windowed(t, 1, mib), about(mib)},
+			{false, data(t, 1, true, nil), nothing}},
+		"a message that is answered on an open stream": {{false, whole, about(mib)},
+			{true, windowed(t, 1, mib+prefixBytes), about(mib)}, {true, data(t, 1, false, message(5)), nothing}},
+		"two messages, of which one is read": {{false, whole, about(mib)}, {true, windowed(t, 1, mib+prefixBytes), about(mib)},
+			{false, data(t, 1, false, half), about(mib / 2)}},
+		"messages that nobody reads": {{false, slices.Concat(whole, whole, whole),
+			[2]int64{3*mib - StreamWindow/4, 3*mib + mib/8}}, {true, ended(t, 1), nothing}},
+		"a window that is opened ahead": {{false, data(t, 1, false, message(mib)[:10]), [2]int64{10, 200}},
+			{true, windowed(t, 1, mib), [2]int64{10, 200}},
+			{false, data(t, 1, false, message(mib)[10:mib/2]), about(mib / 2)},
+			{false, data(t, 1, true, message(mib)[mib/2:]), nothing}},
+		"frames of one byte": {{false, slices.Concat(data(t, 1, false, message(mib)[:prefixBytes]), one),
+			[2]int64{64 * kib * frameBytes, 64 * kib * (frameBytes + 8)}}, {true, ended(t, 1), nothing}},
+		"padding":        {{false, padded, [2]int64{50, 400}}, {false, padEnd, nothing}},
+		"another stream": {{false, data(t, 1, false, half), about(mib / 2)}, {false, data(t, 3, true, message(10)), about(mib / 2)}, {true, ended(t, 3), about(mib / 2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, cut := range []int{1 << 30, 4000, 7} {
+				c := newCounted()
+				for i, s := range steps {
+					for part := range slices.Chunk(s.sent, cut) {
+						if s.server {
+							c.wrote(part)
+						} else {
+							c.frames.take(part, 1<<40)
+						}
+					}
+					if got := c.messages.bytes.Load(); got < s.holds[0] || got > s.holds[1] || got != c.all.bytes.Load() {
+						t.Errorf("in parts of %d bytes, after step %d: %d bytes are held, %d in all, want %d", cut, i, got,
+							c.all.bytes.Load(), s.holds)
+					}
+				}
+				c.messages.close()
+				if got := c.all.bytes.Load(); got != 0 {
+					t.Errorf("%d bytes are held of a closed connection", got)
+				}
+			}
+		})
+	}
+}
+
+// TestStreamsThatWereResetAreForgotten: a server that refuses calls remembers few of them.
+func TestStreamsThatWereResetAreForgotten(t *testing.T) {
+	c := newCounted()
+	for n := range uint32(10 * endedMax) {
+		c.wrote(wasReset(t, 2*n+1))
+		if len(c.streams) > endedMax+1 || int64(len(c.streams)) != c.open.Load() {
+			t.Fatalf("%d streams are remembered, %d open", len(c.streams), c.open.Load())
+		}
+	}
+}
+
+// FuzzMessages: whatever both sides send, nothing panics, and nothing stays counted.
+func FuzzMessages(f *testing.F) {
+	f.Add(data(f, 1, false, message(100)), data(f, 1, true, nil), uint8(3))
+	f.Add(data(f, 1, true, message(100)[:50]), slices.Concat(wasReset(f, 1), windowed(f, 1, 30), ended(f, 1)), uint8(100))
+	f.Fuzz(func(t *testing.T, client, server []byte, cut uint8) {
+		c := newCounted()
+		for len(client)+len(server) > 0 {
+			n, m := min(len(client), int(cut)+1), min(len(server), int(cut)+1)
+			c.frames.take(client[:n], 0)
+			c.wrote(server[:m])
+			client, server = client[n:], server[m:]
+			sum := int64(0)
+			for _, s := range c.streams {
+				if s.counted < 0 || s.memory < 0 {
+					t.Errorf("a stream of %+v", s)
+				}
+				sum += s.counted
+			}
+			if sum != c.messages.bytes.Load() || sum != c.all.bytes.Load() || int64(len(c.streams)) != c.open.Load() {
+				t.Errorf("streams hold %d, the connection %d, all %d", sum, c.messages.bytes.Load(), c.all.bytes.Load())
+			}
+		}
+		c.messages.close()
+		if got := c.all.bytes.Load(); got != 0 {
+			t.Errorf("%d bytes are held of a closed connection", got)
+		}
+	})
+}
+
+// TestAMessageHasALongestTime: the connection is closed by then, though nothing more comes.
+func TestAMessageHasALongestTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent, answer []byte
+		closed       bool
+	}{
+		"half of a message":                     {sent: data(t, 1, false, message(1 << 20)[:1000]), closed: true},
+		"a message without the end of its call": {sent: data(t, 1, false, message(firstBytesMin)), closed: true},
+		"a small message on an open stream":     {sent: data(t, 1, false, message(1000))},
+		"a stream that is answered": {sent: data(t, 1, false, message(firstBytesMin)),
+			answer: data(t, 1, false, message(5))},
+		"a stream that the server does not read": {sent: data(t, 1, false, message(1 << 20)[:StreamWindow-1])},
+		"no message":                             {sent: data(t, 1, true, message(1000))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := New(Config{MessagesOnly: true})
+				server, client := accepted(t, g)
+				go func() {
+					_, _ = client.Write(append([]byte(http2.ClientPreface), c.sent...))
+					_, _ = io.Copy(io.Discard, client)
+				}()
+				read := make(chan error, 1)
+				go func() {
+					_, err := io.Copy(io.Discard, server)
+					read <- err
+				}()
+				synctest.Wait()
+				if len(c.answer) > 0 {
+					if _, err := server.Write(c.answer); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(2 * messageTime)
+				synctest.Wait()
+				if closed := len(read) > 0; closed != c.closed || g.limitedBy(reasonLate) > 0 != c.closed {
+					t.Errorf("closed: %v, counted: %d", closed, g.limitedBy(reasonLate))
+				}
+				_ = server.Close()
+				if <-read; g.held.bytes.Load() != 0 {
+					t.Errorf("%d bytes are held of a closed connection", g.held.bytes.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestWhoHoldsTheMostIsClosed where all together hold too much, and nobody else.
+func TestWhoHoldsTheMostIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Config{MessagesOnly: true, HeldBytesMax: 10 << 20})
+		var read [5]chan error
+		for i := range read {
+			server, client := accepted(t, g)
+			read[i] = make(chan error, 1)
+			size := 1 << 20
+			if i == 2 {
+				size = 7 << 20
+			}
+			content := append([]byte(http2.ClientPreface), data(t, 1, false, message(8 << 20)[:size])...)
+			go func() { _, _ = client.Write(content) }()
+			go func() {
+				_, err := io.Copy(io.Discard, server)
+				read[i] <- err
+			}()
+			synctest.Wait()
+		}
+		for i := range read {
+			if closed := len(read[i]) > 0; closed != (i == 2) {
+				t.Errorf("connection %d: closed %v", i, closed)
+			}
+		}
+		if n, held := g.limitedBy(reasonHeld), g.held.bytes.Load(); n != 1 || held < 4<<20 || held > 5<<20 {
+			t.Errorf("%d are closed, %d bytes are held", n, held)
+		}
+	})
+}
+
+// strangers are the credentials of a server whose callers are not identified by the handshake.
+type strangers struct {
+	credentials.TransportCredentials
+}
+
+// stranger is what a connection of strangers knows.
+type stranger struct {
+	credentials.AuthInfo
+	calls *Calls
+}
+
+func (s stranger) Calls() *Calls { return s.calls }
+
+func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
+	return conn, stranger{info, new(Calls)}, err
+}
+
+func nobody(credentials.AuthInfo) bool { return false }
+
+// TestWhoIsNotKnownHoldsLittle: until a call was admitted, a connection may hold little, and there are only so many of
+// such connections.
+func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Config{MessagesOnly: true, Known: nobody})
+		creds := g.Credentials(strangers{insecure.NewCredentials()})
+		open := func(sent []byte, admitted bool) <-chan error {
+			raw, client := net.Pipe()
+			server, info, err := creds.ServerHandshake(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _, _ = server.Close(), client.Close() })
+			if admitted {
+				info.(Counted).Calls().Admit()
+			}
+			go func() { _, _ = client.Write(append([]byte(http2.ClientPreface), sent...)) }()
+			read := make(chan error, 1)
+			go func() {
+				_, err := io.CopyBuffer(io.Discard, onlyRead{server}, make([]byte, 4096))
+				read <- err
+			}()
+			synctest.Wait()
+			return read
+		}
+		half := data(t, 1, false, message(8 << 20)[:1<<20])
+		known, not := open(half, true), open(half, false)
+		if len(known) > 0 || g.held.bytes.Load() < 1<<20 {
+			t.Errorf("a known one: %d bytes are held", g.held.bytes.Load())
+		}
+		if err := <-not; !errors.Is(err, errHeld) || g.limitedBy(reasonHeld) != 1 {
+			t.Errorf("one that is not known: %v", err)
+		}
+		var all []<-chan error
+		for range unknownMax + 10 {
+			all = append(all, open(nil, false))
+		}
+		for i, read := range all {
+			// the known one makes room first, and is not closed
+			if closed := len(read) > 0; closed != (i < 10) {
+				t.Errorf("connection %d: closed %v", i, closed)
+			}
+		}
+		if len(known) > 0 || g.limitedBy(reasonUnknown) != 10 {
+			t.Errorf("%d are closed", g.limitedBy(reasonUnknown))
+		}
+	})
+}
+
+// onlyRead hides what else a connection can do.
+type onlyRead struct{ io.Reader }
+
+// TestRefusedCallsAreReadSlowly: each costs the server a decision.
+func TestRefusedCallsAreReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Config{Known: nobody})
+		raw, client := net.Pipe()
+		server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = server.Close(), client.Close() }()
+		begun := time.Now()
+		go func() {
+			_, _ = client.Write(append([]byte(http2.ClientPreface), settingsOf(t, 1)...))
+			_ = client.Close()
+		}()
+		for range creditFirst + excessAtOnce + 2*excessPerSecond {
+			info.(Counted).Calls().Refuse()
+		}
+		if _, err := io.Copy(io.Discard, server); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun).Round(100 * time.Millisecond); took != 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// TestCallsOfAnybodyAreFew on a connection that is not known, and have few headers.
+func TestCallsOfAnybodyAreFew(t *testing.T) {
+	calls, ctx, cancel := new(Calls), context.Background(), context.CancelFunc(nil)
+	ctx, cancel = context.WithCancel(ctx)
+	long := metadata.Pairs("x", string(make([]byte, anonymousBytesMax)))
+	if err := calls.Anonymous(ctx, long); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("long headers: %v", err)
+	}
+	for n := range anonymousCallsMax + 1 {
+		if err := calls.Anonymous(ctx, nil); (err == nil) != (n < anonymousCallsMax) {
+			t.Errorf("call %d: %v", n, err)
+		}
+	}
+	cancel()
+	for calls.anonymous.Load() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := calls.Anonymous(ctx, nil); err != nil {
+		t.Errorf("when those before have ended: %v", err)
+	}
+	calls.Admit()
+	if err := calls.Anonymous(ctx, long); err != nil {
+		t.Errorf("of a known caller: %v", err)
+	}
+}
+
+// echo answers each message by one, until its caller ends.
+func echo(_ any, stream grpc.ServerStream) error {
+	for {
+		in := &healthv1.HealthCheckRequest{}
+		if err := stream.RecvMsg(in); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if err := stream.SendMsg(in); err != nil {
+			return err
+		}
+	}
+}
+
+// TestNothingIsHeldAfterCalls of gRPC: large and small, streams that answer, cancelled, refused by their headers.
+func TestNothingIsHeldAfterCalls(t *testing.T) {
+	g := New(Config{MessagesOnly: true})
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(g.Credentials(insecure.NewCredentials())), grpc.InitialWindowSize(StreamWindow),
+		grpc.InitialConnWindowSize(4<<20), grpc.UnknownServiceHandler(echo))
+	healthv1.RegisterHealthServer(server, slowHealth{})
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	made, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = made.Close() }()
+	client := healthv1.NewHealthClient(made)
+	large := &healthv1.HealthCheckRequest{Service: string(make([]byte, 3<<20))}
+	var most atomic.Int64
+	for range 20 {
+		if _, err := client.Check(t.Context(), large); err != nil {
+			t.Fatal(err)
+		}
+		most.Store(max(most.Load(), g.held.bytes.Load()))
+	}
+	stream, err := made.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/x/y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 200 {
+		in := large
+		if n%10 > 0 {
+			in = &healthv1.HealthCheckRequest{Service: string(make([]byte, 100*n))}
+		}
+		if err := stream.SendMsg(in); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.RecvMsg(&healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if held := g.held.bytes.Load(); held > StreamWindow {
+			t.Fatalf("%d bytes are held of an open stream, all of whose messages are answered", held)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(&healthv1.HealthCheckRequest{}); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped, err := made.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/x/y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stopped.SendMsg(large); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	for g.held.bytes.Load() > 0 {
+		time.Sleep(time.Millisecond) // until the server has heard of it
+	}
+}
