@@ -199,7 +199,7 @@ func (g *Gateway) newServer() *grpc.Server {
 	age := max(l.ConnectionAgeMax, 0) // gRPC takes 0 as never
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(g.router.codec),
-		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
+		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.NumStreamWorkers(message.ServerWorkers),

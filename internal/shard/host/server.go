@@ -104,7 +104,7 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 	}
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(message.Codec{}),
-		grpc.MaxRecvMsgSize(message.RefusedBytesMax(opts.MessageBytesMax)),
+		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax(opts.MessageBytesMax)),
 		grpc.MaxSendMsgSize(2 * opts.MessageBytesMax),
 		grpc.MaxConcurrentStreams(opts.StreamsPerConnectionMax),
 		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
