@@ -301,7 +301,7 @@ func serveHTTP(ctx context.Context, flag, address string, handler http.Handler) 
 	if err != nil {
 		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another %s)", address, err, flag)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	server := telemetry.Server(handler)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(descriptors.Listen(listener, slog.Default())) }()
 	return func() error {

@@ -286,7 +286,7 @@ func (d *Dev) startHTTP(ctx context.Context) error {
 		return fmt.Errorf("listening for HTTP on %s: %w (give another --http)", d.cfg.HTTP, err)
 	}
 	d.httpAddr = listener.Addr().String()
-	d.http = &http.Server{Handler: d.handler(), ReadHeaderTimeout: 10 * time.Second}
+	d.http = telemetry.Server(d.handler())
 	d.background.Go(func() {
 		if err := d.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			d.cfg.Logger.Error("HTTP has ended", "error", err)
