@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -14,8 +17,11 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // holder is a client of HTTP/2 that leaves messages unfinished.
@@ -129,10 +135,9 @@ func hold(t *testing.T, address string, known *tls.Config, method string, calls,
 	return sent
 }
 
-// Messages that are nearly sent take no memory of a server whose caller may not call: nobody is known by then but by
-// the headers.
-func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
-	r, gateway, _ := startGranted(t)
+// strangers are those who can connect and may not call, by name.
+func (r *rotating) strangers() map[string]*tls.Config {
+	r.t.Helper()
 	foreign := r.add("foreign", identity.Client, "loader")
 	foreign.identity.UID = uuid.New()
 	r.install(foreign, r.authority, r.authority)
@@ -140,12 +145,25 @@ func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	callers := map[string]*tls.Config{"without a certificate": {MinVersion: tls.VersionTLS13,
 		InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
 	for name, m := range map[string]*member{"of another store": foreign, "without a grant": ungranted} {
-		pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile),
-			filepath.Join(m.folder, certs.KeyFile))
-		must(t, err)
-		callers[name] = &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"},
-			Certificates: []tls.Certificate{pair}}
+		callers[name] = r.known(m)
 	}
+	return callers
+}
+
+// known is the configuration of a member that connects.
+func (r *rotating) known(m *member) *tls.Config {
+	r.t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile), filepath.Join(m.folder, certs.KeyFile))
+	must(r.t, err)
+	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"},
+		Certificates: []tls.Certificate{pair}}
+}
+
+// Messages that are nearly sent take no memory of a server whose caller may not call: nobody is known by then but by
+// the headers.
+func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
+	r, gateway, _ := startGranted(t, 0)
+	callers := r.strangers()
 	shard := r.members[2].process
 	servers := map[string]*process{"gateway": gateway.process, "shard": shard}
 	before := map[string]int64{}
@@ -157,12 +175,74 @@ func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 			t.Run(name+" at a "+where, func(t *testing.T) {
 				sent := 0
 				for range 2 {
-					sent += hold(t, p.server, known, "/sheaf.record.v1.RecordService/Get", 6, 20<<20)
+					sent += hold(t, p.server, known, recordv1.RecordService_Get_FullMethodName, 6, 20<<20)
 				}
 				grown := p.resident(t) - before[where]
 				t.Logf("%d MiB sent, %d MiB more", sent>>20, grown>>20)
 				if grown > 48<<20 {
 					t.Errorf("%d MiB of memory for %d MiB of messages that nobody may send", grown>>20, sent>>20)
+				}
+			})
+		}
+	}
+}
+
+// unfinishedBytes is what a process says that it holds of messages without their end.
+func (p *process) unfinishedBytes(t *testing.T) float64 {
+	t.Helper()
+	answer, err := http.Get("http://" + p.http + "/metrics")
+	must(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	must(t, err)
+	for line := range strings.Lines(string(text)) {
+		var bytes float64
+		if _, err := fmt.Sscanf(line, "sheaf_unfinished_message_bytes %g", &bytes); err == nil {
+			return bytes
+		}
+	}
+	t.Fatal("no metric says what is held of messages without their end")
+	return 0
+}
+
+// Whoever calls, and however much of messages is left unfinished: a process stays within its cgroup, and calls of others
+// go on. What is held shows in a metric.
+func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
+	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
+	r, gateway, loader := startGranted(t, 512<<20)
+	callers := r.strangers()
+	callers["with a grant"] = r.known(loader)
+	c, err := r.dial(gateway.process.server, loader.folder, false, false)
+	must(t, err)
+	defer func() { _ = c.Close() }()
+	eventually(t, func() bool {
+		_, err := c.Put(t.Context(), client.Key{ID: 1}, []byte("x"), nil)
+		return err == nil
+	})
+	const put = recordv1.RecordService_Put_FullMethodName
+	for name, known := range callers {
+		for where, m := range map[string]*member{"gateway": gateway, "shard": r.members[2]} {
+			t.Run(name+" at a "+where, func(t *testing.T) {
+				granted := name == "with a grant"
+				if sent := hold(t, m.process.server, known, put, 2, 7<<20); granted && sent < 14<<20 {
+					t.Errorf("%d bytes of 14 MiB are taken of who may call", sent)
+				}
+				if granted { // the last bytes may be on their way
+					eventually(t, func() bool { return m.process.unfinishedBytes(t) > 14<<20 })
+				} else if held := m.process.unfinishedBytes(t); held > 1<<20 {
+					t.Errorf("the metric says that %.0f bytes are held of who may not call", held)
+				}
+				sent := 0
+				for range 8 {
+					sent += hold(t, m.process.server, known, put, 64, 7<<20)
+				}
+				t.Logf("%d MiB sent, %d MiB resident, %.0f MiB held", sent>>20, m.process.resident(t)>>20,
+					m.process.unfinishedBytes(t)/(1<<20))
+				if _, err := c.Get(t.Context(), client.Key{ID: 1}, nil); err != nil {
+					t.Errorf("a call of somebody else: %v", err)
+				}
+				if kills := m.cgroup.kills(); kills > 0 {
+					t.Fatalf("the kernel has killed %d processes", kills)
 				}
 			})
 		}

@@ -52,6 +52,7 @@ type member struct {
 	folder   string
 	identity identity.Identity
 	process  *process // nil: a caller
+	cgroup   *memoryCgroup
 	notAfter time.Time
 }
 
@@ -68,14 +69,15 @@ const rotatingAudience = "sheaf/prod/quotes"
 
 func startRotating(t *testing.T) *rotating {
 	t.Helper()
-	r, gateway, loader := startGranted(t)
+	r, gateway, loader := startGranted(t, 0)
 	r.call(gateway.process.server, loader)
 	return r
 }
 
 // startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client loader
-// use all records. Nothing is called yet.
-func startGranted(t *testing.T) (r *rotating, gateway, loader *member) {
+// use all records. Nothing is called yet. memory is how much each process may have, by its cgroup, in bytes; 0: as much
+// as it likes.
+func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	r = &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
 		UID: uuid.New()}, mode: certs.Required, failures: make(chan error, 1)}
@@ -90,10 +92,15 @@ func startGranted(t *testing.T) (r *rotating, gateway, loader *member) {
 		"--tls-look", "20ms"}
 	gateway, loader = r.add("gateway", identity.Gateway, ""), r.add("loader", identity.Client, "loader")
 	serveAs := func(m *member, args ...string) {
-		m.process = serve(t, append(append(args, "--listen", freeAddress(t), "--http", freeAddress(t), "--tls-dir", m.folder),
-			common...)...)
-		at := len(args) + 2 // behind the program
-		m.process.server, m.process.http = m.process.cmd.Args[at], m.process.cmd.Args[at+2]
+		listen, pages := freeAddress(t), freeAddress(t)
+		args = append(append(args, "--listen", listen, "--http", pages, "--tls-dir", m.folder), common...)
+		if memory == 0 {
+			m.process = serve(t, args...)
+		} else {
+			m.cgroup = newMemoryCgroup(t, fmt.Sprintf("sheaf-%d-%s", os.Getpid(), filepath.Base(m.folder)), memory)
+			m.process = m.cgroup.serve(nil, append([]string{sheafBinary}, args...)...)
+		}
+		m.process.server, m.process.http = listen, pages
 	}
 	serveAs(gateway, "gateway", "--create", "--groups", "2")
 	gateway.process.waitReady(t)

@@ -59,8 +59,7 @@ func (s *soakStore) begin(name string, args ...string) *process {
 	s.t.Helper()
 	at := s.addresses[name]
 	args = append(append([]string{sheafBinary}, args...), "--listen", at[0], "--http", at[1])
-	enter := []string{"-c", `echo $$ >"$0" && exec "$@"`, s.limits[name].procs()}
-	p := serveProgram(s.t, nil, "sh", append(enter, append(args, s.common...)...)...)
+	p := s.limits[name].serve(nil, append(args, s.common...)...)
 	p.server, p.http = at[0], at[1]
 	return p
 }
@@ -136,6 +135,13 @@ func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
 	})
 	must(t, os.WriteFile(filepath.Join(g.dir, limit), []byte(strconv.FormatInt(bytes, 10)), 0o644))
 	return g
+}
+
+// serve starts a program in the cgroup.
+func (g *memoryCgroup) serve(env []string, program ...string) *process {
+	g.t.Helper()
+	enter := []string{"-c", `echo $$ >"$0" && exec "$@"`, g.procs()}
+	return serveProgram(g.t, env, "sh", append(enter, program...)...)
 }
 
 // procs returns the file that assigns processes to the cgroup.
