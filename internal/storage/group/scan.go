@@ -20,6 +20,8 @@ import (
 const (
 	snapshotHeldPart = 2
 	snapshotHeldMin  = 1 << 30
+	// snapshotsMax bounds the snapshots of a group. Each of them has an entry in memory for each superseded version.
+	snapshotsMax = 256
 )
 
 // snapshot is the state of a group at one index. Guarded by state.mu.
@@ -68,7 +70,8 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	}
 }
 
-// OpenScan takes a snapshot and returns its id.
+// OpenScan takes a snapshot and returns its id. Of snapshotsMax snapshots it gives up the one that was not used for
+// longest, which nobody reads if there is such a one.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
@@ -80,6 +83,7 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	l.state.expireSnapshots(now)
+	l.state.limitSnapshots()
 	s := &snapshot{index: l.state.applied.Load(), opened: now, used: now, ttl: ttl}
 	stored := l.state.end
 	for _, seg := range l.state.segments {

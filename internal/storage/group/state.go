@@ -241,6 +241,23 @@ func (st *state) expireSnapshots(now time.Time) {
 	}
 }
 
+// limitSnapshots drops a snapshot if there are as many as there may be. The caller holds mu.
+func (st *state) limitSnapshots() {
+	if len(st.snapshots) < snapshotsMax {
+		return
+	}
+	var oldest ScanID
+	var found *snapshot
+	for id, s := range st.snapshots {
+		if found == nil || s.readers == 0 && found.readers > 0 ||
+			(s.readers == 0) == (found.readers == 0) && s.used.Before(found.used) {
+			oldest, found = id, s
+		}
+	}
+	delete(st.snapshots, oldest)
+	st.closed++
+}
+
 // closedSnapshots returns the number of snapshots that were closed or have expired. The caller holds mu.
 func (st *state) closedSnapshots(now time.Time) uint64 {
 	closed := st.closed

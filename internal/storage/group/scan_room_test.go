@@ -1,0 +1,46 @@
+package group
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// A group has a bounded number of snapshots: the one that was not used for longest is given up, and one that is read is
+// not.
+func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
+		open := func() ScanID {
+			t.Helper()
+			time.Sleep(time.Second) // so that time orders them
+			id, err := d.log.OpenScan(time.Hour)
+			ok(t, err)
+			return id
+		}
+		read, used, idle := open(), open(), open()
+		ok(t, d.log.EnterScan(read))
+		for n := range snapshotsMax {
+			if n == snapshotsMax/2 {
+				_, err := d.log.ScanInfo(used)
+				ok(t, err)
+			}
+			open()
+		}
+		if n := len(d.log.state.snapshots); n != snapshotsMax {
+			t.Errorf("%d snapshots are open", n)
+		}
+		if _, err := d.log.ScanInfo(idle); !errors.Is(err, ErrCursorExpired) {
+			t.Errorf("one that nobody used: %v", err)
+		}
+		for name, id := range map[string]ScanID{"one that is read": read, "one that was used": used} {
+			if _, err := d.log.ScanInfo(id); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		d.log.LeaveScan(read)
+	})
+}
