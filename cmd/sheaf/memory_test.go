@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
@@ -69,12 +70,12 @@ func (h *holder) read() {
 	}
 }
 
-// call begins a call of a method. It reports whether the connection is open.
-func (h *holder) call(id uint32, method string) bool {
+// call begins a call of a method, with further headers. It reports whether the connection is open.
+func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, f := range append([][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
 		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
 	}
 	h.mu.Lock()
@@ -107,16 +108,7 @@ func (h *holder) turn(id uint32, most int) int {
 // bytes that were sent. The connection stays open until the test ends.
 func hold(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
 	t.Helper()
-	conn, err := tls.Dial("tcp", address, known)
-	must(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	h := &holder{Framer: http2.NewFramer(conn, conn), conn: conn, initial: 65535, window: 65535,
-		windows: map[uint32]int{}}
-	h.changed = sync.NewCond(&h.mu)
-	_, err = io.WriteString(conn, http2.ClientPreface)
-	must(t, err)
-	must(t, h.WriteSettings())
-	go h.read()
+	h := connect(t, address, known)
 	message := make([]byte, 5+bytesOfEach)
 	binary.BigEndian.PutUint32(message[1:], uint32(bytesOfEach))
 	for n := range calls {
@@ -133,6 +125,22 @@ func hold(t *testing.T, address string, known *tls.Config, method string, calls,
 		}
 	}
 	return sent
+}
+
+// connect makes a connection, which stays open until the test ends.
+func connect(t *testing.T, address string, known *tls.Config) *holder {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, known)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	h := &holder{Framer: http2.NewFramer(conn, conn), conn: conn, initial: 65535, window: 65535,
+		windows: map[uint32]int{}}
+	h.changed = sync.NewCond(&h.mu)
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	must(t, err)
+	must(t, h.WriteSettings())
+	go h.read()
+	return h
 }
 
 // strangers are those who can connect and may not call, by name.
@@ -246,5 +254,42 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Connections without a certificate, with as many calls as anybody may make and as many headers, take a bounded part of
+// the memory, and health checks of others are answered.
+func TestConnectionsOfNobodyStayWithinACgroup(t *testing.T) {
+	soaktest.Only(t, "proc", "it opens hundreds of connections, and makes cgroups")
+	r, gateway, _ := startGranted(t, 256<<20)
+	known := r.strangers()["without a certificate"]
+	before := gateway.process.resident(t)
+	headers := [2]string{"x", strings.Repeat("y", 3900)}
+	const connections = 500
+	for range connections {
+		h := connect(t, gateway.process.server, known)
+		for n := range uint32(100) {
+			if !h.call(2*n+1, healthv1.Health_Watch_FullMethodName, headers) {
+				break
+			}
+		}
+	}
+	eventually(t, func() bool { return strings.Contains(gateway.process.stderr.String(), "unknown_connections") })
+	grown := gateway.process.resident(t) - before
+	t.Logf("%d MiB more for %d connections", grown>>20, connections)
+	if grown > 96<<20 || gateway.cgroup.kills() > 0 {
+		t.Errorf("%d MiB more, %d processes killed", grown>>20, gateway.cgroup.kills())
+	}
+	h := connect(t, gateway.process.server, known)
+	if !h.call(1, healthv1.Health_Check_FullMethodName) || h.WriteData(1, true, make([]byte, 5)) != nil {
+		t.Fatal("the connection of a probe is closed")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, open := h.windows[1]; open; _, open = h.windows[1] {
+		if h.ended {
+			t.Fatal("the connection of a probe is closed")
+		}
+		h.changed.Wait()
 	}
 }

@@ -108,6 +108,14 @@ func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *mem
 	for _, name := range []string{"a", "b"} {
 		serveAs(r.add(name, identity.Shard, name), "shard", "--name", name, "--dir", t.TempDir())
 	}
+	for _, m := range r.members {
+		if m.process != nil {
+			eventually(t, func() bool {
+				report, err := m.report()
+				return err == nil && report.GrantsVersion != nil && *report.GrantsVersion == 1
+			})
+		}
+	}
 	r.token()
 	return r, gateway, loader
 }

@@ -13,7 +13,7 @@ import (
 // Limits of the calls that anybody may make, health checks, on a connection whose caller is not identified. Every open
 // call holds its headers and a goroutine.
 const (
-	anonymousCallsMax = 16
+	anonymousCallsMax = 4
 	anonymousBytesMax = 4 << 10 // of names and values of the headers
 )
 
