@@ -179,6 +179,9 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	buffer := data.MaterializeToBuffer(Pool)
 	defer buffer.Free()
+	if err := checkParts(buffer.ReadOnlyData(), m); err != nil {
+		return err
+	}
 	if err := proto.Unmarshal(buffer.ReadOnlyData(), m); err != nil {
 		return fmt.Errorf("decoding a message: %w", err)
 	}

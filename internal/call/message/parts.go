@@ -1,0 +1,60 @@
+package message
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+const (
+	// partsMax bounds the parts of one request: the fields of it and of the messages within. The largest requests of
+	// honest clients, full batches with attributes, have a fraction of it.
+	partsMax = 1 << 18
+	// countedBytesMin is the size from which parts are counted. Below, two bytes each are too few to matter.
+	countedBytesMin = 128 << 10
+	// requests are the messages that callers send.
+	requestsOf, requestName = "sheaf.record.v1.", "Request"
+)
+
+// checkParts returns an error if a request has so many parts that decoding it would take far more memory than its
+// bytes do: an empty put has 2 bytes, and more than 100 in memory.
+func checkParts(encoded []byte, m proto.Message) error {
+	if len(encoded) < countedBytesMin {
+		return nil
+	}
+	d := m.ProtoReflect().Descriptor()
+	if name := string(d.FullName()); !strings.HasPrefix(name, requestsOf) || !strings.HasSuffix(name, requestName) {
+		return nil
+	}
+	if left := countParts(encoded, d, partsMax); left < 0 {
+		return fmt.Errorf("decoding a message: it has more than %d fields: send fewer in one message", partsMax)
+	}
+	return nil
+}
+
+// countParts takes the parts of a message out of left, until that is negative. What cannot be parsed is left to the
+// decoder.
+func countParts(b []byte, d protoreflect.MessageDescriptor, left int) int {
+	for len(b) > 0 && left >= 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return left
+		}
+		left--
+		b = b[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+			return left
+		}
+		if kind == protowire.BytesType {
+			if field := d.Fields().ByNumber(number); field != nil && field.Message() != nil {
+				inner, _ := protowire.ConsumeBytes(b)
+				left = countParts(inner, field.Message(), left)
+			}
+		}
+		b = b[n:]
+	}
+	return left
+}
