@@ -104,8 +104,8 @@ func (h *holder) turn(id uint32, most int) int {
 }
 
 // hold opens calls of a method on one connection, and sends all of a message but its last byte on each, within the
-// windows that the server gives. It returns when these are sent, or the server has refused the calls, with the number of
-// bytes that were sent. The connection stays open until the test ends.
+// windows that the server gives. It returns when these are sent, or the server has refused the calls, with the number
+// of bytes that were sent. The connection stays open until the test ends.
 func hold(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
 	t.Helper()
 	h := connect(t, address, known)

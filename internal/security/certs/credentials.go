@@ -44,8 +44,8 @@ type AuthInfo struct {
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether a connection alone says that its calls are those of callers of a store: by their certificate, or
-// because the mode of this process takes plaintext from everybody.
+// Knows reports whether a connection alone says that its calls are those of callers of a store: by their certificate,
+// or because the mode of this process takes plaintext from everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)
@@ -149,8 +149,8 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 // plaintext returns the AuthInfo of a connection without TLS.
 func plaintext(c *conn) AuthInfo {
 	c.plain.Store(true)
-	return AuthInfo{Plain: true, calls: new(ratelimit.Calls), TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{
-		SecurityLevel: credentials.NoSecurity}}}
+	return AuthInfo{Plain: true, calls: new(ratelimit.Calls), TLSInfo: credentials.TLSInfo{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}}
 }
 
 // ClientHandshake implements credentials.TransportCredentials.

@@ -168,7 +168,7 @@ func BenchmarkPut(b *testing.B) {
 		for part := range slices.Chunk(one, 16<<10) {
 			f.frames.take(part, 1<<40)
 		}
-		if f.messages.bytes.Load() != 0 {
+		if f.bytes.Load() != 0 {
 			b.Fatal("a whole message is held")
 		}
 	}

@@ -36,9 +36,9 @@ type held struct {
 }
 
 // messages counts the memory that gRPC holds for what a client has sent on one connection and no handler has taken.
-// gRPC takes in a whole message before anything of Sheaf sees it, for which it opens the window of the stream as wide as
-// the message is long, and gives the window of the connection back as bytes come. The reader of the connection and its
-// writer use it concurrently.
+// gRPC takes in a whole message before anything of Sheaf sees it. For that it opens the window of the stream as wide
+// as the message is long, and gives the window of the connection back as bytes come. The reader of the connection and
+// its writer use it concurrently.
 //
 // What a stream holds is told by both directions: by the lengths before messages, which say how much of one is there;
 // and by the windows that the server gives back, which say what it has read.

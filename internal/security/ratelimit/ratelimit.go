@@ -100,7 +100,8 @@ func New(cfg Config) *Guard {
 		cfg.Known = func(credentials.AuthInfo) bool { return true }
 	}
 	cfg.HeldBytesMax = cmp.Or(cfg.HeldBytesMax, 256<<20)
-	g := &Guard{cfg: cfg, known: newAddresses(), open: map[*conn]struct{}{}, logged: map[string]*atomic.Int64{}, dropping: newDropping(cfg.Logger),
+	g := &Guard{cfg: cfg, known: newAddresses(), open: map[*conn]struct{}{}, logged: map[string]*atomic.Int64{},
+		dropping: newDropping(cfg.Logger),
 		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_flood_limited_total",
 			Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, " +
@@ -190,6 +191,9 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 		c.messages.all = &g.exempt
 	}
 	c.messages.late = func() {
+		if c.exempt {
+			return // what it forwards is bounded where it came from
+		}
 		g.limited(reasonLate, c.RemoteAddr())
 		_ = c.Close()
 	}
@@ -396,8 +400,8 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// holdsTooMuch closes what holds too much. Before a read, gRPC has seen all frames of the reads before, so that calls of
-// these frames are decided.
+// holdsTooMuch closes what holds too much. Before a read, gRPC has seen all frames of the reads before, so that calls
+// of these frames are decided.
 func (c *conn) holdsTooMuch() error {
 	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
