@@ -250,8 +250,8 @@ func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, r
 // same, and the file is counted as stored already, or the file cannot be read, which is a failure of its own. A record
 // that is damaged, or not there any more, is not equal.
 func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reader) (bool, error) {
-	if im.compare(j, im.stampOf(j, s), *j.there) != nil {
-		return false, nil // it has changed since it was looked up
+	if changed := im.compare(j, im.stampOf(j, s), *j.there); changed != nil {
+		return false, nil //nolint:nilerr // since it was looked up, so it is stored
 	}
 	var same bool
 	record, err := im.conn.Open(ctx, j.key, &client.DownloadOptions{Version: j.there.Version})

@@ -74,8 +74,8 @@ func (d *Dev) status() Status {
 	return s
 }
 
-// servingCopies counts the copies of groups that serve, and those that should. A group that moves has one copy more than
-// it is meant to have, which counts for neither.
+// servingCopies counts the copies of groups that serve, and those that should. A group that moves has one copy more
+// than it is meant to have, which counts for neither.
 func servingCopies(shards []status.Shard, groups, copies int) (serving, want int) {
 	there, serves := map[string]int{}, map[string]int{}
 	for _, one := range shards {
