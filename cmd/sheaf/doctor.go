@@ -57,7 +57,8 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 			return fmt.Errorf("listing groups: %w", err)
 		}
 		return a.tellFindings(finding.Of(finding.Seen{Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true}),
-			fmt.Sprintf("%d shards, %d copies of groups", len(shards.GetShards()), len(groups.GetGroups())))
+			finding.Number(len(shards.GetShards()), "shard", "shards")+", "+
+				finding.Number(len(groups.GetGroups()), "copy of groups", "copies of groups"))
 	})(cmd, args)
 }
 
@@ -91,15 +92,12 @@ func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 			}
 		}
 	}
-	problems := finding.Count(findings, finding.Problem)
-	if problems > 0 {
-		return fmt.Errorf("%d problems, %d warnings, %d notes (%s)", problems, finding.Count(findings, finding.Warning),
-			finding.Count(findings, finding.Note), lookedAt)
+	if finding.Count(findings, finding.Problem) > 0 {
+		return fmt.Errorf("%s (%s)", finding.Words(findings), lookedAt)
 	}
 	words := "nothing is wrong"
 	if len(findings) > 0 {
-		words = fmt.Sprintf("no problem, %d warnings, %d notes", finding.Count(findings, finding.Warning),
-			finding.Count(findings, finding.Note))
+		words = finding.Words(findings)
 	}
 	a.Out.Sayf("%s: %s", words, lookedAt)
 	return nil

@@ -24,7 +24,7 @@ func TestDoctor(t *testing.T) {
 	segment := harm(t, dir, "some text that is harmed")
 	tells := func(o outcome, words ...string) {
 		t.Helper()
-		o.Want(t, 1).Has(t, "1 problems")
+		o.Want(t, 1).Has(t, "1 problem,")
 		for _, w := range words {
 			if !strings.Contains(o.Stdout, w) {
 				t.Errorf("stdout does not say %q: %s", w, o.Stdout)

@@ -118,11 +118,17 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 		if target := t.view.Targets[r.group]; len(target.Shards) > 0 {
 			row.Shard, row.Message = target.Shards[0], "waits for its shard to make it"
 		} else {
-			row.Message = "no shard can take it: see that enough shards run"
+			row.Message = cmp.Or(t.unplaced()[r.group], "the planner has not placed it yet")
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// planned returns why groups cannot be placed.
+func (t *table) planned() map[string]string {
+	_, unplaced := placement.Plan(t.view, t.view.Meta.Policy())
+	return unplaced
 }
 
 // ListShards asks all shards. Shards that do not answer are listed with etcd's data.

@@ -38,6 +38,7 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
+	waits    string            // why groups have no place; empty: all have one, or it is not known
 }
 
 // ShardStatus is a shard that is registered, or that holds groups.
@@ -97,7 +98,7 @@ func (g *Gateway) Status() Status {
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		places := t.places()
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		st.find()
+		st.find(t.unplaced)
 	}
 	st.summarize(t != nil, held)
 	return st
@@ -105,20 +106,47 @@ func (g *Gateway) Status() Status {
 
 const silent = "Silent"
 
-// find derives findings from etcd's data, as sheaf doctor does from the shards' reports.
-func (st *Status) find() {
-	var seen finding.Seen
+// States of a group.
+const (
+	groupRouted      = "Routed"
+	groupDegraded    = "Degraded"
+	groupUnavailable = "Unavailable"
+	groupPending     = "Pending"
+)
+
+// find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what serves:
+// a group counts as served while a majority of its copies is on registered shards. why says why groups have no place.
+func (st *Status) find(why func() map[string]string) {
+	seen := finding.Seen{Whole: true}
+	isSilent := map[string]bool{}
 	for i := range st.Shards {
 		s := &st.Shards[i]
+		isSilent[s.Name] = s.State == silent
 		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent,
 			Groups: int32(s.GroupCount)})
 	}
 	for i := range st.Groups {
-		if g := &st.Groups[i]; g.State == "Unavailable" {
-			seen.Groups = append(seen.Groups, &recordv1.Group{
-				Group: g.Group, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
-				Message: "a majority of its copies is on shards that are not registered: it cannot be read or written",
-			})
+		g := &st.Groups[i]
+		add := func(shard string, state recordv1.GroupState, message string) {
+			seen.Groups = append(seen.Groups, &recordv1.Group{Group: g.Group, Shard: shard, State: state, Message: message,
+				Leader: state == recordv1.GroupState_GROUP_STATE_SERVING})
+		}
+		away := 0
+		for _, shard := range g.Shards {
+			if isSilent[shard] {
+				add(shard, recordv1.GroupState_GROUP_STATE_UNAVAILABLE, "")
+				away++
+			}
+		}
+		switch {
+		case g.State == groupPending:
+			st.waits = cmp.Or(st.waits, why()[g.Group])
+			add("", recordv1.GroupState_GROUP_STATE_PENDING, why()[g.Group])
+		case g.State != groupUnavailable:
+			add("", recordv1.GroupState_GROUP_STATE_SERVING, "")
+		case 2*away < len(g.Shards): // shards came back with other volumes
+			add("", recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+				"a majority of its copies is not on the shards that are registered: it cannot be read or written")
 		}
 	}
 	st.Findings = finding.Of(seen)
@@ -185,13 +213,13 @@ func (t *table) tell() places {
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:
-		return "Pending"
+		return groupPending
 	case 2*there <= copies:
-		return "Unavailable"
+		return groupUnavailable
 	case there < copies:
-		return "Degraded"
+		return groupDegraded
 	}
-	return "Routed"
+	return groupRouted
 }
 
 // summarize sets the summary sentence.
@@ -203,9 +231,9 @@ func (st *Status) summarize(known bool, held string) {
 	waiting := 0
 	for i := range st.Groups {
 		switch st.Groups[i].State {
-		case "Unavailable":
+		case groupUnavailable:
 			f.Fail(st.Groups[i].Group, "")
-		case "Pending":
+		case groupPending:
 			waiting++
 		}
 	}
@@ -216,8 +244,14 @@ func (st *Status) summarize(known bool, held string) {
 		f.Waits = "etcd is not followed: " + held
 	case !known:
 		f.Waits = "etcd has not answered yet: start it, or see that --etcd and --store are right"
+	case len(st.Shards) == 0 && f.EtcdSilent < page.EtcdSilentMin:
+		f.Waits = "no shard runs, so that nothing is served: start shards"
+		if st.waits != "" {
+			f.Waits += " (" + st.waits + ")"
+		}
 	case waiting > 0:
-		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: shards make them when they start", waiting, len(st.Groups))
+		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: %s", waiting, len(st.Groups),
+			cmp.Or(st.waits, "shards make them when they start"))
 	case f.EtcdSilent >= page.EtcdSilentMin:
 		f.Failed = nil // registrations expire while etcd is away, so silent shards are unknown
 	}

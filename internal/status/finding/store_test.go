@@ -82,6 +82,12 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		"no leader": {group: func(g *recordv1.Group) {
 			g.Leader = false
 		}, severity: Problem, where: "group 7", words: []string{"leads", "election"}},
+		"cannot write": {group: func(g *recordv1.Group) {
+			g.Leader, g.Message = false, "reads are served, writes are not: append: read-only file system"
+		}, severity: Problem, where: "group 7 on shard a", words: []string{"read-only file system", "start shard a again"}},
+		"not served yet": {group: func(g *recordv1.Group) {
+			g.Leader, g.State, g.Message = false, recordv1.GroupState_GROUP_STATE_PENDING, "needs 3 shards"
+		}, severity: Problem, where: "group 7", words: []string{"not served yet", "needs 3 shards", "start"}},
 		"quiet copy": {group: func(g *recordv1.Group) {
 			g.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b"}}
 		}, severity: Warning, where: "group 7", words: []string{"start shard b"}},
@@ -119,7 +125,7 @@ func TestManyGroupsWithOneCauseAreOneFinding(t *testing.T) {
 	for n := range 1000 {
 		groups = append(groups, &recordv1.Group{Group: fmt.Sprint(n), State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE})
 	}
-	found := Of(Seen{Groups: groups, Whole: true})
+	found := Of(Seen{Shards: []*recordv1.Shard{wellShard("a")}, Groups: groups, Whole: true})
 	if len(found) != 1 || found[0].Where != "groups 0, 1, 2, 3, 4, 5, 6, 7 and 992 more" {
 		t.Fatalf("%+v", found)
 	}
@@ -144,9 +150,72 @@ func TestTheWorstComesFirst(t *testing.T) {
 // One shard of several does not know who leads, and syncs that were slow long ago are no news.
 func TestWhatIsNotToldIsNotFound(t *testing.T) {
 	s := wellShard("a")
-	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 3601, NewestSeconds: 1.5, NewestFile: "segment"}
+	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
 	if found := Of(Seen{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",
 		false)}}); len(found) != 0 {
+		t.Fatalf("%+v", found)
+	}
+}
+
+// awayRow is the row that a gateway makes for a copy whose shard does not answer.
+func awayRow(name, shard string) *recordv1.Group {
+	return &recordv1.Group{Group: name, Shard: shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+		Message: "the shard does not answer for this group"}
+}
+
+// One shard that is silent is one cause, whatever its groups, their leaders and the other copies say.
+func TestOneSilentShardIsOneFinding(t *testing.T) {
+	silent := wellShard("c")
+	silent.Alive = false
+	seen := Seen{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), silent}, Whole: true}
+	for _, name := range []string{"0", "1", "2"} {
+		leader := wellGroup(name, "a", true)
+		leader.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b", Active: true}, {Shard: "c"}}
+		seen.Groups = append(seen.Groups, leader, wellGroup(name, "b", false), awayRow(name, "c"))
+	}
+	seen.Groups = append(seen.Groups, awayRow("10", "c"), awayRow("9", "c"))
+	found := Of(seen)
+	if len(found) != 1 || found[0].Severity != Problem || found[0].Where != "shard c" {
+		t.Fatalf("%+v", found)
+	}
+	for _, words := range []string{"to serve groups 9, 10;", "3 groups are served with one copy less"} {
+		if !strings.Contains(found[0].What, words) {
+			t.Errorf("%q does not say %q", found[0].What, words)
+		}
+	}
+	if !strings.Contains(found[0].Do, "sheaf shards drain c") {
+		t.Errorf("%q", found[0].Do)
+	}
+}
+
+// A store of which no shard runs serves nothing, whatever routing it has: that is one problem, with what the planner
+// waits for.
+func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
+	for name, groups := range map[string][]*recordv1.Group{
+		"no groups": nil,
+		"groups": {
+			{Group: "0", State: recordv1.GroupState_GROUP_STATE_PENDING, Message: "the first placement waits"},
+			{Group: "1", State: recordv1.GroupState_GROUP_STATE_PENDING, Message: "the first placement waits"},
+		},
+	} {
+		found := Of(Seen{Groups: groups, Whole: true})
+		if len(found) != 1 || found[0].Severity != Problem || found[0].Where != "store" ||
+			groups != nil && !strings.Contains(found[0].What, "the first placement waits") {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+	if found := Of(Seen{}); len(found) != 0 {
+		t.Errorf("a part of a store: %+v", found)
+	}
+}
+
+// A copy that says why it cannot be written is no reason to pass over an election that does not end among the others.
+func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
+	stuck := wellGroup("7", "a", false)
+	stuck.Message = "reads are served, writes are not: append: input/output error"
+	found := Of(Seen{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), wellShard("c")}, Whole: true,
+		Groups: []*recordv1.Group{stuck, wellGroup("7", "b", false), wellGroup("7", "c", false)}})
+	if len(found) != 2 || found[0].Where != "group 7" || found[1].Where != "group 7 on shard a" {
 		t.Fatalf("%+v", found)
 	}
 }
