@@ -86,10 +86,6 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM",
 		"ADDRESS"}}
 	for _, s := range shards {
-		state := cli.Cell{Text: "alive", Colour: cli.Green}
-		if !s.GetAlive() {
-			state = cli.Cell{Text: "silent", Colour: cli.Red}
-		}
 		memory, free, load := notKnown, notKnown, notKnown
 		if s.GetAlive() {
 			memory, free = cli.FormatBytes(s.GetMemoryUsedBytes()), cli.FormatBytes(s.GetFreeBytes())
@@ -104,13 +100,30 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 			}
 		}
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(s.GetName()), state,
+			cli.Text(s.GetName()), shardCell(s),
 			cli.Number(strconv.Itoa(int(s.GetGroups()))), cli.Number(strconv.Itoa(int(s.GetLeaders()))),
 			cli.Text(load), cli.Number(memory), cli.Number(free),
 			cli.Text(s.GetFileSystem()), cli.Text(s.GetAddress()),
 		})
 	}
 	return t
+}
+
+// shardCell returns the state of a shard in the words of its own page, or Silent as on a gateway's.
+func shardCell(s *recordv1.Shard) cli.Cell {
+	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green} // old shards send no state
+	switch s.GetState() {
+	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING:
+	case recordv1.ShardState_SHARD_STATE_PENDING, recordv1.ShardState_SHARD_STATE_LOADING,
+		recordv1.ShardState_SHARD_STATE_DRAINING, recordv1.ShardState_SHARD_STATE_PARKED:
+		cell.Colour = cli.Yellow
+	default:
+		cell.Colour = cli.Red
+	}
+	if !s.GetAlive() {
+		cell = cli.Cell{Text: "Silent", Colour: cli.Red}
+	}
+	return cell
 }
 
 func groupCell(g *recordv1.Group) cli.Cell {

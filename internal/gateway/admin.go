@@ -176,6 +176,12 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 			rows[s.name].VolumeUuid, rows[s.name].Generation = known.VolumeUUID.String(), known.Generation
 		}
 	}
+	for name, placed := range t.placedShards() {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
+		placed.tell(rows[name])
+	}
 	out := &recordv1.ListShardsResponse{}
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		out.Shards = append(out.Shards, rows[name])

@@ -98,7 +98,7 @@ func (g *Gateway) Status() Status {
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		places := t.places()
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		st.find(t.unplaced)
+		st.find(t)
 	}
 	st.summarize(t != nil, held)
 	return st
@@ -114,16 +114,17 @@ const (
 	groupPending     = "Pending"
 )
 
-// find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what serves:
-// a group counts as served while a majority of its copies is on registered shards. why says why groups have no place.
-func (st *Status) find(why func() map[string]string) {
+// find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what
+// serves: a group counts as served while a majority of its copies is on registered shards.
+func (st *Status) find(t *table) {
 	seen := finding.Seen{Whole: true}
-	isSilent := map[string]bool{}
+	isSilent, placed := map[string]bool{}, t.placedShards()
 	for i := range st.Shards {
 		s := &st.Shards[i]
 		isSilent[s.Name] = s.State == silent
-		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent,
-			Groups: int32(s.GroupCount)})
+		row := &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent, Groups: int32(s.GroupCount)}
+		placed[s.Name].tell(row)
+		seen.Shards = append(seen.Shards, row)
 	}
 	for i := range st.Groups {
 		g := &st.Groups[i]
@@ -140,8 +141,9 @@ func (st *Status) find(why func() map[string]string) {
 		}
 		switch {
 		case g.State == groupPending:
-			st.waits = cmp.Or(st.waits, why()[g.Group])
-			add("", recordv1.GroupState_GROUP_STATE_PENDING, why()[g.Group])
+			why := t.unplaced()[g.Group]
+			st.waits = cmp.Or(st.waits, why)
+			add("", recordv1.GroupState_GROUP_STATE_PENDING, why)
 		case g.State != groupUnavailable:
 			add("", recordv1.GroupState_GROUP_STATE_SERVING, "")
 		case 2*away < len(g.Shards): // shards came back with other volumes

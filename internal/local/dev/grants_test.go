@@ -172,6 +172,8 @@ var requests = map[string]string{
 	recordv1.AdminService_WatchLoad_FullMethodName:      `{}`,
 	recordv1.AdminService_PlanMoves_FullMethodName:      `{}`,
 	recordv1.AdminService_DescribeVolume_FullMethodName: `{}`,
+	recordv1.AdminService_SetShardState_FullMethodName:  `{}`,
+	recordv1.AdminService_RemoveShard_FullMethodName:    `{}`,
 }
 
 // needsAll are calls that need their verb in all groups.

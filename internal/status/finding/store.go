@@ -14,8 +14,8 @@ import (
 // supersededMin is the number of superseded bytes of a group below which they are not reported.
 const supersededMin = 64 << 20
 
-// slowSyncsAgo is the age beyond which slow syncs are not reported: a disk that was slow once, and is not any more, is no
-// warning.
+// slowSyncsAgo is the age beyond which slow syncs are not reported: a disk that was slow once, and is not any more, is
+// no warning.
 const slowSyncsAgo = 10 * time.Minute
 
 // seconds returns s seconds as a duration, rounded to a multiple of to.
@@ -159,13 +159,20 @@ func cannotWrite(g *recordv1.Group) bool {
 // shard checks one shard. l is what the store lacks while the shard is silent; nil: it is not.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
+	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
+		!s.GetAlive() && s.GetPlacedGroups() == 0 {
+		return // it was stopped on purpose
+	}
 	if !s.GetAlive() {
 		what := "it does not answer at " + s.GetAddress()
 		if s.GetAddress() == "" {
 			what = fmt.Sprintf("it is not registered, and %d copies of groups are on it", s.GetGroups())
 		}
-		f.Add(Problem, where, what+l.words(), "start its process, or read its log; if it does not come back: sheaf shards "+
-			"drain "+s.GetName()+"; if its disk is lost: docs/operations/troubleshooting.md, What is lost")
+		do := "start its process, or read its log"
+		if s.GetPlacementState() != recordv1.PlacementState_PLACEMENT_STATE_DRAINING {
+			do += "; if it does not come back: sheaf shards drain " + s.GetName()
+		}
+		f.Add(Problem, where, what+l.words(), do+"; if its disk is lost: docs/operations/troubleshooting.md, What is lost")
 		return
 	}
 	if m := s.GetMessage(); m != "" {
@@ -198,7 +205,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	if slow := s.GetSlowSyncs(); slow.GetTotal() > 0 && slow.GetNewestSecondsAgo() <= slowSyncsAgo.Seconds() {
 		f.Add(Warning, where, fmt.Sprintf(
 			"%s longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes wait for it",
-			Number(int(slow.GetTotal()), "sync took", "syncs took"), slow.GetNewestFile(), seconds(slow.GetNewestSeconds(), time.Millisecond),
+			Number(int(slow.GetTotal()), "sync took", "syncs took"), slow.GetNewestFile(),
+			seconds(slow.GetNewestSeconds(), time.Millisecond),
 			seconds(slow.GetNewestSecondsAgo(), time.Second)),
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
@@ -206,13 +214,35 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	// A shard in the state MEMORY_TOO_SMALL already says this in its message.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
 		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the first is of the start
-		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need), units.Bytes(limit))
+		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need),
+			units.Bytes(limit))
 		switch {
 		case need > limit:
 			f.Add(Problem, where, memory, "raise --memory-limit, or take residency Index")
 		case need > limit/10*9:
 			f.Add(Warning, where, memory+": writes will be refused soon as MEMORY_FULL",
 				"raise --memory-limit, or take residency Index")
+		}
+	}
+}
+
+// placement tells what a person asked for with a shard and has not finished.
+func (f *List) placement(where string, s *recordv1.Shard) {
+	name, groups := s.GetName(), Number(int(s.GetPlacedGroups()), "group", "groups")
+	switch s.GetPlacementState() {
+	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
+		f.Add(Note, where, "it gets no new groups, as it is cordoned", "sheaf shards activate "+name+" ends that")
+	case recordv1.PlacementState_PLACEMENT_STATE_DRAINING:
+		switch {
+		case s.GetPlacedGroups() == 0 && s.GetAlive():
+			f.Add(Note, where, "it is drained", "stop its process, then: sheaf shards remove "+name)
+		case s.GetPlacedGroups() == 0:
+			f.Add(Note, where, "it is drained, and does not run", "sheaf shards remove "+name)
+		case s.GetPlacementWaits() != "":
+			f.Add(Warning, where, groups+" cannot leave it, though it is being drained: "+s.GetPlacementWaits(),
+				"start more shards, or take it back: sheaf shards activate "+name)
+		default:
+			f.Add(Note, where, "it is being drained: "+groups+" left", "wait; sheaf moves shows how far they are")
 		}
 	}
 }

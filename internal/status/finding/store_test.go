@@ -52,6 +52,22 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		"loading": {shard: func(s *recordv1.Shard) {
 			s.Load = &recordv1.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 200, BytesDone: 50, EtaSeconds: 3}
 		}, severity: Note, where: "shard a", words: []string{"1 of 4", "25%", "3s"}},
+		"cordoned": {shard: func(s *recordv1.Shard) {
+			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_CORDONED
+		}, severity: Note, where: "shard a", words: []string{"no new groups", "activate a"}},
+		"draining": {shard: func(s *recordv1.Shard) {
+			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 1
+		}, severity: Note, where: "shard a", words: []string{"1 group left", "sheaf moves"}},
+		"cannot be drained": {shard: func(s *recordv1.Shard) {
+			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 3
+			s.PlacementWaits = "needs 3 shards"
+		}, severity: Warning, where: "shard a", words: []string{"3 groups cannot leave", "needs 3 shards"}},
+		"drained": {shard: func(s *recordv1.Shard) {
+			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
+		}, severity: Note, where: "shard a", words: []string{"stop its process, then: sheaf shards remove a"}},
+		"drained and stopped": {shard: func(s *recordv1.Shard) {
+			s.PlacementState, s.Alive = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, false
+		}, severity: Note, where: "shard a", words: []string{"sheaf shards remove a"}},
 		"full": {shard: func(s *recordv1.Shard) {
 			s.FreeBytes = s.ReserveBytes
 		}, severity: Problem, where: "shard a", words: []string{"DISK_FULL", "--why"}},
