@@ -50,7 +50,7 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 		}
 	}
 	reason, text := c.whyFree(name, stats)
-	add(reason, r.Free, "%s", text)
+	add(reason, r.Free-r.Unlooked, "%s", text)
 	add(holdNewest, r.Newest,
 		"they are in the newest segment, which is compacted when it is full (at %d bytes; it has %d)%s or room is short, "+
 			"and with --all",
