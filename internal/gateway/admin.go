@@ -83,21 +83,9 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 		}
 	}
 	slices.SortStableFunc(out.Groups, func(a, b *recordv1.Group) int {
-		return cmp.Or(cmpNames(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
+		return cmp.Or(placement.CompareGroups(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
 	})
 	return out, nil
-}
-
-// cmpNames compares numbers by value and other names as text.
-func cmpNames(a, b string) int {
-	if isNumber(a) && isNumber(b) {
-		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-	}
-	return cmp.Compare(a, b)
-}
-
-func isNumber(name string) bool {
-	return !slices.ContainsFunc([]byte(name), func(c byte) bool { return c < '0' || c > '9' })
 }
 
 // silent makes rows for the replicas of a group for which no shard answered.

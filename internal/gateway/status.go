@@ -202,7 +202,7 @@ func (t *table) tell() places {
 		out.shards = append(out.shards, *s)
 	}
 	slices.SortFunc(out.shards, func(a, b ShardStatus) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(out.groups, func(a, b GroupStatus) int { return cmpNames(a.Group, b.Group) })
+	slices.SortFunc(out.groups, func(a, b GroupStatus) int { return placement.CompareGroups(a.Group, b.Group) })
 	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
 		out.moves = append(out.moves, MoveStatus{Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes,
 			Reason: string(m.Reason), Running: m.Running})
