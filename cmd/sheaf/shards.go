@@ -118,7 +118,7 @@ func (a *app) shardsDrain() *cobra.Command {
 		Short: "Move all groups off a shard, whether it runs or not",
 		Long: `Moves all groups off a shard while they are served, and waits until it holds none; it can be
 stopped and removed then. A shard that does not run is given up: its groups get new copies elsewhere,
-where a majority of their copies is left. Groups that have nowhere to go stay and are served; the
+where a majority of their copies is left. Groups that have nowhere to go stay as they are; the
 command then says why and ends with exit code 1, and sheaf shards activate takes it back.`,
 		Example: `  sheaf shards drain quotes-2
   sheaf moves
@@ -161,7 +161,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 		}
 		isDraining := row == nil || row.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 		if isDraining && row.GetPlacedGroups() == 0 {
-			a.Out.Sayf("shard %s: empty; stop its process, then: sheaf shards remove %s", shard, shard)
+			a.Out.Sayf("shard %s: empty; when its process is stopped: sheaf shards remove %s", shard, shard)
 			return nil
 		}
 		words := finding.Number(int(row.GetPlacedGroups()), "group", "groups") + " left"
@@ -169,7 +169,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 			stuck = 0
 		}
 		if stuck >= drainLooks {
-			return fmt.Errorf("shard %s: %s, which stay and are served: %s; sheaf shards activate %s takes the order back",
+			return fmt.Errorf("shard %s: %s, which stay as they are: %s; sheaf shards activate %s takes the order back",
 				shard, words, row.GetPlacementWaits(), shard)
 		}
 		if words != told {

@@ -167,7 +167,8 @@ func (s *storeSeen) findingLines(width int) (lines []string) {
 	return lines
 }
 
-// wrap breaks a line between words at a number of columns. Further lines are indented by 12 columns where there is room.
+// wrap breaks a line between words at a number of columns. Further lines are indented by 12 columns where there is
+// room.
 func wrap(line string, width int) (lines []string) {
 	indent := strings.Repeat(" ", 12)
 	if width < 4*len(indent) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -88,6 +89,16 @@ type placedShard struct {
 	waits  string // why groups do not leave; only of one that is drained
 }
 
+// stuck says why a group cannot be moved whatever room others have: what moves it is a majority of its copies.
+func (t *table) stuck(name string, g *placement.Group) string {
+	copies, there := t.voters(g)
+	if groupState(copies, there) != groupUnavailable {
+		return ""
+	}
+	return fmt.Sprintf("of group %s no majority of copies is on shards that are registered: bring one of its shards "+
+		"back", name)
+}
+
 // tell adds it to the row of the shard. A nil placedShard adds nothing.
 func (p *placedShard) tell(row *recordv1.Shard) {
 	if p != nil {
@@ -132,7 +143,7 @@ func (t *table) placedShards() map[string]*placedShard {
 			s := at(shard)
 			s.groups++
 			if s.state == recordv1.PlacementState_PLACEMENT_STATE_DRAINING {
-				s.waits = cmp.Or(s.waits, t.unplaced()[name])
+				s.waits = cmp.Or(s.waits, t.stuck(name, &g), t.unplaced()[name])
 			}
 		}
 	}

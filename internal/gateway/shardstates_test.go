@@ -68,7 +68,9 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 		}
 		remove("stop it first")
 		c.stops["b"]()
-		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool { return st.Shards[1].State == "Silent" })
+		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool {
+			return len(st.Shards) == 2 && st.Shards[1].State == "Silent"
+		})
 		remove("drain it first")
 		for _, group := range []string{"1", "3"} {
 			if _, err := placementtest.UpdateGroup(c.ctx, c.store, group, func(g *placement.Group) error {
@@ -87,6 +89,23 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("a shard that is gone: %v", err)
 		}
+	})
+}
+
+// A group whose only copy is on a shard that does not run cannot be given up by draining it.
+func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
+		c.stops["b"]()
+		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool {
+			return len(st.Shards) == 2 && st.Shards[1].State == "Silent"
+		})
+		if err := c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
+			t.Fatal(err)
+		}
+		c.placed("b", func(s *recordv1.Shard) bool {
+			return s.GetPlacedGroups() == 1 && strings.Contains(s.GetPlacementWaits(), "of group 1 no majority")
+		})
 	})
 }
 

@@ -174,7 +174,6 @@ func (t *table) tell() places {
 	out := places{groups: make([]GroupStatus, 0, len(t.view.Groups)), shards: make([]ShardStatus, 0, len(shards))}
 	for name, g := range t.view.Groups {
 		row := GroupStatus{Group: name, Leader: g.Leader, Shards: []string{}, Records: g.Records, StoredBytes: g.Bytes}
-		there := 0
 		for _, m := range g.Members {
 			if m.Role == placement.Learner {
 				continue
@@ -190,12 +189,9 @@ func (t *table) tell() places {
 			if m.Shard == g.Leader {
 				s.Leaders++
 			}
-			if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID == m.VolumeUUID {
-				there++
-			}
 		}
 		slices.Sort(row.Shards)
-		row.State = groupState(len(row.Shards), there)
+		row.State = groupState(t.voters(&g))
 		out.groups = append(out.groups, row)
 	}
 	for _, s := range shards {
@@ -208,6 +204,20 @@ func (t *table) tell() places {
 			Reason: string(m.Reason), Running: m.Running})
 	}
 	return out
+}
+
+// voters returns the number of a group's voting copies, and of those that are on shards registered with their volume.
+func (t *table) voters(g *placement.Group) (copies, there int) {
+	for _, m := range g.Members {
+		if m.Role == placement.Learner {
+			continue
+		}
+		copies++
+		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID == m.VolumeUUID {
+			there++
+		}
+	}
+	return copies, there
 }
 
 // groupState returns the state of a group. copies is the number of its voting copies, and there is the number of those
