@@ -103,7 +103,12 @@ type List struct {
 
 // Add adds a finding.
 func (f *List) Add(severity Severity, where, what, do string) {
-	f.all = append(f.all, Finding{severity, where, what, do})
+	f.all = append(f.all, Finding{severity, where, oneLine(what), do})
+}
+
+// oneLine joins the lines of errors that happened together.
+func oneLine(what string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(what, ":\n", ": "), "\n", "; ")
 }
 
 // ofGroup is Add for a copy of a group on a shard; empty shard: for the group as a whole.
@@ -112,7 +117,7 @@ func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
 	if shard != "" {
 		where = " on shard " + shard
 	}
-	key := Finding{severity, where, what, strings.ReplaceAll(do, " "+name+" ", " GROUP ")}
+	key := Finding{severity, where, oneLine(what), strings.ReplaceAll(do, " "+name+" ", " GROUP ")}
 	if f.same == nil {
 		f.same = map[Finding]*[]string{}
 	}
