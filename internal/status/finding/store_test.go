@@ -100,7 +100,8 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		}, severity: Problem, where: "group 7", words: []string{"leads", "election"}},
 		"cannot write": {group: func(g *recordv1.Group) {
 			g.Leader, g.Message = false, "reads are served, writes are not: append:\nread-only file system"
-		}, severity: Problem, where: "group 7 on shard a", words: []string{"append: read-only file system", "start shard a again"}},
+		}, severity: Problem, where: "group 7 on shard a", words: []string{"append: read-only file system",
+			"start shard a again"}},
 		"not served yet": {group: func(g *recordv1.Group) {
 			g.Leader, g.State, g.Message = false, recordv1.GroupState_GROUP_STATE_PENDING, "needs 3 shards"
 		}, severity: Problem, where: "group 7", words: []string{"not served yet", "needs 3 shards", "start"}},
