@@ -95,21 +95,12 @@ func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 		}
 	}
 	if finding.Count(findings, finding.Problem) > 0 {
-		return fmt.Errorf("%s (%s)", findingWords(findings), lookedAt)
+		return fmt.Errorf("%s (%s)", finding.Words(findings), lookedAt)
 	}
-	a.Out.Sayf("%s: %s", findingWords(findings), lookedAt)
+	words := "nothing is wrong"
+	if len(findings) > 0 {
+		words = finding.Words(findings)
+	}
+	a.Out.Sayf("%s: %s", words, lookedAt)
 	return nil
-}
-
-// findingWords counts findings: "1 problem, 2 warnings, 0 notes".
-func findingWords(findings []finding.Finding) string {
-	if len(findings) == 0 {
-		return "nothing is wrong"
-	}
-	problems := "no problem"
-	if n := finding.Count(findings, finding.Problem); n > 0 {
-		problems = cli.Count(int64(n), "problem", "problems")
-	}
-	return problems + ", " + cli.Count(int64(finding.Count(findings, finding.Warning)), "warning", "warnings") + ", " +
-		cli.Count(int64(finding.Count(findings, finding.Note)), "note", "notes")
 }

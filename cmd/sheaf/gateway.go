@@ -119,7 +119,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	}
 	cfg := gateway.Config{
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
-		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
+		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(), PlannedElsewhere: !f.planner,
 	}
 	if cfg.Audit, err = f.audit.open(source != nil, "gateway "+f.listen, registry); err != nil {
 		return err

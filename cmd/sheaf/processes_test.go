@@ -48,6 +48,9 @@ func TestRealProcesses(t *testing.T) {
 		"--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t)
+	for _, command := range []string{"doctor", "status"} { // nothing is served, so nothing says that all is well
+		sheaf(t, nil, command, "--server", gateway.server).Want(t, 1).Has(t, "1 problem")
+	}
 	shards := map[string]*process{}
 	dirs := map[string]string{"a": t.TempDir(), "b": t.TempDir()}
 	startShard := func(name string) {

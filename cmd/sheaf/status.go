@@ -12,6 +12,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -20,8 +21,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:     "status",
 		Short:   "Show shards, groups and loading",
 		GroupID: groupCare,
-		Long: "Shows the shards, the groups with what is wrong, and how far loading is. Exit code 1 where something is " +
-			"not well.",
+		Long: "Shows the shards, the groups with what is wrong, and how far loading is. Exit code 1 where there " +
+			"is a problem: sheaf doctor says which, and what to do.",
 		Args: cobra.NoArgs,
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 			shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
@@ -37,8 +38,10 @@ func (a *app) statusCommand() *cobra.Command {
 			} else {
 				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
 			}
-			if n := countUnwell(shards.GetShards(), list.GetGroups()); err == nil && n > 0 {
-				return fmt.Errorf("%d shards or groups are not well", n)
+			found := finding.Of(finding.Seen{Shards: shards.GetShards(), Groups: list.GetGroups(), Whole: true})
+			if n := finding.Count(found, finding.Problem); err == nil && n > 0 {
+				return fmt.Errorf("%s: sheaf doctor says what to do; the first: %s", finding.Number(n, "problem", "problems"),
+					finding.Problems(found, "")[0])
 			}
 			return err
 		}),
@@ -59,11 +62,15 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 		if n := len(g.GetDamages()); n > 0 && message == "" {
 			message = fmt.Sprintf("%d places of damage", n)
 		}
+		superseded, segments, memory := cli.FormatBytes(g.GetSupersededBytes()), strconv.Itoa(int(g.GetSegments())),
+			cli.FormatBytes(g.GetMemoryBytes())
+		if g.GetState() == recordv1.GroupState_GROUP_STATE_UNAVAILABLE {
+			superseded, segments, memory = notKnown, notKnown, notKnown
+		}
 		t.Rows = append(t.Rows, []cli.Cell{
 			cli.Text(g.GetGroup()), groupCell(g), cli.Text(g.GetShard()), cli.Text(roleWord(g)), cli.Number(lagWords(g)),
 			cli.Number(cli.FormatCount(g.GetRecords())), cli.Number(cli.FormatBytes(g.GetStoredBytes())),
-			cli.Number(cli.FormatBytes(g.GetSupersededBytes())), cli.Number(strconv.Itoa(int(g.GetSegments()))),
-			cli.Number(cli.FormatBytes(g.GetMemoryBytes())), cli.Text(message),
+			cli.Number(superseded), cli.Number(segments), cli.Number(memory), cli.Text(message),
 		})
 	}
 	if _, err := fmt.Fprintln(a.Out.Out); err != nil {
@@ -72,26 +79,51 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 	return a.Out.WriteTable(t)
 }
 
+// notKnown stands for what nobody could ask.
+const notKnown = "?"
+
 func shardTable(shards []*recordv1.Shard) cli.Table {
 	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM",
 		"ADDRESS"}}
 	for _, s := range shards {
-		state := cli.Cell{Text: "alive", Colour: cli.Green}
-		if !s.GetAlive() {
-			state = cli.Cell{Text: "silent", Colour: cli.Red}
-		}
-		memory := cli.FormatBytes(s.GetMemoryNeedBytes())
-		if limit := s.GetMemoryLimitBytes(); limit > 0 {
-			memory += " of " + cli.FormatBytes(limit)
+		memory, free, load := notKnown, notKnown, notKnown
+		if s.GetAlive() {
+			memory, free = cli.FormatBytes(s.GetMemoryUsedBytes()), cli.FormatBytes(s.GetFreeBytes())
+			if s.GetLoad() != nil {
+				load = loadWords(s.GetLoad())
+			}
+			if limit := s.GetMemoryLimitBytes(); limit > 0 {
+				memory += " of " + cli.FormatBytes(limit)
+			}
+			if s.GetCapacityBytes() <= 0 {
+				free = notKnown // the volume has not been looked at
+			}
 		}
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(s.GetName()), state,
+			cli.Text(s.GetName()), shardCell(s),
 			cli.Number(strconv.Itoa(int(s.GetGroups()))), cli.Number(strconv.Itoa(int(s.GetLeaders()))),
-			cli.Text(loadWords(s.GetLoad())), cli.Number(memory), cli.Number(cli.FormatBytes(s.GetFreeBytes())),
+			cli.Text(load), cli.Number(memory), cli.Number(free),
 			cli.Text(s.GetFileSystem()), cli.Text(s.GetAddress()),
 		})
 	}
 	return t
+}
+
+// shardCell returns the state of a shard in the words of its own page, or Silent as on a gateway's.
+func shardCell(s *recordv1.Shard) cli.Cell {
+	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green} // old shards send no state
+	switch s.GetState() {
+	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING:
+	case recordv1.ShardState_SHARD_STATE_PENDING, recordv1.ShardState_SHARD_STATE_LOADING,
+		recordv1.ShardState_SHARD_STATE_DRAINING, recordv1.ShardState_SHARD_STATE_PARKED:
+		cell.Colour = cli.Yellow
+	default:
+		cell.Colour = cli.Red
+	}
+	if !s.GetAlive() {
+		cell = cli.Cell{Text: "Silent", Colour: cli.Red}
+	}
+	return cell
 }
 
 func groupCell(g *recordv1.Group) cli.Cell {
@@ -108,7 +140,7 @@ func groupCell(g *recordv1.Group) cli.Cell {
 	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
 }
 
-// roleWord returns a replica's role in its group. It is empty if unknown.
+// roleWord returns a replica's role in its group. It is empty if notKnown.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
 // lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, otherwise
@@ -140,54 +172,39 @@ func loadWords(l *recordv1.Load) string {
 	if total := l.GetBytesTotal(); total > 0 {
 		percent = 100 * l.GetBytesDone() / total
 	}
+	if l.GetEtaSeconds() <= 0 { // nothing has been read yet
+		return fmt.Sprintf("%d%% %s ETA %s", percent, rate, notKnown)
+	}
 	eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)
 	return fmt.Sprintf("%d%% %s ETA %v", percent, rate, eta)
 }
 
-// countUnwell counts silent shards and groups that are damaged, failed or without a shard. A loading group counts as
-// healthy.
-func countUnwell(shards []*recordv1.Shard, groups []*recordv1.Group) int {
-	n := 0
-	for _, s := range shards {
-		if !s.GetAlive() {
-			n++
-		}
-	}
-	for _, g := range groups {
-		switch g.GetState() {
-		case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED,
-			recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
-			n++
-		}
-	}
-	return n
-}
-
-// shardRow and groupRow are the printed forms of a shard and a group.
+// shardRow and groupRow are the printed forms of a shard and a group. Figures of a shard that does not answer are null.
 type shardRow struct {
-	Name           string  `json:"name"`
-	Address        string  `json:"address"`
-	Alive          bool    `json:"alive"`
-	VolumeUUID     string  `json:"volume_uuid"`
-	Generation     uint64  `json:"generation"`
-	Path           string  `json:"path"`
-	FileSystem     string  `json:"file_system"`
-	CapacityBytes  int64   `json:"capacity_bytes"`
-	FreeBytes      int64   `json:"free_bytes"`
-	ReserveBytes   int64   `json:"reserve_bytes"`
-	MemoryNeed     int64   `json:"memory_need_bytes"`
-	MemoryLimit    int64   `json:"memory_limit_bytes"`
-	Residency      string  `json:"residency"`
-	Groups         int32   `json:"groups"`
-	Leaders        int32   `json:"leaders"`
-	Version        string  `json:"version"`
-	LoadDone       bool    `json:"load_done"`
-	LoadBytesTotal int64   `json:"load_bytes_total"`
-	LoadBytesDone  int64   `json:"load_bytes_done"`
-	LoadRate       float64 `json:"load_bytes_per_second"`
-	DeviceRate     float64 `json:"device_bytes_per_second"`
-	LoadSeconds    float64 `json:"load_seconds"`
-	ETASeconds     float64 `json:"load_eta_seconds"`
+	Name           string   `json:"name"`
+	Address        string   `json:"address"`
+	Alive          bool     `json:"alive"`
+	VolumeUUID     string   `json:"volume_uuid"`
+	Generation     uint64   `json:"generation"`
+	Path           string   `json:"path"`
+	FileSystem     string   `json:"file_system"`
+	CapacityBytes  *int64   `json:"capacity_bytes"`
+	FreeBytes      *int64   `json:"free_bytes"`
+	ReserveBytes   *int64   `json:"reserve_bytes"`
+	MemoryNeed     *int64   `json:"memory_need_bytes"`
+	MemoryUsed     *int64   `json:"memory_used_bytes"`
+	MemoryLimit    *int64   `json:"memory_limit_bytes"`
+	Residency      string   `json:"residency"`
+	Groups         int32    `json:"groups"`
+	Leaders        int32    `json:"leaders"`
+	Version        string   `json:"version"`
+	LoadDone       *bool    `json:"load_done"`
+	LoadBytesTotal *int64   `json:"load_bytes_total"`
+	LoadBytesDone  *int64   `json:"load_bytes_done"`
+	LoadRate       *float64 `json:"load_bytes_per_second"`
+	DeviceRate     *float64 `json:"device_bytes_per_second"`
+	LoadSeconds    *float64 `json:"load_seconds"`
+	ETASeconds     *float64 `json:"load_eta_seconds"`
 }
 
 type groupRow struct {
@@ -218,18 +235,22 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 		Groups []groupRow `json:"groups"`
 	}{Shards: []shardRow{}, Groups: []groupRow{}}
 	for _, s := range shards {
-		l := s.GetLoad()
-		out.Shards = append(out.Shards, shardRow{
+		row := shardRow{
 			Name: s.GetName(), Address: s.GetAddress(), Alive: s.GetAlive(), VolumeUUID: s.GetVolumeUuid(),
-			Generation: s.GetGeneration(),
-			Path:       s.GetPath(), FileSystem: s.GetFileSystem(), CapacityBytes: s.GetCapacityBytes(),
-			FreeBytes:    s.GetFreeBytes(),
-			ReserveBytes: s.GetReserveBytes(), MemoryNeed: s.GetMemoryNeedBytes(), MemoryLimit: s.GetMemoryLimitBytes(),
+			Generation: s.GetGeneration(), Path: s.GetPath(), FileSystem: s.GetFileSystem(),
 			Residency: s.GetResidency(), Groups: s.GetGroups(), Leaders: s.GetLeaders(), Version: s.GetVersion(),
-			LoadDone: l.GetDone(), LoadBytesTotal: l.GetBytesTotal(), LoadBytesDone: l.GetBytesDone(),
-			LoadRate:   l.GetBytesPerSecond(),
-			DeviceRate: l.GetDeviceBytesPerSecond(), LoadSeconds: l.GetElapsedSeconds(), ETASeconds: l.GetEtaSeconds(),
-		})
+		}
+		if s.GetAlive() {
+			l := s.GetLoad()
+			row.CapacityBytes, row.FreeBytes, row.ReserveBytes = &s.CapacityBytes, &s.FreeBytes, &s.ReserveBytes
+			row.MemoryNeed, row.MemoryUsed, row.MemoryLimit = &s.MemoryNeedBytes, &s.MemoryUsedBytes, &s.MemoryLimitBytes
+			if l != nil {
+				row.LoadDone, row.LoadBytesTotal, row.LoadBytesDone = &l.Done, &l.BytesTotal, &l.BytesDone
+				row.LoadRate, row.DeviceRate = &l.BytesPerSecond, &l.DeviceBytesPerSecond
+				row.LoadSeconds, row.ETASeconds = &l.ElapsedSeconds, &l.EtaSeconds
+			}
+		}
+		out.Shards = append(out.Shards, row)
 	}
 	for _, g := range groups {
 		out.Groups = append(out.Groups, groupRow{

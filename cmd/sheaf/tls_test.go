@@ -15,7 +15,7 @@ func TestTLSAtTheTerminal(t *testing.T) {
 	files := []string{"--server", d.server, "--ca", of("ca.crt"), "--cert", of("tls.crt"), "--key", of("tls.key")}
 	with := func(args ...string) []string { return append(args, files...) }
 	sheaf(t, strings.NewReader("hello"), with("put", "42")...).Want(t, 0)
-	for args, says := range map[string]string{"get 42": "hello", "status": "alive"} {
+	for args, says := range map[string]string{"get 42": "hello", "status": "Serving"} {
 		if o := sheaf(t, nil, with(strings.Fields(args)...)...).Want(t, 0); !strings.Contains(o.Stdout, says) {
 			t.Errorf("%s says %q", args, o.Stdout)
 		}

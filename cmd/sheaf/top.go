@@ -26,7 +26,8 @@ func (a *app) topCommand() *cobra.Command {
 		GroupID: groupCare,
 		Long: `Shows on one screen, again and again until it is interrupted: what is wrong and what to do (as sheaf
 doctor), what moves, a letter for each group (its worst copy: S serves, P pending, L loading, D
-damaged, F failed, U unavailable), and the shards. A server that does not answer is said so and
+damaged, F failed, U unavailable; ½: it is served, and a copy of it is failed or unavailable), and the
+shards. A server that does not answer is said so and
 asked again.`,
 		Args: cobra.NoArgs,
 	}
@@ -121,7 +122,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 		add([]string{"", cli.Describe(s.err, server)}, height-2)
 		return cutLines(lines, width)
 	}
-	if found := s.findingLines(); len(found) > 0 {
+	if found := s.findingLines(width); len(found) > 0 {
 		add(append([]string{""}, found...), height/topShare+1)
 	}
 	if len(s.moves) > 0 {
@@ -143,22 +144,45 @@ func (s *storeSeen) headline() string {
 	if s.err != nil {
 		return "no answer"
 	}
+	found := s.findings()
+	words := "nothing is wrong"
+	if len(found) > 0 {
+		words = finding.Words(found)
+	}
 	return fmt.Sprintf("%s, %s: %s", cli.Count(int64(len(s.shards)), "shard", "shards"),
-		cli.Count(int64(len(s.worst())), "group", "groups"), findingWords(s.findings()))
+		cli.Count(int64(len(s.worst())), "group", "groups"), words)
 }
 
 func (s *storeSeen) findings() []finding.Finding {
 	return finding.Of(finding.Seen{Shards: s.shards, Groups: s.groups, Whole: true})
 }
 
-func (s *storeSeen) findingLines() (lines []string) {
+// findingLines returns the findings, wrapped at a number of columns.
+func (s *storeSeen) findingLines(width int) (lines []string) {
 	for _, f := range s.findings() {
-		lines = append(lines, fmt.Sprintf("%-8s %s: %s", f.Severity, f.Where, f.What))
+		lines = append(lines, wrap(fmt.Sprintf("%-8s %s: %s", f.Severity, f.Where, f.What), width)...)
 		if f.Do != "" {
-			lines = append(lines, "         do: "+f.Do)
+			lines = append(lines, wrap("         do: "+f.Do, width)...)
 		}
 	}
 	return lines
+}
+
+// wrap breaks a line between words at a number of columns. Further lines are indented by 12 columns where there is
+// room.
+func wrap(line string, width int) (lines []string) {
+	indent := strings.Repeat(" ", 12)
+	if width < 4*len(indent) {
+		return []string{line}
+	}
+	for utf8.RuneCountInString(line) > width {
+		cut := strings.LastIndexByte(string([]rune(line)[:width+1]), ' ')
+		if cut <= len(indent) {
+			break // one long word
+		}
+		lines, line = append(lines, line[:cut]), indent+line[cut+1:]
+	}
+	return append(lines, line)
 }
 
 // badness lists the states of a group, the worst last.
@@ -184,7 +208,10 @@ func (s *storeSeen) worst() map[string]*recordv1.Group {
 
 // tiles returns one letter for each group, in the order of the groups' names.
 func (s *storeSeen) tiles(colour bool, width int) []string {
-	worst := s.worst()
+	worst, led := s.worst(), map[string]bool{}
+	for _, g := range s.groups {
+		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
+	}
 	names := cli.SortedKeys(worst)
 	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // numbers in numeric order
 	perLine := max((width+1)/2, 1)
@@ -197,6 +224,9 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 			}
 			cell := groupCell(worst[name])
 			letter := cell.Text[:1]
+			if cell.Colour == cli.Red && led[name] && worst[name].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED {
+				letter, cell.Colour = "½", cli.Yellow // as on the page
+			}
 			if colour && cell.Colour != cli.Plain {
 				letter = string(cell.Colour) + letter + string(cli.ColourEnd)
 			}

@@ -79,6 +79,48 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	}
 }
 
+// A group that is served is not red, whatever became of one of its copies; advice is wrapped, not cut.
+func TestTopShowsWhatIsServedAsServed(t *testing.T) {
+	s := storeOf(2, 2)
+	s.shards[1].Alive = false
+	s.groups = append(s.groups,
+		&recordv1.Group{Group: "1", Shard: "shard-1", State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE},
+		&recordv1.Group{Group: "2", Shard: "shard-1", State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE})
+	screen := s.draw("server", time.Now(), true, 80, 40)
+	for _, words := range []string{string(cli.Yellow) + "½", string(cli.Red) + "U", "What is lost"} {
+		if !strings.Contains(strings.Join(strings.Fields(screen), " "), words) {
+			t.Errorf("%q is not in\n%s", words, screen)
+		}
+	}
+	if strings.Count(screen, string(cli.Red)+"U") != 1 {
+		t.Errorf("%s", screen)
+	}
+}
+
+// What nobody could ask is shown as unknown, not as 0.
+func TestASilentShardHasNoFigures(t *testing.T) {
+	s := storeOf(2, 0)
+	s.shards[0].Alive, s.shards[0].Load, s.shards[0].FreeBytes = false, nil, 0
+	s.shards[1].MemoryUsedBytes = 700 << 10
+	table := shardTable(s.shards)
+	column := func(row int, name string) string {
+		for i, head := range table.Header {
+			if head == name {
+				return table.Rows[row][i].Text
+			}
+		}
+		return "no such column"
+	}
+	for _, name := range []string{"LOAD", "MEMORY", "FREE"} {
+		if got := column(0, name); got != "?" {
+			t.Errorf("%s of a silent shard: %q", name, got)
+		}
+	}
+	if got := column(1, "MEMORY"); got != "700.0 KiB" {
+		t.Errorf("memory: %q", got)
+	}
+}
+
 func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }

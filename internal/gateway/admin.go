@@ -83,21 +83,9 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 		}
 	}
 	slices.SortStableFunc(out.Groups, func(a, b *recordv1.Group) int {
-		return cmp.Or(cmpNames(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
+		return cmp.Or(placement.CompareGroups(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
 	})
 	return out, nil
-}
-
-// cmpNames compares numbers by value and other names as text.
-func cmpNames(a, b string) int {
-	if isNumber(a) && isNumber(b) {
-		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-	}
-	return cmp.Compare(a, b)
-}
-
-func isNumber(name string) bool {
-	return !slices.ContainsFunc([]byte(name), func(c byte) bool { return c < '0' || c > '9' })
 }
 
 // silent makes rows for the replicas of a group for which no shard answered.
@@ -127,11 +115,17 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 		if target := t.view.Targets[r.group]; len(target.Shards) > 0 {
 			row.Shard, row.Message = target.Shards[0], "waits for its shard to make it"
 		} else {
-			row.Message = "no shard can take it: see that enough shards run"
+			row.Message = cmp.Or(t.unplaced()[r.group], "the planner has not placed it yet")
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// planned returns why groups cannot be placed.
+func (t *table) planned() map[string]string {
+	_, unplaced := placement.Plan(t.view, t.view.Meta.Policy())
+	return unplaced
 }
 
 // ListShards asks all shards. Shards that do not answer are listed with etcd's data.
@@ -178,6 +172,12 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 		if known, ok := t.view.Shards[s.name]; ok {
 			rows[s.name].VolumeUuid, rows[s.name].Generation = known.VolumeUUID.String(), known.Generation
 		}
+	}
+	for name, placed := range t.placedShards() {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
+		placed.tell(rows[name])
 	}
 	out := &recordv1.ListShardsResponse{Problems: t.view.Problems()}
 	for _, name := range slices.Sorted(maps.Keys(rows)) {

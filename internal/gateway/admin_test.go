@@ -17,6 +17,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -104,6 +105,42 @@ func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
 		}
 		_, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "99"})
 		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+	})
+}
+
+// A group that has no place says what the planner waits for, and so does the page.
+func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		meta := hash(4)
+		meta.Copies, meta.ShardsMin = 3, 3
+		c := newCluster(t, meta, gateway.Config{}, "a")
+		for n := range 4 {
+			made, err := placementtest.UpdateGroup(c.ctx, c.store, placement.GroupName(n), func(g *placement.Group) error {
+				g.Members, g.Leader = nil, ""
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.awaitEpoch(made.Revision)
+		}
+		c.stops["a"]()
+		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool { return len(st.Shards) == 0 })
+		const waits = "the first placement waits until 3 shards are alive, 0 are"
+		groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{})
+		if err != nil || len(groups.GetGroups()) != 4 {
+			t.Fatalf("%v, %v", groups, err)
+		}
+		for _, g := range groups.GetGroups() {
+			if g.GetMessage() != waits {
+				t.Errorf("%v", g)
+			}
+		}
+		st := statusOf(t, c.gateway)
+		if len(st.Findings) != 1 || !strings.Contains(st.Findings[0].What, waits) || st.Summary.State != page.NotReady ||
+			!strings.Contains(st.Summary.Text, waits) {
+			t.Errorf("%+v, %+v", st.Findings, st.Summary)
+		}
 	})
 }
 

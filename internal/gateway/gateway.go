@@ -42,10 +42,12 @@ type Config struct {
 	Store  *placement.Store
 	// StoreUUID is the expected store: views of another store are ignored; zero: any store.
 	StoreUUID uuid.UUID
-	Limits    Limits
-	Version   string                // version of the binary, for status
-	Logger    *slog.Logger          // nil: discards
-	Registry  prometheus.Registerer // nil: no metrics
+	// PlannedElsewhere: the planner does not run in this process, and calls that tell it what to do are refused.
+	PlannedElsewhere bool
+	Limits           Limits
+	Version          string                // version of the binary, for status
+	Logger           *slog.Logger          // nil: discards
+	Registry         prometheus.Registerer // nil: no metrics
 	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener of the gRPC server, and Dial connects to the address of a shard; nil: TCP. Tests

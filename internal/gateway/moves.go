@@ -67,7 +67,9 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 			out.Moves = append(out.Moves, t.madeAnew(group, made))
 		}
 	}
-	slices.SortFunc(out.Moves, func(a, b *recordv1.Move) int { return cmpNames(a.GetGroup(), b.GetGroup()) })
+	slices.SortFunc(out.Moves, func(a, b *recordv1.Move) int {
+		return placement.CompareGroups(a.GetGroup(), b.GetGroup())
+	})
 	return out, nil
 }
 

@@ -150,6 +150,8 @@ type table struct {
 	changed chan struct{}
 	message func() *recordv1.WatchRoutingResponse
 	places  func() places
+	// unplaced says why groups have no place, in the words of the planner. Only for tables with such groups: it plans.
+	unplaced func() map[string]string
 }
 
 // route finds the group of a key; nil: it does not exist.
@@ -273,7 +275,7 @@ func (r *router) set(view placement.View) {
 			t.hash[n] = t.named[name]
 		}
 	}
-	t.message, t.places = sync.OnceValue(t.build), sync.OnceValue(t.tell)
+	t.message, t.places, t.unplaced = sync.OnceValue(t.build), sync.OnceValue(t.tell), sync.OnceValue(t.planned)
 	old := r.table.Swap(t)
 	if old == nil {
 		close(r.first)

@@ -38,6 +38,7 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
+	waits    string            // why groups have no place; empty: all have one, or it is not known
 }
 
 // ShardStatus is a shard that is registered, or that holds groups.
@@ -97,7 +98,7 @@ func (g *Gateway) Status() Status {
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		places := t.places()
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		st.find(t.view.Problems())
+		st.find(t)
 	}
 	if err := g.taken.Refused(); err != nil {
 		st.Problems = append(st.Problems, err.Error())
@@ -108,20 +109,49 @@ func (g *Gateway) Status() Status {
 
 const silent = "Silent"
 
-// find derives findings from etcd's data, as sheaf doctor does from the shards' reports.
-func (st *Status) find(ofStore []string) {
-	seen := finding.Seen{Store: ofStore}
+// States of a group.
+const (
+	groupRouted      = "Routed"
+	groupDegraded    = "Degraded"
+	groupUnavailable = "Unavailable"
+	groupPending     = "Pending"
+)
+
+// find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what
+// serves: a group counts as served while a majority of its copies is on registered shards.
+func (st *Status) find(t *table) {
+	seen := finding.Seen{Store: t.view.Problems(), Whole: true}
+	isSilent, placed := map[string]bool{}, t.placedShards()
 	for i := range st.Shards {
 		s := &st.Shards[i]
-		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent,
-			Groups: int32(s.GroupCount)})
+		isSilent[s.Name] = s.State == silent
+		row := &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent, Groups: int32(s.GroupCount)}
+		placed[s.Name].tell(row)
+		seen.Shards = append(seen.Shards, row)
 	}
 	for i := range st.Groups {
-		if g := &st.Groups[i]; g.State == "Unavailable" {
-			seen.Groups = append(seen.Groups, &recordv1.Group{
-				Group: g.Group, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
-				Message: "a majority of its copies is on shards that are not registered: it cannot be read or written",
-			})
+		g := &st.Groups[i]
+		add := func(shard string, state recordv1.GroupState, message string) {
+			seen.Groups = append(seen.Groups, &recordv1.Group{Group: g.Group, Shard: shard, State: state, Message: message,
+				Leader: state == recordv1.GroupState_GROUP_STATE_SERVING})
+		}
+		away := 0
+		for _, shard := range g.Shards {
+			if isSilent[shard] {
+				add(shard, recordv1.GroupState_GROUP_STATE_UNAVAILABLE, "")
+				away++
+			}
+		}
+		switch {
+		case g.State == groupPending:
+			why := t.unplaced()[g.Group]
+			st.waits = cmp.Or(st.waits, why)
+			add("", recordv1.GroupState_GROUP_STATE_PENDING, why)
+		case g.State != groupUnavailable:
+			add("", recordv1.GroupState_GROUP_STATE_SERVING, "")
+		case 2*away < len(g.Shards): // shards came back with other volumes
+			add("", recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+				"a majority of its copies is not on the shards that are registered: it cannot be read or written")
 		}
 	}
 	st.Findings = finding.Of(seen)
@@ -147,7 +177,6 @@ func (t *table) tell() places {
 	out := places{groups: make([]GroupStatus, 0, len(t.view.Groups)), shards: make([]ShardStatus, 0, len(shards))}
 	for name, g := range t.view.Groups {
 		row := GroupStatus{Group: name, Leader: g.Leader, Shards: []string{}, Records: g.Records, StoredBytes: g.Bytes}
-		there := 0
 		for _, m := range g.Members {
 			if m.Role == placement.Learner {
 				continue
@@ -163,12 +192,9 @@ func (t *table) tell() places {
 			if m.Shard == g.Leader {
 				s.Leaders++
 			}
-			if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID == m.VolumeUUID {
-				there++
-			}
 		}
 		slices.Sort(row.Shards)
-		row.State = groupState(len(row.Shards), there)
+		row.State = groupState(t.voters(&g))
 		out.groups = append(out.groups, row)
 	}
 	for name, r := range t.named {
@@ -180,7 +206,7 @@ func (t *table) tell() places {
 		out.shards = append(out.shards, *s)
 	}
 	slices.SortFunc(out.shards, func(a, b ShardStatus) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(out.groups, func(a, b GroupStatus) int { return cmpNames(a.Group, b.Group) })
+	slices.SortFunc(out.groups, func(a, b GroupStatus) int { return placement.CompareGroups(a.Group, b.Group) })
 	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
 		out.moves = append(out.moves, MoveStatus{Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes,
 			Reason: string(m.Reason), Running: m.Running})
@@ -188,18 +214,32 @@ func (t *table) tell() places {
 	return out
 }
 
+// voters returns the number of a group's voting copies, and of those that are on shards registered with their volume.
+func (t *table) voters(g *placement.Group) (copies, there int) {
+	for _, m := range g.Members {
+		if m.Role == placement.Learner {
+			continue
+		}
+		copies++
+		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID == m.VolumeUUID {
+			there++
+		}
+	}
+	return copies, there
+}
+
 // groupState returns the state of a group. copies is the number of its voting copies, and there is the number of those
 // that are on shards registered with their volume.
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:
-		return "Pending"
+		return groupPending
 	case 2*there <= copies:
-		return "Unavailable"
+		return groupUnavailable
 	case there < copies:
-		return "Degraded"
+		return groupDegraded
 	}
-	return "Routed"
+	return groupRouted
 }
 
 // summarize sets the summary sentence.
@@ -211,9 +251,9 @@ func (st *Status) summarize(known bool, held string) {
 	waiting := 0
 	for i := range st.Groups {
 		switch st.Groups[i].State {
-		case "Unavailable":
+		case groupUnavailable:
 			f.Fail(st.Groups[i].Group, "")
-		case "Pending":
+		case groupPending:
 			waiting++
 		}
 	}
@@ -224,8 +264,14 @@ func (st *Status) summarize(known bool, held string) {
 		f.Waits = "etcd is not followed: " + held
 	case !known:
 		f.Waits = "etcd has not answered yet: start it, or see that --etcd and --store are right"
+	case len(st.Shards) == 0 && f.EtcdSilent < page.EtcdSilentMin:
+		f.Waits = "no shard runs, so that nothing is served: start shards"
+		if st.waits != "" {
+			f.Waits += " (" + st.waits + ")"
+		}
 	case waiting > 0:
-		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: shards make them when they start", waiting, len(st.Groups))
+		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: %s", waiting, len(st.Groups),
+			cmp.Or(st.waits, "shards make them when they start"))
 	case f.EtcdSilent >= page.EtcdSilentMin:
 		f.Failed = nil // registrations expire while etcd is away, so silent shards are unknown
 	}

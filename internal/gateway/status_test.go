@@ -170,7 +170,8 @@ func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
 		})
 		server.Back()
 		awaitStatus(t, g, "etcd is back", func(st gateway.Status) bool {
-			return st.Summary.State == page.Ready && st.EtcdSilentSeconds < page.EtcdSilentMin.Seconds()
+			return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "no shard runs") &&
+				st.EtcdSilentSeconds < page.EtcdSilentMin.Seconds()
 		})
 	})
 }

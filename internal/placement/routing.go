@@ -1,6 +1,11 @@
 package placement
 
-import "sheaf.dev/sheaf/internal/call/routing"
+import (
+	"cmp"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/call/routing"
+)
 
 // The declarations in this file are those of package routing, under the names that the store and the planner use.
 type (
@@ -26,3 +31,20 @@ func ValidateGroupName(name string) error { return routing.ValidateGroupName(nam
 // ValidateShardName checks the name of a shard or a store: 1 to 253 bytes of [a-z0-9.-], beginning with a letter or
 // digit.
 func ValidateShardName(name string) error { return routing.ValidateShardName(name) }
+
+// CompareGroups orders names of groups: numbers by value, and behind them other names as text.
+func CompareGroups(a, b string) int {
+	switch x, y := isNumber(a), isNumber(b); {
+	case x && y:
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	case x:
+		return -1
+	case y:
+		return 1
+	}
+	return cmp.Compare(a, b)
+}
+
+func isNumber(name string) bool {
+	return !slices.ContainsFunc([]byte(name), func(c byte) bool { return c < '0' || c > '9' })
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -50,11 +51,11 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 		}
 	}
 	reason, text := c.whyFree(name, stats)
-	add(reason, r.Free, "%s", text)
+	add(reason, r.Free-r.Unlooked, "%s", text)
 	add(holdNewest, r.Newest,
-		"they are in the newest segment, which is compacted when it is full (at %d bytes; it has %d)%s or room is short, "+
-			"and with --all",
-		r.SegmentMax, r.NewestEnd, c.whyNewest())
+		"they are in the newest segment, which is compacted when it is full (at %s; it has %s)%s or room is short, and with "+
+			"--all",
+		units.Bytes(r.SegmentMax), units.Bytes(r.NewestEnd), c.whyNewest())
 	add(holdVersions, r.Versions, "retention keeps the newest %d versions of a record", max(1, retention.Versions))
 	add(holdAge, r.Age, "retention keeps versions younger than %v", retention.MinAge)
 	add(holdScan, keptByScans(r),
@@ -93,9 +94,8 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 		return holdDue, "they are compacted within --compaction-interval, one group after another"
 	}
 	return holdThreshold, fmt.Sprintf(
-		"a compaction begins at %.0f %% of the %d bytes in sealed segments and blobs, and %d bytes, or what makes a "+
-			"segment together with "+
-			"the newest one", 100*k.SupersededShareMin, r.Sealed, c.supersededMin())
+		"a compaction begins at %.0f %% of the %s in sealed segments and blobs, and %s, or what makes a segment together "+
+			"with the newest one", 100*k.SupersededShareMin, units.Bytes(r.Sealed), units.Bytes(c.supersededMin()))
 }
 
 // whyNewest says when the newest segment is compacted before it is full; empty: it is not.
@@ -104,7 +104,7 @@ func (c *compactor) whyNewest() string {
 	if least >= c.cfg.Compaction.SupersededBytesMin {
 		return ""
 	}
-	return fmt.Sprintf(", %d bytes and half of it are superseded,", least)
+	return fmt.Sprintf(", %s and half of it are superseded,", units.Bytes(least))
 }
 
 // explain examines a group as a compaction does, and returns why superseded data stays.

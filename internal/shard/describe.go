@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"cmp"
 	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -9,12 +8,13 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/consensus/move"
 	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// groupStatuses describes the groups of this shard, sorted by name.
+// groupStatuses describes the groups of this shard, sorted by name; numbers by value.
 func (s *Shard) groupStatuses() []*recordv1.Group {
 	s.mu.Lock()
 	groups := make([]*groupReplica, 0, len(s.groups))
@@ -38,7 +38,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 			describe(out[i], sv)
 		}
 	}
-	slices.SortFunc(out, func(a, b *recordv1.Group) int { return cmp.Compare(a.GetGroup(), b.GetGroup()) })
+	slices.SortFunc(out, func(a, b *recordv1.Group) int { return placement.CompareGroups(a.GetGroup(), b.GetGroup()) })
 	return out
 }
 

@@ -276,3 +276,11 @@ func TestModeAndTimeOfARecord(t *testing.T) {
 		}
 	}
 }
+
+// A row of a table is a line, whatever its cells say.
+func TestARowIsALine(t *testing.T) {
+	table := Table{Header: []string{"A", "B"}, Rows: [][]Cell{{Text("one\ntwo"), Text("x")}}}
+	if got, want := table.Format(false), "A         B\none; two  x\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

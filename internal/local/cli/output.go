@@ -89,8 +89,8 @@ const (
 // ColourEnd ends coloured text.
 const ColourEnd Colour = "\x1b[0m"
 
-// Text makes a plain cell.
-func Text(s string) Cell { return Cell{Text: s} }
+// Text makes a plain cell. It has one line: errors that happened together come with one each.
+func Text(s string) Cell { return Cell{Text: strings.ReplaceAll(s, "\n", "; ")} }
 
 // Number makes a cell aligned to the right.
 func Number(s string) Cell { return Cell{Text: s, Right: true} }

@@ -173,6 +173,8 @@ var requests = map[string]string{
 	recordv1.AdminService_WatchLoad_FullMethodName:      `{}`,
 	recordv1.AdminService_PlanMoves_FullMethodName:      `{}`,
 	recordv1.AdminService_DescribeVolume_FullMethodName: `{}`,
+	recordv1.AdminService_SetShardState_FullMethodName:  `{}`,
+	recordv1.AdminService_RemoveShard_FullMethodName:    `{}`,
 }
 
 // needsAll reports whether a call needs its verb in all groups.

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"go.uber.org/zap/zapcore"
 )
@@ -13,6 +14,13 @@ type zapCore struct {
 	fields []zapcore.Field
 	panics func(words string) // receives the message that precedes a panic; nil: unused
 }
+
+// A member logs this as an error, again and again, from its first start until it has stored its first entry: nothing is
+// wrong.
+const (
+	notYetVersioned = "failed to update storage version"
+	noTerm          = "missing term information"
+)
 
 var levels = map[zapcore.Level]slog.Level{
 	zapcore.DebugLevel: slog.LevelDebug - 4, zapcore.InfoLevel: slog.LevelDebug, zapcore.WarnLevel: slog.LevelWarn,
@@ -49,11 +57,15 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
 		f.AddTo(encoder)
 	}
+	level := levelOf(entry.Level)
+	if why, _ := encoder.Fields["error"].(string); entry.Message == notYetVersioned && strings.Contains(why, noTerm) {
+		level = slog.LevelDebug
+	}
 	args := make([]any, 0, 2*len(encoder.Fields))
 	for key, value := range encoder.Fields {
 		args = append(args, key, value)
 	}
-	c.logger.With("process", "etcd").Log(context.Background(), levelOf(entry.Level), entry.Message, args...)
+	c.logger.With("process", "etcd").Log(context.Background(), level, entry.Message, args...)
 	if c.panics != nil && (entry.Level == zapcore.PanicLevel || entry.Level == zapcore.DPanicLevel) {
 		c.panics(entry.Message)
 	}

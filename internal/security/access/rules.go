@@ -106,6 +106,8 @@ var rules = map[string]Rule{
 	recordv1.AdminService_Verify_FullMethodName:         granted(AdminWrite, InGroup),
 	recordv1.AdminService_Compact_FullMethodName:        granted(AdminWrite, InGroup),
 	recordv1.AdminService_AcceptLoss_FullMethodName:     granted(AdminWrite, InGroup),
+	recordv1.AdminService_SetShardState_FullMethodName:  granted(AdminWrite, InAll),
+	recordv1.AdminService_RemoveShard_FullMethodName:    granted(AdminWrite, InAll),
 
 	recordv1.AccessService_WhoAmI_FullMethodName: {For: Known},
 	recordv1.AccessService_CanI_FullMethodName:   {For: Known},

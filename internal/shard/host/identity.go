@@ -124,7 +124,7 @@ func (id *Identity) admit(sb volume.Superblock) *heldError {
 	case sb.Shard != id.Name && !w.Adopt:
 		return hold(foreign,
 			"volume %s: %w: it is of shard %q (volume %s), this is shard %q: are two disks swapped? To take it over, "+
-				"adopt it", id.Dir, volume.ErrOtherShard, sb.Shard, sb.Volume, id.Name)
+				"start with --adopt", id.Dir, volume.ErrOtherShard, sb.Shard, sb.Volume, id.Name)
 	}
 	return nil
 }

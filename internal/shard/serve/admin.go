@@ -48,6 +48,17 @@ func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest)
 	return nil, answer.NotHere("CreateGroup")
 }
 
+// SetShardState implements AdminService.
+func (s *adminServer) SetShardState(context.Context, *recordv1.SetShardStateRequest) (*recordv1.SetShardStateResponse,
+	error) {
+	return nil, answer.NotHere("SetShardState")
+}
+
+// RemoveShard implements AdminService.
+func (s *adminServer) RemoveShard(context.Context, *recordv1.RemoveShardRequest) (*recordv1.RemoveShardResponse, error) {
+	return nil, answer.NotHere("RemoveShard")
+}
+
 // PlanMoves implements AdminService. It returns the copies that are being created here.
 func (s *adminServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
 	return &recordv1.PlanMovesResponse{Moves: s.admin.Moves()}, nil

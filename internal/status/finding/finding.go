@@ -43,6 +43,37 @@ func Count(all []Finding, severity Severity) (n int) {
 	return n
 }
 
+// Number returns a count with the words that go with it: one for 1, and else several.
+func Number(n int, one, several string) string {
+	if n == 1 {
+		several = one
+	}
+	return fmt.Sprintf("%d %s", n, several)
+}
+
+// Words counts findings by severity, as in "1 problem, 0 warnings, 2 notes".
+func Words(all []Finding) string {
+	return Number(Count(all, Problem), "problem", "problems") + ", " + Number(Count(all, Warning), "warning", "warnings") +
+		", " + Number(Count(all, Note), "note", "notes")
+}
+
+// SortNames sorts names of groups: numbers by value.
+func SortNames(names []string) {
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+}
+
+// named returns text like "group 1" or "groups 1, 2 and 5 more".
+func named(names []string) string {
+	if len(names) == 1 {
+		return "group " + names[0]
+	}
+	words := "groups " + strings.Join(names[:min(len(names), groupsNamed)], ", ")
+	if more := len(names) - groupsNamed; more > 0 {
+		words += fmt.Sprintf(" and %d more", more)
+	}
+	return words
+}
+
 // Problems returns the problems among findings as text. Each text begins with the place of the finding, except for
 // findings of the place here, which reports about itself.
 func Problems(all []Finding, here string) (words []string) {
@@ -72,7 +103,12 @@ type List struct {
 
 // Add adds a finding.
 func (f *List) Add(severity Severity, where, what, do string) {
-	f.all = append(f.all, Finding{severity, where, what, do})
+	f.all = append(f.all, Finding{severity, where, oneLine(what), do})
+}
+
+// oneLine joins the lines of errors that happened together.
+func oneLine(what string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(what, ":\n", ": "), "\n", "; ")
 }
 
 // ofGroup is Add for a copy of a group on a shard; empty shard: for the group as a whole.
@@ -81,7 +117,7 @@ func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
 	if shard != "" {
 		where = " on shard " + shard
 	}
-	key := Finding{severity, where, what, strings.ReplaceAll(do, " "+name+" ", " GROUP ")}
+	key := Finding{severity, where, oneLine(what), strings.ReplaceAll(do, " "+name+" ", " GROUP ")}
 	if f.same == nil {
 		f.same = map[Finding]*[]string{}
 	}
@@ -98,17 +134,11 @@ func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
 func (f *List) Sorted() []Finding {
 	for _, key := range f.names {
 		names := *f.same[key]
-		slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
-		where := "group " + names[0]
+		SortNames(names)
 		if len(names) == 1 {
 			key.Do = strings.ReplaceAll(key.Do, " GROUP ", " "+names[0]+" ")
-		} else {
-			where = "groups " + strings.Join(names[:min(len(names), groupsNamed)], ", ")
-			if more := len(names) - groupsNamed; more > 0 {
-				where += fmt.Sprintf(" and %d more", more)
-			}
 		}
-		key.Where = where + key.Where
+		key.Where = named(names) + key.Where
 		f.all = append(f.all, key)
 	}
 	slices.SortStableFunc(f.all, func(a, b Finding) int {

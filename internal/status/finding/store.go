@@ -14,8 +14,9 @@ import (
 // supersededMin is the number of superseded bytes of a group below which they are not reported.
 const supersededMin = 64 << 20
 
-// slowSyncsAgo is the age beyond which slow syncs are not reported.
-const slowSyncsAgo = time.Hour
+// slowSyncsAgo is the age beyond which slow syncs are not reported: a disk that was slow once, and is not any more, is
+// no warning.
+const slowSyncsAgo = 10 * time.Minute
 
 // seconds returns s seconds as a duration, rounded to a multiple of to.
 func seconds(s float64, to time.Duration) time.Duration {
@@ -37,11 +38,10 @@ func Of(seen Seen) []Finding {
 	for _, p := range seen.Store {
 		f.Add(Problem, "store", p, "")
 	}
-	paths := map[string]string{}
+	st := gather(seen)
 	versions := map[string][]string{}
 	for _, s := range seen.Shards {
-		paths[s.GetName()] = s.GetPath()
-		f.shard(s)
+		f.shard(s, st.lacks[s.GetName()])
 		if v := s.GetVersion(); v != "" && s.GetAlive() {
 			versions[v] = append(versions[v], s.GetName())
 		}
@@ -50,23 +50,29 @@ func Of(seen Seen) []Finding {
 		f.Add(Note, "shards", fmt.Sprintf("they run %d versions: %s", len(versions), versionWords(versions)),
 			"finish the upgrade")
 	}
-	led := map[string]bool{}
-	unknown := map[string]bool{} // a copy is not served, so the leader cannot be determined
+	odd := map[string]bool{} // groups whose key in etcd cannot be read
 	for _, g := range seen.Groups {
 		if slices.Contains(seen.Store, g.GetMessage()) {
-			unknown[g.GetGroup()] = true
-			continue // it is told as what is wrong with the store
+			odd[g.GetGroup()] = true
+			continue // the problem of the store tells of it
 		}
-		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
-		switch g.GetState() {
-		case recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_DAMAGED:
-		default:
-			unknown[g.GetGroup()] = true
-		}
-		f.group(g, paths[g.GetShard()])
+		f.group(g, st)
 	}
-	for name, is := range led {
-		if seen.Whole && !is && !unknown[name] {
+	if seen.Whole && len(seen.Shards) == 0 {
+		what := "no shard runs, so that nothing is served"
+		if st.waits != "" {
+			what += ": " + st.waits
+		}
+		f.Add(Problem, "store", what, "start shards, at least as many as a group has copies: sheaf shard --help")
+		return f.Sorted()
+	}
+	for name, g := range st.groups {
+		switch {
+		case !seen.Whole || odd[name] || g.led || g.loading || g.unserved():
+		case g.pending == g.copies:
+			f.ofGroup(Problem, name, "", strings.TrimSuffix("it is not served yet, writes and reads wait: "+g.waits, ": "),
+				"start more shards, or wait where all run")
+		default:
 			f.ofGroup(Problem, name, "", "no copy of it leads: writes and reads wait",
 				"wait for an election of some seconds; if it stays, start the shards that hold the other copies")
 		}
@@ -74,16 +80,108 @@ func Of(seen Seen) []Finding {
 	return f.Sorted()
 }
 
-// shard checks one shard.
-func (f *List) shard(s *recordv1.Shard) {
+// facts are what the rows say together.
+type facts struct {
+	shards map[string]*recordv1.Shard
+	groups map[string]*copies
+	lacks  map[string]*lack // by silent shard
+	waits  string           // why a group is not placed; empty: every group is, or it is not known
+	whole  bool             // Seen.Whole
+}
+
+// copies is what the rows of one group say together.
+type copies struct {
+	copies, pending int
+	stuck           int      // copies that have a finding of their own which says why they cannot lead
+	silent          []string // the silent shards that hold one
+	led, loading    bool
+	waits           string
+}
+
+// unserved reports whether no copy leads because so many are stuck that the others are no majority.
+func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
+
+// lack is what the store lacks while a shard is silent.
+type lack struct {
+	less     int      // groups that are served, with one copy less
+	unserved []string // groups that are not served
+}
+
+// gather sums up the rows by group and by silent shard.
+func gather(seen Seen) *facts {
+	st := &facts{
+		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{}, whole: seen.Whole,
+	}
+	for _, s := range seen.Shards {
+		st.shards[s.GetName()] = s
+		if !s.GetAlive() {
+			st.lacks[s.GetName()] = &lack{}
+		}
+	}
+	for _, row := range seen.Groups {
+		g := st.groups[row.GetGroup()]
+		if g == nil {
+			g = &copies{}
+			st.groups[row.GetGroup()] = g
+		}
+		g.copies++
+		g.led = g.led || row.GetLeader()
+		switch row.GetState() {
+		case recordv1.GroupState_GROUP_STATE_PENDING:
+			g.pending++
+			g.waits = cmp.Or(g.waits, row.GetMessage())
+			st.waits = cmp.Or(st.waits, row.GetMessage())
+			load := st.shards[row.GetShard()].GetLoad()
+			g.loading = g.loading || load != nil && !load.GetDone()
+		case recordv1.GroupState_GROUP_STATE_LOADING:
+			g.loading = true
+		case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
+			g.stuck++
+			if st.lacks[row.GetShard()] != nil {
+				g.silent = append(g.silent, row.GetShard())
+			}
+		case recordv1.GroupState_GROUP_STATE_FAILED:
+			g.stuck++
+		default:
+			if cannotWrite(row) {
+				g.stuck++
+			}
+		}
+	}
+	for name, g := range st.groups {
+		for _, shard := range g.silent {
+			if l := st.lacks[shard]; g.unserved() {
+				l.unserved = append(l.unserved, name)
+			} else {
+				l.less++
+			}
+		}
+	}
+	return st
+}
+
+// cannotWrite reports whether a copy is served and says that it cannot be written.
+func cannotWrite(g *recordv1.Group) bool {
+	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
+}
+
+// shard checks one shard. l is what the store lacks while the shard is silent; nil: it is not.
+func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
+	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
+		!s.GetAlive() && s.GetPlacedGroups() == 0 {
+		return // it was stopped on purpose
+	}
 	if !s.GetAlive() {
 		what := "it does not answer at " + s.GetAddress()
 		if s.GetAddress() == "" {
 			what = fmt.Sprintf("it is not registered, and %d copies of groups are on it", s.GetGroups())
 		}
-		f.Add(Problem, where, what,
-			"start its process, or read its log; if its disk is lost: docs/operations/troubleshooting.md, What is lost")
+		do := "start its process, or read its log"
+		if s.GetPlacementState() != recordv1.PlacementState_PLACEMENT_STATE_DRAINING {
+			do += "; if it does not come back: sheaf shards drain " + s.GetName()
+		}
+		f.Add(Problem, where, what+l.words(), do+"; if its disk is lost: docs/operations/troubleshooting.md, What is lost")
 		return
 	}
 	if m := s.GetMessage(); m != "" {
@@ -115,18 +213,19 @@ func (f *List) shard(s *recordv1.Shard) {
 	}
 	if slow := s.GetSlowSyncs(); slow.GetTotal() > 0 && slow.GetNewestSecondsAgo() <= slowSyncsAgo.Seconds() {
 		f.Add(Warning, where, fmt.Sprintf(
-			"%d syncs took longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes "+
-				"wait for them",
-			slow.GetTotal(), slow.GetNewestFile(), seconds(slow.GetNewestSeconds(), time.Millisecond),
+			"%s longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes wait for it",
+			Number(int(slow.GetTotal()), "sync took", "syncs took"), slow.GetNewestFile(),
+			seconds(slow.GetNewestSeconds(), time.Millisecond),
 			seconds(slow.GetNewestSecondsAgo(), time.Second)),
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
 	}
 	// A shard in the state MEMORY_TOO_SMALL already says this in its message.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
-		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(s.GetMemoryNeedBytes()),
+		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the first is of the start
+		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need),
 			units.Bytes(limit))
-		switch need := s.GetMemoryNeedBytes(); {
+		switch {
 		case need > limit:
 			f.Add(Problem, where, memory, "raise --memory-limit, or take residency Index")
 		case need > limit/10*9:
@@ -136,9 +235,42 @@ func (f *List) shard(s *recordv1.Shard) {
 	}
 }
 
-// group checks one copy of a group; path is the folder of its shard's volume.
-func (f *List) group(g *recordv1.Group, path string) {
-	name, shard := g.GetGroup(), g.GetShard()
+// placement tells what a person asked for with a shard and has not finished.
+func (f *List) placement(where string, s *recordv1.Shard) {
+	name, groups := s.GetName(), Number(int(s.GetPlacedGroups()), "group", "groups")
+	switch s.GetPlacementState() {
+	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
+		f.Add(Note, where, "it gets no new groups, as it is cordoned", "sheaf shards activate "+name+" ends that")
+	case recordv1.PlacementState_PLACEMENT_STATE_DRAINING:
+		switch {
+		case s.GetPlacedGroups() == 0 && s.GetAlive():
+			f.Add(Note, where, "it is drained", "stop its process, then: sheaf shards remove "+name)
+		case s.GetPlacedGroups() == 0:
+			f.Add(Note, where, "it is drained, and does not run", "sheaf shards remove "+name)
+		case s.GetPlacementWaits() != "":
+			f.Add(Warning, where, groups+" cannot leave it, though it is being drained: "+s.GetPlacementWaits(),
+				"start more shards, or take it back: sheaf shards activate "+name)
+		default:
+			f.Add(Note, where, "it is being drained: "+groups+" left", "wait; sheaf moves shows how far they are")
+		}
+	}
+}
+
+// words says what the store lacks while a shard is silent.
+func (l *lack) words() (words string) {
+	if n := len(l.unserved); n > 0 {
+		SortNames(l.unserved)
+		words += fmt.Sprintf("; without it too few copies are well to serve %s", named(l.unserved))
+	}
+	if l.less > 0 {
+		words += fmt.Sprintf("; %s served with one copy less", Number(l.less, "group is", "groups are"))
+	}
+	return words
+}
+
+// group checks one copy of a group. Whatever a silent shard is the cause of is part of the shard's finding.
+func (f *List) group(g *recordv1.Group, st *facts) {
+	name, shard, path := g.GetGroup(), g.GetShard(), st.shards[g.GetShard()].GetPath()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
 		"GROUP_STATE_")))
 	switch g.GetState() {
@@ -157,15 +289,22 @@ func (f *List) group(g *recordv1.Group, path string) {
 		}
 		f.ofGroup(Problem, name, shard, what, do)
 	case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
-		f.ofGroup(Problem, name, shard, what, "start the shards that hold it")
+		if st.lacks[shard] == nil {
+			f.ofGroup(Problem, name, shard, what, "start the shards that hold it")
+		}
+	case recordv1.GroupState_GROUP_STATE_SERVING:
+		if cannotWrite(g) {
+			f.ofGroup(Problem, name, shard, what, "mend what it names (of a disk dmesg says more), then start shard "+shard+
+				" again")
+		}
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
-		if g.GetMessage() != "" {
+		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // else it is a problem of the group
 			f.ofGroup(Warning, name, shard, what, "")
 		}
 	}
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
-		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED:
+		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.lacks[m.GetShard()] != nil:
 		case !m.GetActive():
 			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
 				"start shard "+at)

@@ -52,6 +52,22 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		"loading": {shard: func(s *recordv1.Shard) {
 			s.Load = &recordv1.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 200, BytesDone: 50, EtaSeconds: 3}
 		}, severity: Note, where: "shard a", words: []string{"1 of 4", "25%", "3s"}},
+		"cordoned": {shard: func(s *recordv1.Shard) {
+			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_CORDONED
+		}, severity: Note, where: "shard a", words: []string{"no new groups", "activate a"}},
+		"draining": {shard: func(s *recordv1.Shard) {
+			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 1
+		}, severity: Note, where: "shard a", words: []string{"1 group left", "sheaf moves"}},
+		"cannot be drained": {shard: func(s *recordv1.Shard) {
+			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 3
+			s.PlacementWaits = "needs 3 shards"
+		}, severity: Warning, where: "shard a", words: []string{"3 groups cannot leave", "needs 3 shards"}},
+		"drained": {shard: func(s *recordv1.Shard) {
+			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
+		}, severity: Note, where: "shard a", words: []string{"stop its process, then: sheaf shards remove a"}},
+		"drained and stopped": {shard: func(s *recordv1.Shard) {
+			s.PlacementState, s.Alive = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, false
+		}, severity: Note, where: "shard a", words: []string{"sheaf shards remove a"}},
 		"full": {shard: func(s *recordv1.Shard) {
 			s.FreeBytes = s.ReserveBytes
 		}, severity: Problem, where: "shard a", words: []string{"DISK_FULL", "--why"}},
@@ -82,6 +98,13 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		"no leader": {group: func(g *recordv1.Group) {
 			g.Leader = false
 		}, severity: Problem, where: "group 7", words: []string{"leads", "election"}},
+		"cannot write": {group: func(g *recordv1.Group) {
+			g.Leader, g.Message = false, "reads are served, writes are not: append:\nread-only file system"
+		}, severity: Problem, where: "group 7 on shard a", words: []string{"append: read-only file system",
+			"start shard a again"}},
+		"not served yet": {group: func(g *recordv1.Group) {
+			g.Leader, g.State, g.Message = false, recordv1.GroupState_GROUP_STATE_PENDING, "needs 3 shards"
+		}, severity: Problem, where: "group 7", words: []string{"not served yet", "needs 3 shards", "start"}},
 		"quiet copy": {group: func(g *recordv1.Group) {
 			g.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b"}}
 		}, severity: Warning, where: "group 7", words: []string{"start shard b"}},
@@ -119,7 +142,7 @@ func TestManyGroupsWithOneCauseAreOneFinding(t *testing.T) {
 	for n := range 1000 {
 		groups = append(groups, &recordv1.Group{Group: fmt.Sprint(n), State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE})
 	}
-	found := Of(Seen{Groups: groups, Whole: true})
+	found := Of(Seen{Shards: []*recordv1.Shard{wellShard("a")}, Groups: groups, Whole: true})
 	if len(found) != 1 || found[0].Where != "groups 0, 1, 2, 3, 4, 5, 6, 7 and 992 more" {
 		t.Fatalf("%+v", found)
 	}
@@ -144,9 +167,72 @@ func TestTheWorstComesFirst(t *testing.T) {
 // If one of several shards does not know the leader, or syncs were slow long ago, there is nothing to report.
 func TestWhatIsNotToldIsNotFound(t *testing.T) {
 	s := wellShard("a")
-	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 3601, NewestSeconds: 1.5, NewestFile: "segment"}
+	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
 	if found := Of(Seen{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",
 		false)}}); len(found) != 0 {
+		t.Fatalf("%+v", found)
+	}
+}
+
+// awayRow is the row that a gateway makes for a copy whose shard does not answer.
+func awayRow(name, shard string) *recordv1.Group {
+	return &recordv1.Group{Group: name, Shard: shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+		Message: "the shard does not answer for this group"}
+}
+
+// One shard that is silent is one cause, whatever its groups, their leaders and the other copies say.
+func TestOneSilentShardIsOneFinding(t *testing.T) {
+	silent := wellShard("c")
+	silent.Alive = false
+	seen := Seen{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), silent}, Whole: true}
+	for _, name := range []string{"0", "1", "2"} {
+		leader := wellGroup(name, "a", true)
+		leader.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b", Active: true}, {Shard: "c"}}
+		seen.Groups = append(seen.Groups, leader, wellGroup(name, "b", false), awayRow(name, "c"))
+	}
+	seen.Groups = append(seen.Groups, awayRow("10", "c"), awayRow("9", "c"))
+	found := Of(seen)
+	if len(found) != 1 || found[0].Severity != Problem || found[0].Where != "shard c" {
+		t.Fatalf("%+v", found)
+	}
+	for _, words := range []string{"to serve groups 9, 10;", "3 groups are served with one copy less"} {
+		if !strings.Contains(found[0].What, words) {
+			t.Errorf("%q does not say %q", found[0].What, words)
+		}
+	}
+	if !strings.Contains(found[0].Do, "sheaf shards drain c") {
+		t.Errorf("%q", found[0].Do)
+	}
+}
+
+// A store of which no shard runs serves nothing, whatever routing it has: that is one problem, with what the planner
+// waits for.
+func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
+	for name, groups := range map[string][]*recordv1.Group{
+		"no groups": nil,
+		"groups": {
+			{Group: "0", State: recordv1.GroupState_GROUP_STATE_PENDING, Message: "the first placement waits"},
+			{Group: "1", State: recordv1.GroupState_GROUP_STATE_PENDING, Message: "the first placement waits"},
+		},
+	} {
+		found := Of(Seen{Groups: groups, Whole: true})
+		if len(found) != 1 || found[0].Severity != Problem || found[0].Where != "store" ||
+			groups != nil && !strings.Contains(found[0].What, "the first placement waits") {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+	if found := Of(Seen{}); len(found) != 0 {
+		t.Errorf("a part of a store: %+v", found)
+	}
+}
+
+// A copy that says why it cannot be written is no reason to pass over an election that does not end among the others.
+func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
+	stuck := wellGroup("7", "a", false)
+	stuck.Message = "reads are served, writes are not: append: input/output error"
+	found := Of(Seen{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), wellShard("c")}, Whole: true,
+		Groups: []*recordv1.Group{stuck, wellGroup("7", "b", false), wellGroup("7", "c", false)}})
+	if len(found) != 2 || found[0].Where != "group 7" || found[1].Where != "group 7 on shard a" {
 		t.Fatalf("%+v", found)
 	}
 }

@@ -19,7 +19,8 @@ type blobSet struct {
 	mu     sync.Mutex
 	states map[uuid.UUID]*blobState
 	stored int64
-	holds  int // while it is above 0, no file is removed
+	added  int64 // bytes of all blobs that were ever referred to, those that are gone included; it only grows
+	holds  int   // while it is above 0, no file is removed
 }
 
 type blobState struct {
@@ -49,6 +50,7 @@ func (b *blobSet) refer(ref format.BlobRef) {
 	if !s.referred {
 		s.referred, s.size = true, ref.Size
 		b.stored += ref.Size
+		b.added += ref.Size
 	}
 }
 
@@ -63,6 +65,13 @@ func (b *blobSet) bytes() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stored
+}
+
+// sizes returns the bytes of all blobs, and of all that were ever referred to.
+func (b *blobSet) sizes() (stored, added int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stored, b.added
 }
 
 // open records a reader. It returns false if the blob is dropped.

@@ -13,8 +13,8 @@ type looked struct {
 	// versions and scans are the bytes of superseded entries in sealed segments that are kept by Retention.Versions and
 	// by open snapshots, respectively.
 	versions, scans int64
-	// blobs are the bytes of the blobs that stay.
-	blobs int64
+	// blobs are the bytes of the blobs that stay. added is the second of blobSet.sizes.
+	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
 	// tombstones are the bytes of tombstones that could be dropped if the index up to which everything is applied
@@ -76,6 +76,9 @@ type Reclaim struct {
 	// Free is how much could be freed now. FreeBlobs is the part of it in blobs; it is an estimate, as it counts the
 	// data that was stored in blobs since the last look.
 	Free, FreeBlobs int64
+	// Unlooked is the part of Free in blobs that were stored since the last look. It makes a look due; that any of it is
+	// superseded is not known.
+	Unlooked int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
 	// Bytes of superseded entries that stay, by reason: they are in the newest segment; they are among the newest
@@ -93,9 +96,9 @@ type Reclaim struct {
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim returns the present estimate, computed only from figures in memory. blobs are the bytes of all blobs. The
+// reclaim returns the present estimate, computed only from figures in memory. blobs and added are of blobSet.sizes. The
 // caller holds state.mu.
-func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
+func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
 	forgotten, applied := st.forgotten(format.DefaultRequestWindow), st.applied.Load()
@@ -122,7 +125,9 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 	if k.closed == st.closedSnapshots(now) {
 		r.Scans, r.ScanBlobs = k.scans, k.scanBlobs
 	}
-	r.FreeBlobs += max(0, blobs-k.blobs)
+	since := max(0, blobs-k.blobs)
+	r.Unlooked = min(since, added-k.added)
+	r.FreeBlobs += since
 	if r.Scans != k.scans {
 		r.FreeBlobs += k.scanBlobs
 	}
@@ -139,6 +144,7 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 		r.Other = min(r.Free, k.unfreed)
 		r.Free -= r.Other
 	}
+	r.Unlooked = min(r.Unlooked, r.Free)
 	return r
 }
 
@@ -183,7 +189,7 @@ func (c *compaction) look(views []view) error {
 		}
 	}
 	k.tombstones, k.tombstonesThrough = c.history.waitingTombstones(c.forgotten)
-	k.blobs = c.blobs.bytes()
+	k.blobs, k.added = c.blobs.sizes()
 	for _, v := range views {
 		seen, garbage, err := c.blobGarbage(v, held)
 		if err != nil {
@@ -268,7 +274,8 @@ func (c *compaction) noteUnfreed() {
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
 	if c.report.SegmentsRewritten == 0 {
-		k.unfreed, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, c.blobs.bytes()).Free,
+		stored, added := c.blobs.sizes()
+		k.unfreed, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, stored, added).Free,
 			c.state.mergeable(c.segmentBytes)
 		k.until = c.now.Add(unfreedAgain)
 	}

@@ -171,3 +171,49 @@ func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	}
 	ok(t, d.log.Close(false))
 }
+
+// Blobs that are live are no superseded bytes, whether a compaction has looked at them or not; what it found superseded
+// is, until it is gone. New blobs make a look due.
+func TestLiveBlobsAreNotSuperseded(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
+	var one int64 // bytes of a blob
+	put := func(id int64) {
+		ref, err := writeBlobOf(d.log, payload(id, 100_000))
+		ok(t, err)
+		d.put(format.Entry{ID: id, Codec: format.CodecBlob, Data: ref.Encode()})
+		one = ref.Size
+	}
+	known := func() int64 {
+		r := d.log.Stats().Reclaim
+		return r.Free - r.Unlooked
+	}
+	wants := func(when string, bytes int64) {
+		t.Helper()
+		if r := d.log.Stats().Reclaim; known() < bytes || known() > bytes+1000 {
+			t.Errorf("%s: %d bytes are known to be superseded, want %d: %+v", when, known(), bytes, r)
+		}
+	}
+	for id := range int64(4) {
+		put(id)
+	}
+	wants("new blobs", 0)
+	if !d.due() {
+		t.Errorf("no look is due: %+v", d.log.Stats().Reclaim)
+	}
+	ok(t, d.log.Seal())
+	d.look()
+	wants("they are looked at", 0)
+	put(0)
+	d.put(format.Entry{ID: 99})
+	if _, err := d.log.Compact(t.Context(), CompactOptions{LookOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	wants("one was superseded", one)
+	put(5)
+	put(6)
+	wants("others came", one)
+	d.look()
+	put(7)
+	wants("the superseded one is gone, and another came", 0)
+	ok(t, d.log.Close(false))
+}

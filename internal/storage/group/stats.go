@@ -20,7 +20,8 @@ func (l *Log) Stats() Stats {
 	defer l.state.mu.RUnlock()
 	out.Segments, out.Mergeable = len(l.state.segments), l.state.mergeable(l.opts.SegmentBytes)
 	now := l.now()
-	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, l.blobs.bytes())
+	stored, added := l.blobs.sizes()
+	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, stored, added)
 	if k := &l.state.looked; now.Before(k.until) {
 		out.Mergeable = max(0, out.Mergeable-k.mergeable)
 	}

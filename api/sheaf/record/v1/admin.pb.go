@@ -271,6 +271,63 @@ func (CopyPhase) EnumDescriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
+// PlacementState says whether groups are placed on a shard.
+type PlacementState int32
+
+const (
+	// Sent by a shard about itself, and by gateways older than this field.
+	PlacementState_PLACEMENT_STATE_UNSPECIFIED PlacementState = 0
+	// It takes groups.
+	PlacementState_PLACEMENT_STATE_ACTIVE PlacementState = 1
+	// It keeps its groups, and gets no new ones.
+	PlacementState_PLACEMENT_STATE_CORDONED PlacementState = 2
+	// All groups move away, while they are served.
+	PlacementState_PLACEMENT_STATE_DRAINING PlacementState = 3
+)
+
+// Enum value maps for PlacementState.
+var (
+	PlacementState_name = map[int32]string{
+		0: "PLACEMENT_STATE_UNSPECIFIED",
+		1: "PLACEMENT_STATE_ACTIVE",
+		2: "PLACEMENT_STATE_CORDONED",
+		3: "PLACEMENT_STATE_DRAINING",
+	}
+	PlacementState_value = map[string]int32{
+		"PLACEMENT_STATE_UNSPECIFIED": 0,
+		"PLACEMENT_STATE_ACTIVE":      1,
+		"PLACEMENT_STATE_CORDONED":    2,
+		"PLACEMENT_STATE_DRAINING":    3,
+	}
+)
+
+func (x PlacementState) Enum() *PlacementState {
+	p := new(PlacementState)
+	*p = x
+	return p
+}
+
+func (x PlacementState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlacementState) Descriptor() protoreflect.EnumDescriptor {
+	return file_sheaf_record_v1_admin_proto_enumTypes[4].Descriptor()
+}
+
+func (PlacementState) Type() protoreflect.EnumType {
+	return &file_sheaf_record_v1_admin_proto_enumTypes[4]
+}
+
+func (x PlacementState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlacementState.Descriptor instead.
+func (PlacementState) EnumDescriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
 // ShardState is what a shard does.
 type ShardState int32
 
@@ -336,11 +393,11 @@ func (x ShardState) String() string {
 }
 
 func (ShardState) Descriptor() protoreflect.EnumDescriptor {
-	return file_sheaf_record_v1_admin_proto_enumTypes[4].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[5].Descriptor()
 }
 
 func (ShardState) Type() protoreflect.EnumType {
-	return &file_sheaf_record_v1_admin_proto_enumTypes[4]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[5]
 }
 
 func (x ShardState) Number() protoreflect.EnumNumber {
@@ -349,7 +406,7 @@ func (x ShardState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShardState.Descriptor instead.
 func (ShardState) EnumDescriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 // MovePhase is how far a move is.
@@ -397,11 +454,11 @@ func (x MovePhase) String() string {
 }
 
 func (MovePhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_sheaf_record_v1_admin_proto_enumTypes[5].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[6].Descriptor()
 }
 
 func (MovePhase) Type() protoreflect.EnumType {
-	return &file_sheaf_record_v1_admin_proto_enumTypes[5]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[6]
 }
 
 func (x MovePhase) Number() protoreflect.EnumNumber {
@@ -410,7 +467,7 @@ func (x MovePhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MovePhase.Descriptor instead.
 func (MovePhase) EnumDescriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 type Group struct {
@@ -1190,9 +1247,15 @@ type Shard struct {
 	SlowSyncs *SlowSyncs `protobuf:"bytes,40,opt,name=slow_syncs,json=slowSyncs,proto3" json:"slow_syncs,omitempty"`
 	// The volume lets the shard wait without an error: copies on it answer nothing, though the shard is alive and its
 	// state says that it serves. One of the problems says since when. False from a shard that is older than this field.
-	VolumeSilent  bool `protobuf:"varint,41,opt,name=volume_silent,json=volumeSilent,proto3" json:"volume_silent,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	VolumeSilent bool `protobuf:"varint,41,opt,name=volume_silent,json=volumeSilent,proto3" json:"volume_silent,omitempty"`
+	// What SetShardState asked for. Only from a gateway, as the two that follow.
+	PlacementState PlacementState `protobuf:"varint,42,opt,name=placement_state,json=placementState,proto3,enum=sheaf.record.v1.PlacementState" json:"placement_state,omitempty"`
+	// Groups that have a copy on the shard, or are to have one.
+	PlacedGroups int32 `protobuf:"varint,43,opt,name=placed_groups,json=placedGroups,proto3" json:"placed_groups,omitempty"`
+	// Why groups do not leave a shard that is being drained, in words; empty: they can, or none has to.
+	PlacementWaits string `protobuf:"bytes,44,opt,name=placement_waits,json=placementWaits,proto3" json:"placement_waits,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Shard) Reset() {
@@ -1475,6 +1538,27 @@ func (x *Shard) GetVolumeSilent() bool {
 		return x.VolumeSilent
 	}
 	return false
+}
+
+func (x *Shard) GetPlacementState() PlacementState {
+	if x != nil {
+		return x.PlacementState
+	}
+	return PlacementState_PLACEMENT_STATE_UNSPECIFIED
+}
+
+func (x *Shard) GetPlacedGroups() int32 {
+	if x != nil {
+		return x.PlacedGroups
+	}
+	return 0
+}
+
+func (x *Shard) GetPlacementWaits() string {
+	if x != nil {
+		return x.PlacementWaits
+	}
+	return ""
 }
 
 // SlowSyncs are syncs of files that took long: what was written waited for them.
@@ -2588,6 +2672,177 @@ func (x *AcceptLossResponse) GetDamages() []*Damage {
 	return nil
 }
 
+type SetShardStateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the shard. Required.
+	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Required.
+	State         PlacementState `protobuf:"varint,2,opt,name=state,proto3,enum=sheaf.record.v1.PlacementState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetShardStateRequest) Reset() {
+	*x = SetShardStateRequest{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetShardStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetShardStateRequest) ProtoMessage() {}
+
+func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetShardStateRequest.ProtoReflect.Descriptor instead.
+func (*SetShardStateRequest) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SetShardStateRequest) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *SetShardStateRequest) GetState() PlacementState {
+	if x != nil {
+		return x.State
+	}
+	return PlacementState_PLACEMENT_STATE_UNSPECIFIED
+}
+
+type SetShardStateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetShardStateResponse) Reset() {
+	*x = SetShardStateResponse{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetShardStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetShardStateResponse) ProtoMessage() {}
+
+func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetShardStateResponse.ProtoReflect.Descriptor instead.
+func (*SetShardStateResponse) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+type RemoveShardRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the shard. Required.
+	Shard         string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveShardRequest) Reset() {
+	*x = RemoveShardRequest{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveShardRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveShardRequest) ProtoMessage() {}
+
+func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveShardRequest.ProtoReflect.Descriptor instead.
+func (*RemoveShardRequest) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *RemoveShardRequest) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+type RemoveShardResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveShardResponse) Reset() {
+	*x = RemoveShardResponse{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveShardResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveShardResponse) ProtoMessage() {}
+
+func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveShardResponse.ProtoReflect.Descriptor instead.
+func (*RemoveShardResponse) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
 type DescribeVolumeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2596,7 +2851,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +2863,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +2876,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 type DescribeVolumeResponse struct {
@@ -2650,7 +2905,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +2917,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +2930,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -2768,7 +3023,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +3035,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +3048,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -2875,7 +3130,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3142,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3155,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -3088,7 +3343,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x11ListShardsRequest\"`\n" +
 	"\x12ListShardsResponse\x12.\n" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
-	"\bproblems\x18\x02 \x03(\tR\bproblems\"\xd5\t\n" +
+	"\bproblems\x18\x02 \x03(\tR\bproblems\"\xed\n" +
+	"\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -3135,7 +3391,10 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\bproblems\x18\" \x03(\tR\bproblems\x129\n" +
 	"\n" +
 	"slow_syncs\x18( \x01(\v2\x1a.sheaf.record.v1.SlowSyncsR\tslowSyncs\x12#\n" +
-	"\rvolume_silent\x18) \x01(\bR\fvolumeSilentB\r\n" +
+	"\rvolume_silent\x18) \x01(\bR\fvolumeSilent\x12H\n" +
+	"\x0fplacement_state\x18* \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateR\x0eplacementState\x12#\n" +
+	"\rplaced_groups\x18+ \x01(\x05R\fplacedGroups\x12'\n" +
+	"\x0fplacement_waits\x18, \x01(\tR\x0eplacementWaitsB\r\n" +
 	"\v_rotational\"\x97\x01\n" +
 	"\tSlowSyncs\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\x03R\x05total\x12%\n" +
@@ -3223,7 +3482,14 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x11AcceptLossRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"G\n" +
 	"\x12AcceptLossResponse\x121\n" +
-	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"\x17\n" +
+	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"c\n" +
+	"\x14SetShardStateRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x125\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateR\x05state\"\x17\n" +
+	"\x15SetShardStateResponse\"*\n" +
+	"\x12RemoveShardRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\"\x15\n" +
+	"\x13RemoveShardResponse\"\x17\n" +
 	"\x15DescribeVolumeRequest\"\xe6\x02\n" +
 	"\x16DescribeVolumeResponse\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x18\n" +
@@ -3298,7 +3564,12 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x12COPY_PHASE_WAITING\x10\x01\x12\x14\n" +
 	"\x10COPY_PHASE_FILES\x10\x02\x12\x16\n" +
 	"\x12COPY_PHASE_ENTRIES\x10\x03\x12\x13\n" +
-	"\x0fCOPY_PHASE_DONE\x10\x04*\xa2\x02\n" +
+	"\x0fCOPY_PHASE_DONE\x10\x04*\x89\x01\n" +
+	"\x0ePlacementState\x12\x1f\n" +
+	"\x1bPLACEMENT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16PLACEMENT_STATE_ACTIVE\x10\x01\x12\x1c\n" +
+	"\x18PLACEMENT_STATE_CORDONED\x10\x02\x12\x1c\n" +
+	"\x18PLACEMENT_STATE_DRAINING\x10\x03*\xa2\x02\n" +
 	"\n" +
 	"ShardState\x12\x1b\n" +
 	"\x17SHARD_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -3316,7 +3587,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x12MOVE_PHASE_WAITING\x10\x01\x12\x16\n" +
 	"\x12MOVE_PHASE_COPYING\x10\x02\x12\x1a\n" +
 	"\x16MOVE_PHASE_CATCHING_UP\x10\x03\x12\x18\n" +
-	"\x14MOVE_PHASE_SWITCHING\x10\x042\x93\x06\n" +
+	"\x14MOVE_PHASE_SWITCHING\x10\x042\xcd\a\n" +
 	"\fAdminService\x12U\n" +
 	"\n" +
 	"ListGroups\x12\".sheaf.record.v1.ListGroupsRequest\x1a#.sheaf.record.v1.ListGroupsResponse\x12U\n" +
@@ -3328,7 +3599,9 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06Verify\x12\x1e.sheaf.record.v1.VerifyRequest\x1a\x1f.sheaf.record.v1.VerifyResponse\x12L\n" +
 	"\aCompact\x12\x1f.sheaf.record.v1.CompactRequest\x1a .sheaf.record.v1.CompactResponse\x12U\n" +
 	"\n" +
-	"AcceptLoss\x12\".sheaf.record.v1.AcceptLossRequest\x1a#.sheaf.record.v1.AcceptLossResponse\x12a\n" +
+	"AcceptLoss\x12\".sheaf.record.v1.AcceptLossRequest\x1a#.sheaf.record.v1.AcceptLossResponse\x12^\n" +
+	"\rSetShardState\x12%.sheaf.record.v1.SetShardStateRequest\x1a&.sheaf.record.v1.SetShardStateResponse\x12X\n" +
+	"\vRemoveShard\x12#.sheaf.record.v1.RemoveShardRequest\x1a$.sheaf.record.v1.RemoveShardResponse\x12a\n" +
 	"\x0eDescribeVolume\x12&.sheaf.record.v1.DescribeVolumeRequest\x1a'.sheaf.record.v1.DescribeVolumeResponseB.Z,sheaf.dev/sheaf/api/sheaf/record/v1;recordv1b\x06proto3"
 
 var (
@@ -3343,96 +3616,107 @@ func file_sheaf_record_v1_admin_proto_rawDescGZIP() []byte {
 	return file_sheaf_record_v1_admin_proto_rawDescData
 }
 
-var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
 	(MemberRole)(0),                // 2: sheaf.record.v1.MemberRole
 	(CopyPhase)(0),                 // 3: sheaf.record.v1.CopyPhase
-	(ShardState)(0),                // 4: sheaf.record.v1.ShardState
-	(MovePhase)(0),                 // 5: sheaf.record.v1.MovePhase
-	(*Group)(nil),                  // 6: sheaf.record.v1.Group
-	(*Member)(nil),                 // 7: sheaf.record.v1.Member
-	(*Copy)(nil),                   // 8: sheaf.record.v1.Copy
-	(*Damage)(nil),                 // 9: sheaf.record.v1.Damage
-	(*ListGroupsRequest)(nil),      // 10: sheaf.record.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),     // 11: sheaf.record.v1.ListGroupsResponse
-	(*ListShardsRequest)(nil),      // 12: sheaf.record.v1.ListShardsRequest
-	(*ListShardsResponse)(nil),     // 13: sheaf.record.v1.ListShardsResponse
-	(*Shard)(nil),                  // 14: sheaf.record.v1.Shard
-	(*SlowSyncs)(nil),              // 15: sheaf.record.v1.SlowSyncs
-	(*Load)(nil),                   // 16: sheaf.record.v1.Load
-	(*WatchLoadRequest)(nil),       // 17: sheaf.record.v1.WatchLoadRequest
-	(*WatchLoadResponse)(nil),      // 18: sheaf.record.v1.WatchLoadResponse
-	(*CreateGroupRequest)(nil),     // 19: sheaf.record.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),    // 20: sheaf.record.v1.CreateGroupResponse
-	(*PlanMovesRequest)(nil),       // 21: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),      // 22: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                   // 23: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),          // 24: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 25: sheaf.record.v1.VerifyResponse
-	(*VerifiedCopy)(nil),           // 26: sheaf.record.v1.VerifiedCopy
-	(*CompactRequest)(nil),         // 27: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 28: sheaf.record.v1.CompactResponse
-	(*CompactionHold)(nil),         // 29: sheaf.record.v1.CompactionHold
-	(*AcceptLossRequest)(nil),      // 30: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 31: sheaf.record.v1.AcceptLossResponse
-	(*DescribeVolumeRequest)(nil),  // 32: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 33: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 34: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 35: sheaf.record.v1.GroupFacts
-	nil,                            // 36: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(PlacementState)(0),            // 4: sheaf.record.v1.PlacementState
+	(ShardState)(0),                // 5: sheaf.record.v1.ShardState
+	(MovePhase)(0),                 // 6: sheaf.record.v1.MovePhase
+	(*Group)(nil),                  // 7: sheaf.record.v1.Group
+	(*Member)(nil),                 // 8: sheaf.record.v1.Member
+	(*Copy)(nil),                   // 9: sheaf.record.v1.Copy
+	(*Damage)(nil),                 // 10: sheaf.record.v1.Damage
+	(*ListGroupsRequest)(nil),      // 11: sheaf.record.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),     // 12: sheaf.record.v1.ListGroupsResponse
+	(*ListShardsRequest)(nil),      // 13: sheaf.record.v1.ListShardsRequest
+	(*ListShardsResponse)(nil),     // 14: sheaf.record.v1.ListShardsResponse
+	(*Shard)(nil),                  // 15: sheaf.record.v1.Shard
+	(*SlowSyncs)(nil),              // 16: sheaf.record.v1.SlowSyncs
+	(*Load)(nil),                   // 17: sheaf.record.v1.Load
+	(*WatchLoadRequest)(nil),       // 18: sheaf.record.v1.WatchLoadRequest
+	(*WatchLoadResponse)(nil),      // 19: sheaf.record.v1.WatchLoadResponse
+	(*CreateGroupRequest)(nil),     // 20: sheaf.record.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),    // 21: sheaf.record.v1.CreateGroupResponse
+	(*PlanMovesRequest)(nil),       // 22: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 23: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 24: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 25: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 26: sheaf.record.v1.VerifyResponse
+	(*VerifiedCopy)(nil),           // 27: sheaf.record.v1.VerifiedCopy
+	(*CompactRequest)(nil),         // 28: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 29: sheaf.record.v1.CompactResponse
+	(*CompactionHold)(nil),         // 30: sheaf.record.v1.CompactionHold
+	(*AcceptLossRequest)(nil),      // 31: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 32: sheaf.record.v1.AcceptLossResponse
+	(*SetShardStateRequest)(nil),   // 33: sheaf.record.v1.SetShardStateRequest
+	(*SetShardStateResponse)(nil),  // 34: sheaf.record.v1.SetShardStateResponse
+	(*RemoveShardRequest)(nil),     // 35: sheaf.record.v1.RemoveShardRequest
+	(*RemoveShardResponse)(nil),    // 36: sheaf.record.v1.RemoveShardResponse
+	(*DescribeVolumeRequest)(nil),  // 37: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 38: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 39: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 40: sheaf.record.v1.GroupFacts
+	nil,                            // 41: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
 	1,  // 1: sheaf.record.v1.Group.outcome:type_name -> sheaf.record.v1.LoadOutcome
-	9,  // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
+	10, // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
 	2,  // 3: sheaf.record.v1.Group.role:type_name -> sheaf.record.v1.MemberRole
-	7,  // 4: sheaf.record.v1.Group.members:type_name -> sheaf.record.v1.Member
-	8,  // 5: sheaf.record.v1.Group.copy:type_name -> sheaf.record.v1.Copy
+	8,  // 4: sheaf.record.v1.Group.members:type_name -> sheaf.record.v1.Member
+	9,  // 5: sheaf.record.v1.Group.copy:type_name -> sheaf.record.v1.Copy
 	2,  // 6: sheaf.record.v1.Member.role:type_name -> sheaf.record.v1.MemberRole
 	3,  // 7: sheaf.record.v1.Copy.phase:type_name -> sheaf.record.v1.CopyPhase
-	6,  // 8: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
-	14, // 9: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
-	16, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
-	4,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
-	15, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
-	16, // 13: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	36, // 14: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	23, // 15: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
-	5,  // 16: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
-	8,  // 17: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
-	9,  // 18: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	26, // 19: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
-	29, // 20: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
-	9,  // 21: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	34, // 22: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	35, // 23: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
-	16, // 24: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	10, // 25: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	12, // 26: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	17, // 27: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	19, // 28: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	21, // 29: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	24, // 30: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	27, // 31: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	30, // 32: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	32, // 33: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	11, // 34: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	13, // 35: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	18, // 36: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	20, // 37: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	22, // 38: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	25, // 39: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	28, // 40: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	31, // 41: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	33, // 42: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	34, // [34:43] is the sub-list for method output_type
-	25, // [25:34] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	7,  // 8: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
+	15, // 9: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
+	17, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
+	5,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
+	16, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
+	4,  // 13: sheaf.record.v1.Shard.placement_state:type_name -> sheaf.record.v1.PlacementState
+	17, // 14: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
+	41, // 15: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	24, // 16: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	6,  // 17: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
+	9,  // 18: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
+	10, // 19: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
+	27, // 20: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
+	30, // 21: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
+	10, // 22: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	4,  // 23: sheaf.record.v1.SetShardStateRequest.state:type_name -> sheaf.record.v1.PlacementState
+	39, // 24: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	40, // 25: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	17, // 26: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	11, // 27: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	13, // 28: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	18, // 29: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	20, // 30: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	22, // 31: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	25, // 32: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	28, // 33: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	31, // 34: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	33, // 35: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
+	35, // 36: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
+	37, // 37: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	12, // 38: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	14, // 39: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	19, // 40: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	21, // 41: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	23, // 42: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	26, // 43: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	29, // 44: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	32, // 45: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	34, // 46: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
+	36, // 47: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
+	38, // 48: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	38, // [38:49] is the sub-list for method output_type
+	27, // [27:38] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_sheaf_record_v1_admin_proto_init() }
@@ -3449,8 +3733,8 @@ func file_sheaf_record_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   31,
+			NumEnums:      7,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

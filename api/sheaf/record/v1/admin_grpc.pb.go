@@ -29,6 +29,8 @@ const (
 	AdminService_Verify_FullMethodName         = "/sheaf.record.v1.AdminService/Verify"
 	AdminService_Compact_FullMethodName        = "/sheaf.record.v1.AdminService/Compact"
 	AdminService_AcceptLoss_FullMethodName     = "/sheaf.record.v1.AdminService/AcceptLoss"
+	AdminService_SetShardState_FullMethodName  = "/sheaf.record.v1.AdminService/SetShardState"
+	AdminService_RemoveShard_FullMethodName    = "/sheaf.record.v1.AdminService/RemoveShard"
 	AdminService_DescribeVolume_FullMethodName = "/sheaf.record.v1.AdminService/DescribeVolume"
 )
 
@@ -59,6 +61,14 @@ type AdminServiceClient interface {
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
+	// SetShardState asks the planner to place groups on a shard as on any other, to give it no new ones, or to move all
+	// of them away. It stays so until it is set again, also while the shard does not run. Only on a gateway in whose
+	// process the planner runs: FAILED_PRECONDITION elsewhere, as an operator would set it back. NOT_FOUND where no shard
+	// of this name is registered, holds a group or has such a state.
+	SetShardState(ctx context.Context, in *SetShardStateRequest, opts ...grpc.CallOption) (*SetShardStateResponse, error)
+	// RemoveShard forgets the state of a shard that is gone for good. FAILED_PRECONDITION while it is registered, or a
+	// group is on it or wanted there, and where SetShardState is refused. NOT_FOUND as SetShardState.
+	RemoveShard(ctx context.Context, in *RemoveShardRequest, opts ...grpc.CallOption) (*RemoveShardResponse, error)
 	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served.
 	// Placement is rebuilt from it after a loss of etcd. Only on a shard.
 	DescribeVolume(ctx context.Context, in *DescribeVolumeRequest, opts ...grpc.CallOption) (*DescribeVolumeResponse, error)
@@ -161,6 +171,26 @@ func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossReque
 	return out, nil
 }
 
+func (c *adminServiceClient) SetShardState(ctx context.Context, in *SetShardStateRequest, opts ...grpc.CallOption) (*SetShardStateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetShardStateResponse)
+	err := c.cc.Invoke(ctx, AdminService_SetShardState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RemoveShard(ctx context.Context, in *RemoveShardRequest, opts ...grpc.CallOption) (*RemoveShardResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveShardResponse)
+	err := c.cc.Invoke(ctx, AdminService_RemoveShard_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) DescribeVolume(ctx context.Context, in *DescribeVolumeRequest, opts ...grpc.CallOption) (*DescribeVolumeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeVolumeResponse)
@@ -198,6 +228,14 @@ type AdminServiceServer interface {
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
+	// SetShardState asks the planner to place groups on a shard as on any other, to give it no new ones, or to move all
+	// of them away. It stays so until it is set again, also while the shard does not run. Only on a gateway in whose
+	// process the planner runs: FAILED_PRECONDITION elsewhere, as an operator would set it back. NOT_FOUND where no shard
+	// of this name is registered, holds a group or has such a state.
+	SetShardState(context.Context, *SetShardStateRequest) (*SetShardStateResponse, error)
+	// RemoveShard forgets the state of a shard that is gone for good. FAILED_PRECONDITION while it is registered, or a
+	// group is on it or wanted there, and where SetShardState is refused. NOT_FOUND as SetShardState.
+	RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error)
 	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served.
 	// Placement is rebuilt from it after a loss of etcd. Only on a shard.
 	DescribeVolume(context.Context, *DescribeVolumeRequest) (*DescribeVolumeResponse, error)
@@ -234,6 +272,12 @@ func (UnimplementedAdminServiceServer) Compact(context.Context, *CompactRequest)
 }
 func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
+}
+func (UnimplementedAdminServiceServer) SetShardState(context.Context, *SetShardStateRequest) (*SetShardStateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetShardState not implemented")
+}
+func (UnimplementedAdminServiceServer) RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveShard not implemented")
 }
 func (UnimplementedAdminServiceServer) DescribeVolume(context.Context, *DescribeVolumeRequest) (*DescribeVolumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeVolume not implemented")
@@ -396,6 +440,42 @@ func _AdminService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_SetShardState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetShardStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).SetShardState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_SetShardState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).SetShardState(ctx, req.(*SetShardStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RemoveShard_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveShardRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RemoveShard(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RemoveShard_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RemoveShard(ctx, req.(*RemoveShardRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_DescribeVolume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeVolumeRequest)
 	if err := dec(in); err != nil {
@@ -448,6 +528,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptLoss",
 			Handler:    _AdminService_AcceptLoss_Handler,
+		},
+		{
+			MethodName: "SetShardState",
+			Handler:    _AdminService_SetShardState_Handler,
+		},
+		{
+			MethodName: "RemoveShard",
+			Handler:    _AdminService_RemoveShard_Handler,
 		},
 		{
 			MethodName: "DescribeVolume",

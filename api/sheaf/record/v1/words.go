@@ -45,6 +45,14 @@ func (x MemberRole) Word() string {
 	return word(MemberRole_name[int32(x)], "MEMBER_ROLE_")
 }
 
+// Word is the state in one word: Draining for PLACEMENT_STATE_DRAINING. Empty as for a ShardState.
+func (x PlacementState) Word() string {
+	if x == PlacementState_PLACEMENT_STATE_UNSPECIFIED {
+		return ""
+	}
+	return word(PlacementState_name[int32(x)], "PLACEMENT_STATE_")
+}
+
 // word is the name of an enum's value in camel case; an unknown value has no name.
 func word(name, prefix string) string {
 	var out strings.Builder

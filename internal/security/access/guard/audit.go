@@ -23,6 +23,7 @@ type Event struct {
 	Method string `json:"method"`
 	Verb   string `json:"verb,omitempty"`
 	Group  string `json:"group,omitempty"`
+	Shard  string `json:"shard,omitempty"` // with Kind admin: the shard that the call is about
 	// IDs of records, in decimal: for a refusal the first record, for writes the first 100.
 	IDs     []string `json:"ids,omitempty"`
 	Records int      `json:"records,omitempty"` // number of records written, or not, as Code says; with Kind write
@@ -112,6 +113,9 @@ func (a *Audit) note(e Event) {
 	e.Time, e.Server = time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00"), a.cfg.Server
 	if len(e.Group) > groupShown {
 		e.Group = e.Group[:groupShown]
+	}
+	if len(e.Shard) > groupShown {
+		e.Shard = e.Shard[:groupShown]
 	}
 	line, err := json.Marshal(e)
 	if err != nil { // every event can be encoded

@@ -208,7 +208,7 @@ func (c *call) note(e Event) {
 
 // finished reports the end of a write or an administrative call. It leaves out calls that processes of the store make
 // all the time.
-func (c *call) finished(group string, err error) {
+func (c *call) finished(group, shard string, err error) {
 	c.mu.Lock()
 	wrote := c.wrote
 	c.mu.Unlock()
@@ -218,7 +218,8 @@ func (c *call) finished(group string, err error) {
 	}
 	admin := c.rule.Verb == access.AdminWrite || c.rule.Verb == access.AdminRead && !c.caller.IsProcess()
 	if admin {
-		c.note(Event{Kind: "admin", Verb: c.rule.Verb.String(), Group: group, Code: status.Code(err).String()})
+		c.note(Event{Kind: "admin", Verb: c.rule.Verb.String(), Group: group, Shard: shard,
+			Code: status.Code(err).String()})
 	}
 }
 

@@ -51,7 +51,10 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if c == nil {
 		return do(ctx, request)
 	}
-	group := ""
+	group, shard := "", ""
+	if of, ok := request.(interface{ GetShard() string }); ok {
+		shard = of.GetShard()
+	}
 	if c.rule.Where == access.InGroup {
 		of, ok := request.(interface{ GetGroup() string })
 		if ok {
@@ -62,7 +65,7 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		}
 	}
 	out, err := do(access.WithCall(ctx, c), request)
-	c.finished(group, err)
+	c.finished(group, shard, err)
 	return out, err
 }
 
@@ -79,7 +82,7 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	within := &guarded{stream, ctx}
 	if !c.rule.Lasting {
 		err := do(server, within)
-		c.finished("", err)
+		c.finished("", "", err)
 		return err
 	}
 	if cut := message.CutterOf(ctx); cut != nil {
@@ -95,7 +98,7 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	if why := c.revoked(); why != nil {
 		err = why
 	}
-	c.finished("", err)
+	c.finished("", "", err)
 	return err
 }
 

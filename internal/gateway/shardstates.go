@@ -1,0 +1,151 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// shardStates maps the states of the contract to those of the placement.
+var shardStates = map[recordv1.PlacementState]placement.ShardState{
+	recordv1.PlacementState_PLACEMENT_STATE_ACTIVE:   placement.Active,
+	recordv1.PlacementState_PLACEMENT_STATE_CORDONED: placement.Cordoned,
+	recordv1.PlacementState_PLACEMENT_STATE_DRAINING: placement.Draining,
+}
+
+// SetShardState implements AdminService.
+func (a *adminServer) SetShardState(ctx context.Context, request *recordv1.SetShardStateRequest) (
+	*recordv1.SetShardStateResponse, error) {
+	state, ok := shardStates[request.GetState()]
+	if !ok {
+		return nil, invalid("state", "give PLACEMENT_STATE_ACTIVE, PLACEMENT_STATE_CORDONED or PLACEMENT_STATE_DRAINING")
+	}
+	t, err := a.orders(ctx, request.GetShard())
+	if err != nil {
+		return nil, err
+	}
+	if err := a.g.cfg.Store.SetShardState(ctx, t.view.Meta.StoreUUID, request.GetShard(), state); err != nil {
+		return nil, ordered(request.GetShard(), err)
+	}
+	return &recordv1.SetShardStateResponse{}, nil
+}
+
+// RemoveShard implements AdminService.
+func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveShardRequest) (
+	*recordv1.RemoveShardResponse, error) {
+	t, err := a.orders(ctx, request.GetShard())
+	if err != nil {
+		return nil, err
+	}
+	if err := a.g.cfg.Store.ForgetShard(ctx, t.view.Meta.StoreUUID, request.GetShard()); err != nil {
+		return nil, ordered(request.GetShard(), err)
+	}
+	return &recordv1.RemoveShardResponse{}, nil
+}
+
+// orders checks that this gateway may tell the planner what to do with a shard, and that the shard is known. An
+// operator writes the states of its pools into etcd, and would set back at once what is set here.
+func (a *adminServer) orders(ctx context.Context, shard string) (*table, error) {
+	if err := placement.ValidateShardName(shard); err != nil {
+		return nil, invalid("shard", "%v", err)
+	}
+	if a.g.cfg.PlannedElsewhere {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %s: the planner does not run in this gateway "+
+			"(--planner=false), so that what plans elsewhere decides about shards: on Kubernetes use kubectl sheaf drain POOL "+
+			"--shard NUMBER, or spec.state of the ShardPool; else ask a gateway that plans", shard)
+	}
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := t.placedShards()[shard]; !ok {
+		return nil, status.Errorf(codes.NotFound, "shard %s is not registered and holds no group: sheaf shards list shows "+
+			"those there are", shard)
+	}
+	return t, nil
+}
+
+// ordered returns the answer for an order that was not carried out.
+func ordered(shard string, err error) error {
+	if errors.Is(err, placement.ErrShardHoldsGroups) {
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return fail(codes.Unavailable, reason.NoLeader, "the state of shard %s cannot be written to etcd: %v", shard, err)
+}
+
+// placedShard is what etcd knows of the groups of a shard.
+type placedShard struct {
+	state  recordv1.PlacementState
+	groups int    // those that have a copy on it, or are to have one
+	waits  string // why groups do not leave; only of one that is drained
+}
+
+// stuck says why a group cannot be moved whatever room others have: what moves it is a majority of its copies.
+func (t *table) stuck(name string, g *placement.Group) string {
+	copies, there := t.voters(g)
+	if groupState(copies, there) != groupUnavailable {
+		return ""
+	}
+	return fmt.Sprintf("of group %s no majority of copies is on shards that are registered: bring one of its shards "+
+		"back", name)
+}
+
+// tell adds it to the row of the shard. A nil placedShard adds nothing.
+func (p *placedShard) tell(row *recordv1.Shard) {
+	if p != nil {
+		row.PlacementState, row.PlacedGroups, row.PlacementWaits = p.state, int32(p.groups), p.waits
+	}
+}
+
+// placedShards returns all shards that are registered, hold a group, are to get one, or have a state.
+func (t *table) placedShards() map[string]*placedShard {
+	out := map[string]*placedShard{}
+	at := func(shard string) *placedShard {
+		if out[shard] == nil {
+			out[shard] = &placedShard{state: recordv1.PlacementState_PLACEMENT_STATE_ACTIVE}
+		}
+		return out[shard]
+	}
+	set := func(shard string, state placement.ShardState) {
+		for sent, of := range shardStates {
+			if of == cmp.Or(state, placement.Active) {
+				at(shard).state = sent
+			}
+		}
+	}
+	for name, s := range t.view.Shards {
+		set(name, s.State)
+	}
+	for name, state := range t.view.States {
+		if _, registered := t.view.Shards[name]; registered || cmp.Or(state, placement.Active) != placement.Active {
+			set(name, state)
+		}
+	}
+	for name, g := range t.view.Groups {
+		on := slices.Clone(t.view.Targets[name].Shards)
+		for _, m := range g.Members {
+			on = append(on, m.Shard)
+		}
+		slices.Sort(on)
+		for _, shard := range slices.Compact(on) {
+			if shard == "" { // the place of a member is not known
+				continue
+			}
+			s := at(shard)
+			s.groups++
+			if s.state == recordv1.PlacementState_PLACEMENT_STATE_DRAINING {
+				s.waits = cmp.Or(s.waits, t.stuck(name, &g), t.unplaced()[name])
+			}
+		}
+	}
+	return out
+}

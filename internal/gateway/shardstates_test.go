@@ -1,0 +1,163 @@
+package gateway_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/placementtest"
+)
+
+// setState asks for a state of a shard.
+func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
+	_, err := c.admin.SetShardState(c.ctx, &recordv1.SetShardStateRequest{Shard: shard, State: state})
+	return err
+}
+
+// placed lists the shards until one of them is as wanted.
+func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
+	c.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		list, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var row *recordv1.Shard
+		for _, s := range list.GetShards() {
+			if s.GetName() == shard {
+				row = s
+			}
+		}
+		if is(row) {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("shard %s: %v", shard, row)
+		}
+	}
+}
+
+// A shard is drained, found empty, and removed when it is gone; each step is listed, and none is taken too early.
+func TestAShardIsDrainedAndRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
+		if err := c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
+			t.Fatal(err)
+		}
+		c.placed("b", func(s *recordv1.Shard) bool {
+			return s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING && s.GetPlacedGroups() == 2 &&
+				s.GetPlacementWaits() == ""
+		})
+		moves, err := c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{})
+		if err != nil || len(moves.GetMoves()) != 2 || moves.GetMoves()[0].GetReason() != "Drain" {
+			t.Errorf("%v, %v", moves, err)
+		}
+		remove := func(words string) {
+			t.Helper()
+			_, err := c.admin.RemoveShard(c.ctx, &recordv1.RemoveShardRequest{Shard: "b"})
+			if status.Code(err) != codes.FailedPrecondition || !strings.Contains(status.Convert(err).Message(), words) {
+				t.Errorf("removing it, wanted %q: %v", words, err)
+			}
+		}
+		remove("stop it first")
+		c.stops["b"]()
+		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool {
+			return len(st.Shards) == 2 && st.Shards[1].State == "Silent"
+		})
+		remove("drain it first")
+		for _, group := range []string{"1", "3"} {
+			if _, err := placementtest.UpdateGroup(c.ctx, c.store, group, func(g *placement.Group) error {
+				g.Members[0].Shard, g.Members[0].VolumeUUID, g.Leader = "a", c.shards["a"].volume, "a"
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.placed("b", func(s *recordv1.Shard) bool { return s.GetPlacedGroups() == 0 && !s.GetAlive() })
+		if _, err := c.admin.RemoveShard(c.ctx, &recordv1.RemoveShardRequest{Shard: "b"}); err != nil {
+			t.Fatal(err)
+		}
+		c.placed("b", func(s *recordv1.Shard) bool { return s == nil })
+		err = c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_ACTIVE)
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("a shard that is gone: %v", err)
+		}
+	})
+}
+
+// A group whose only copy is on a shard that does not run cannot be given up by draining it.
+func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
+		c.stops["b"]()
+		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool {
+			return len(st.Shards) == 2 && st.Shards[1].State == "Silent"
+		})
+		if err := c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
+			t.Fatal(err)
+		}
+		c.placed("b", func(s *recordv1.Shard) bool {
+			return s.GetPlacedGroups() == 1 && strings.Contains(s.GetPlacementWaits(), "of group 1 no majority")
+		})
+	})
+}
+
+// What has nowhere to go stays, and the listing says why in the planner's words.
+func TestADrainThatCannotEndSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{}, "a")
+		if err := c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
+			t.Fatal(err)
+		}
+		c.placed("a", func(s *recordv1.Shard) bool {
+			return s.GetPlacedGroups() == 2 && strings.Contains(s.GetPlacementWaits(), "1 draining")
+		})
+		if err := c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_ACTIVE); err != nil {
+			t.Fatal(err)
+		}
+		c.placed("a", func(s *recordv1.Shard) bool {
+			return s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_ACTIVE && s.GetPlacementWaits() == ""
+		})
+	})
+}
+
+// Orders that are wrong, and those that somebody else would take back, change nothing.
+func TestOrdersThatAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		wantFieldViolation(t, c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_UNSPECIFIED), "state")
+		wantFieldViolation(t, c.setState("a", 99), "state")
+		wantFieldViolation(t, c.setState("", draining), "shard")
+		wantFieldViolation(t, c.setState("A/../b", draining), "shard")
+		if err := c.setState("b", draining); status.Code(err) != codes.NotFound {
+			t.Errorf("an unknown shard: %v", err)
+		}
+		_, err := c.admin.RemoveShard(c.ctx, &recordv1.RemoveShardRequest{Shard: "b"})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("removing an unknown shard: %v", err)
+		}
+		c.etcd.Away()
+		if err := c.setState("a", draining); err == nil {
+			t.Error("it is acknowledged without etcd")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{PlannedElsewhere: true}, "a")
+		err := c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_DRAINING)
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(status.Convert(err).Message(), "kubectl sheaf") {
+			t.Errorf("%v", err)
+		}
+		view, err := c.store.View(c.ctx)
+		if err != nil || len(view.States) != 0 {
+			t.Errorf("%v, %v", view.States, err)
+		}
+	})
+}
