@@ -91,6 +91,44 @@ var _ = Describe("A store with several copies", func() {
 			Expect(budget(ctx)).To(Equal(2))
 		})
 
+	It("lets the rest of a failure domain be evicted when one of its shards is, and no other shard",
+		func(ctx context.Context) {
+			left := func(ctx context.Context) []string {
+				GinkgoHelper()
+				var b policyv1.PodDisruptionBudget
+				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-shards"}, &b)).To(Succeed())
+				if len(b.Spec.Selector.MatchExpressions) == 0 {
+					return nil
+				}
+				return b.Spec.Selector.MatchExpressions[0].Values
+			}
+			p.create(ctx, threeCopies)
+			p.pool(ctx, 3)
+			p.poolNamed(ctx, "near", 2) // both are in one domain
+			p.settle(ctx)
+			p.ready(ctx)
+			Expect(budget(ctx)).To(Equal(4))
+			Expect(left(ctx)).To(BeEmpty())
+
+			away(ctx, "near-0")
+			p.settle(ctx)
+			Expect(left(ctx)).To(Equal([]string{"near-1-0"}))
+			Expect(budget(ctx)).To(Equal(4), "of the 3 that it counts: none of them may be evicted")
+
+			By("a shard of a second domain is away, too")
+			away(ctx, "ssd-1")
+			p.settle(ctx)
+			Expect(left(ctx)).To(BeEmpty())
+			Expect(budget(ctx)).To(Equal(5))
+
+			By("all are back")
+			p.NoSets = false
+			p.settle(ctx)
+			p.ready(ctx)
+			Expect(left(ctx)).To(BeEmpty())
+			Expect(budget(ctx)).To(Equal(4))
+		})
+
 	It("misses the copies on a disk that does not answer, though their shard is registered, and lets no shard be "+
 		"evicted then", func(ctx context.Context) {
 		p.create(ctx, threeCopies)

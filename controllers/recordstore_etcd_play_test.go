@@ -149,7 +149,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 			continue
 		}
 		value, err := json.Marshal(placement.Shard{Name: shard, Address: "127.0.0.1:1", VolumeUUID: volumeOf(shard),
-			Domain: domainOf(shard), Node: "node-" + shard})
+			Domain: domainOf(shard), Node: nodeOf(namespace, shard)})
 		if err != nil {
 			return nil, err
 		}
@@ -205,6 +205,14 @@ func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(sha
 
 // Volume returns the UUID of a simulated shard's volume.
 func (e *etcdPlay) Volume(shard string) string { return volumeOf(shard).String() }
+
+// nodeOf returns the node of a simulated shard: those of pool near are on the one that their pods are on.
+func nodeOf(namespace, shard string) string {
+	if strings.HasPrefix(shard, "near-") {
+		return "node-" + namespace
+	}
+	return "node-" + shard
+}
 
 // domainOf returns the failure domain of a simulated shard. The shards of pool near share one; those of pool
 // node-bare do not know theirs.

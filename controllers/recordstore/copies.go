@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -239,19 +240,94 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 	return nil
 }
 
-// applyBudgets applies the disruption budget of the store's shards. While a group lacks a copy, no serving shard may
-// be evicted.
+// disruptable returns the shards that may be evicted though copies are missing, in order of their names. The unit of
+// disruption is the failure domain: if all that is missing is in one domain, and every group has a majority without
+// that domain, the rest of the domain may go, too. It returns none if two domains are affected, or if it does not know
+// where a missing shard is.
+func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) []string {
+	missing := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.There() })
+	for name, s := range seen { // one that holds no group counts, too, because the budget counts it
+		if _, here := v.Shards[name]; !here && s.State != v1alpha1.ShardParked {
+			missing = append(missing, name)
+		}
+	}
+	domain := ""
+	for _, name := range missing {
+		d := domainOfMissing(v, name, seen[name].Node)
+		if d == "" || domain != "" && d != domain {
+			return nil
+		}
+		domain = d
+	}
+	if domain == "" {
+		return nil
+	}
+	gone := map[string]bool{}
+	for _, name := range missing {
+		gone[name] = true
+	}
+	var rest []string
+	for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
+		if v.Shards[name].Domain == domain && !gone[name] {
+			rest = append(rest, name)
+		}
+	}
+	without := func(c fleet.CopyPlace) bool { return gone[c.Shard] || slices.Contains(rest, c.Shard) }
+	if len(v.Undecided(without)) > 0 {
+		return nil
+	}
+	return rest
+}
+
+// domainOfMissing returns the failure domain of a shard that may not be registered. It then is the domain of the
+// registered shards of its node, or the node itself if there are none. It is empty if it is not known.
+func domainOfMissing(v *fleet.PlacementView, shard, node string) string {
+	if s, here := v.Shards[shard]; here {
+		return s.Domain
+	}
+	for _, s := range v.Shards {
+		if node != "" && s.Node == node {
+			return s.Domain
+		}
+	}
+	return node
+}
+
+// applyBudgets applies the disruption budget of the store's shards. While a group lacks a copy, no serving shard of
+// another failure domain may be evicted.
 func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outcome {
 	shards := shardsWanted(run.pools)
 	spare := int32(1)
+	var free []string
 	if run.copies() > 1 {
 		whole := meta.IsStatusConditionTrue(run.store.Status.Conditions, v1alpha1.ConditionRedundant)
 		if now, known := run.redundant(); known {
 			whole = now.whole()
+			free = disruptable(&run.state.View, run.seen.ByName())
+		} else if frees, err := r.budgetFrees(ctx, run.store); err != nil {
+			return step.Retry(fmt.Errorf("read the disruption budget of the shards: %w", err))
+		} else if frees {
+			return step.Complete()
 		}
-		if !whole {
+		if !whole || len(free) > 0 {
 			spare = 0
 		}
 	}
-	return r.apply(ctx, run.store, workload.ShardsBudget(run.store, shards-spare))
+	excluded := int32(len(free)) //nolint:gosec // as many shards as a store has at most
+	return r.apply(ctx, run.store, workload.ShardsBudget(run.store, shards-spare-excluded, free...))
+}
+
+// budgetFrees reports whether the live budget leaves out a domain that is being emptied, as decided in an earlier
+// reconcile. That stays until etcd is asked again, or the budget would change twice in each reconcile. If etcd did not
+// answer in the last reconcile, redundancy is unknown, and nothing is left out any more.
+func (r *Reconciler) budgetFrees(ctx context.Context, store *v1alpha1.RecordStore) (bool, error) {
+	redundant := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRedundant)
+	if redundant == nil || redundant.Status == metav1.ConditionUnknown {
+		return false, nil
+	}
+	live := workload.ShardsBudget(store, 0)
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(live), live); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return live.Spec.Selector != nil && len(live.Spec.Selector.MatchExpressions) > 0, nil
 }

@@ -184,3 +184,62 @@ func TestAPlanIsOnlyForWhatItWasMadeFor(t *testing.T) {
 		t.Errorf("many: %q", got)
 	}
 }
+
+// A node with several shards is drained one shard after another, in any order, and no shard of another node may go
+// meanwhile.
+func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
+	const all = "a@n1 b@n1 c@n2 d@n2 e@n3"
+	nodes := map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n2", "e": "n3", "f": "n2"}
+	for name, c := range map[string]struct {
+		shards string            // those that are registered
+		groups map[string]string // as in fleettest.View
+		also   string            // a further shard, which holds no group and is not registered
+		node   func(string) string
+		free   string
+	}{
+		"all there":        {shards: all, groups: map[string]string{"1": "a c e"}},
+		"one of two":       {shards: "a@n1 b@n1 d@n2 e@n3", groups: map[string]string{"1": "a -c e", "2": "b d e"}, free: "d"},
+		"the other of two": {shards: "a@n1 b@n1 c@n2 e@n3", groups: map[string]string{"1": "a c e", "2": "b -d e"}, free: "c"},
+		"one of three": {shards: "a@n1 d@n2 e@n3 f@n2", groups: map[string]string{"1": "a -c e", "2": "a d e",
+			"3": "a f e"}, free: "d f"},
+		"two of three": {shards: "a@n1 e@n3 f@n2", groups: map[string]string{"1": "a -c e", "2": "a -d e", "3": "a f e"},
+			free: "f"},
+		"both of two":        {shards: "a@n1 b@n1 e@n3", groups: map[string]string{"1": "a -c e", "2": "b -d e"}},
+		"two domains":        {shards: "b@n1 d@n2 e@n3", groups: map[string]string{"1": "-a -c e", "2": "b d e"}},
+		"two, other groups":  {shards: "b@n1 d@n2 e@n3", groups: map[string]string{"1": "-a d e", "2": "b -c e"}},
+		"it holds no group":  {shards: "a@n1 b@n1 d@n2 e@n3", groups: map[string]string{"1": "a d e"}, also: "c", free: "d"},
+		"one here, one away": {shards: "b@n1 d@n2 e@n3", groups: map[string]string{"1": "-a d e"}, also: "c"},
+		"no majority without": {shards: "a@n1 b@n1 d@n2 e@n3",
+			groups: map[string]string{"1": "a -c e", "2": "d e +a > a d e"}},
+		"two copies in it": {shards: "a@n1 b@n1 d@n2 e@n3", groups: map[string]string{"1": "a -c d"}},
+		"its node is unknown": {shards: "a@n1 b@n1 d@n2 e@n3", groups: map[string]string{"1": "a -c e", "2": "b d e"},
+			node: func(string) string { return "" }},
+	} {
+		v := fleettest.View(3, c.shards, c.groups)
+		seen := map[string]v1alpha1.ShardStatus{}
+		for _, name := range strings.Fields(strings.Join([]string{"a b c d e", c.also}, " ")) {
+			place, here := v.Shards[name]
+			place.Node = nodes[name]
+			if here {
+				v.Shards[name] = place
+			}
+			mentioned := len(v.ShardsWith(fleet.OnShard(name))) > 0
+			if here || mentioned || name == c.also {
+				seen[name] = v1alpha1.ShardStatus{Name: name, Node: nodes[name]}
+			}
+		}
+		if place, here := v.Shards["f"]; here {
+			place.Node = nodes["f"]
+			v.Shards["f"] = place
+		}
+		if c.node != nil {
+			for name, s := range seen {
+				s.Node = c.node(name)
+				seen[name] = s
+			}
+		}
+		if free := strings.Join(disruptable(v, seen), " "); free != c.free {
+			t.Errorf("%s: %q may be evicted, wanted is %q", name, free, c.free)
+		}
+	}
+}

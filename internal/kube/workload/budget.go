@@ -1,6 +1,7 @@
 package workload
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -23,9 +24,19 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 
 // ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single
 // copy of each group, one shard at a time may be evicted; its groups are unavailable until the shard returns, which
-// is certain because a local volume stays. With several copies, no shard may be evicted while a group lacks a copy.
-func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32) *policyv1.PodDisruptionBudget {
-	return budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
+// is certain because a local volume stays. With several copies, no shard may be evicted while a group lacks a copy,
+// except the shards that except names: the budget does not count them, and does not hold back their eviction.
+func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...string) *policyv1.PodDisruptionBudget {
+	b := budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
+	if len(except) > 0 {
+		pods := make([]string, len(except))
+		for n, shard := range except {
+			pods[n] = ShardPod(shard)
+		}
+		b.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{
+			Key: appsv1.StatefulSetPodNameLabel, Operator: metav1.LabelSelectorOpNotIn, Values: pods}}
+	}
+	return b
 }
 
 // GatewaysBudget allows the eviction of one gateway at a time.
