@@ -197,9 +197,11 @@ func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 		node   func(string) string
 		free   string
 	}{
-		"all there":        {shards: all, groups: map[string]string{"1": "a c e"}},
-		"one of two":       {shards: "a@n1 b@n1 d@n2 e@n3", groups: map[string]string{"1": "a -c e", "2": "b d e"}, free: "d"},
-		"the other of two": {shards: "a@n1 b@n1 c@n2 e@n3", groups: map[string]string{"1": "a c e", "2": "b -d e"}, free: "c"},
+		"all there": {shards: all, groups: map[string]string{"1": "a c e"}},
+		"one of two": {shards: "a@n1 b@n1 d@n2 e@n3", groups: map[string]string{"1": "a -c e", "2": "b d e"},
+			free: "d"},
+		"the other of two": {shards: "a@n1 b@n1 c@n2 e@n3", groups: map[string]string{"1": "a c e", "2": "b -d e"},
+			free: "c"},
 		"one of three": {shards: "a@n1 d@n2 e@n3 f@n2", groups: map[string]string{"1": "a -c e", "2": "a d e",
 			"3": "a f e"}, free: "d f"},
 		"two of three": {shards: "a@n1 e@n3 f@n2", groups: map[string]string{"1": "a -c e", "2": "a -d e", "3": "a f e"},

@@ -35,7 +35,8 @@ func TestEventWordsKeepTheCause(t *testing.T) {
 		message := fmt.Sprintf(`MountVolume.MountDevice failed for volume "disks-1a2b3c4d5e6f" : local: failed to mount `+
 			`device /dev/disk/by-id/virtio-a at %s (fstype: xfs), error format of disk "/dev/disk/by-id/virtio-a" failed: `+
 			`type:("xfs") target:(%q) options:("defaults") errcode:(exit status 1) output:(%s`+"\n%s"+
-			`<devicename> is required unless -d name=xxx is given.)`, mount, mount, cause, strings.Repeat("/* usage */ [-b n]\n", 40))
+			`<devicename> is required unless -d name=xxx is given.)`, mount, mount, cause,
+			strings.Repeat("/* usage */ [-b n]\n", 40))
 		words := step.EventWords([]corev1.Event{{Reason: "FailedMount", Message: message}})
 		if len(words) != 1 || !strings.Contains(words[0], cause) || !step.DeviceMissing(words[0]) ||
 			fleet.DeviceTaken(words[0]) || len(words[0]) > 500 {

@@ -122,8 +122,8 @@ func loaded(f *Found, load string) metav1.Condition {
 }
 
 func volumes(f *Found) metav1.Condition {
-	found, reason := f.inStates(v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing, v1alpha1.ShardForeign,
-		v1alpha1.ShardFormatBlocked, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume)
+	found, reason := f.inStates(v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardDiskMissing,
+		v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume)
 	if len(found) > 0 {
 		return isFalse(v1alpha1.ConditionVolumesReady, reason, step.ShardWords(found))
 	}
