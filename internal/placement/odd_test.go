@@ -223,3 +223,25 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAbsurdRecordOfAVolumeIsNoSetback: where etcd's record of a volume cannot be, its shard is not registered, and the
+// reason is the key. The volume does not count as set back, for which it would be replaced.
+func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := testContext(t)
+		r := newOddRig(t, ctx)
+		volume := uuid.UUID{7}
+		key := "volumes/" + volume.String()
+		for _, value := range []string{
+			"", "5", `{"volume":"` + volume.String() + `","generation":18446744073709551615}`,
+			`{"volume":"` + volume.String() + `","generation":1,"step":{"number":9223372036854775808}}`,
+			`{"volume":"08000000-0000-0000-0000-000000000000","generation":9}`,
+		} {
+			r.put(t, ctx, key, value)
+			_, err := r.store.MayRegister(ctx, placement.Shard{Name: "s2", Address: "h:1", VolumeUUID: volume, Generation: 2})
+			if !errors.Is(err, placement.ErrOdd) || errors.Is(err, placement.ErrRolledBack) || !strings.Contains(err.Error(), key) {
+				t.Errorf("%s: %v", value, err)
+			}
+		}
+	})
+}

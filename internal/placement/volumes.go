@@ -69,6 +69,9 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 	return nil
 }
 
+// numberMax is above all generations and steps that a volume reaches.
+const numberMax = 1 << 62
+
 // MayReplace reports whether a shard may replace one that is registered under its name: nil, or ErrNameTaken with the
 // reason. It does not check whether the other shard is still alive.
 func MayReplace(there, shard Shard) error {
@@ -90,7 +93,11 @@ func MayReplace(there, shard Shard) error {
 
 // mayFollow is MayFollow for etcd's record of the shard's volume. It also returns that record.
 func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
-	if err := json.Unmarshal(value, &seen); err != nil {
+	err = json.Unmarshal(value, &seen)
+	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > numberMax) {
+		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
+	}
+	if err != nil { // not ErrRolledBack: nothing is known against the volume
 		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: see "+
 			"that the volume was not set back and is no copy, then delete the key", ErrOdd, volumesKey, shard.VolumeUUID, err)
 	}

@@ -175,10 +175,7 @@ func (ld *loading) openSegments() {
 		s := newSegment(ld.folder.fs, ld.folder.dir, m, ordinalStep*uint32(i+1))
 		st.segments = append(st.segments, s)
 		ld.loaded[i] = new(loaded)
-		switch f := ld.active.file; {
-		case m.Sealed() && ld.opts.Residency == Index:
-			s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, m.Bytes)
-		case !m.Sealed() && f != nil:
+		if f := ld.active.file; !m.Sealed() && f != nil {
 			vfs.ReadAtRandom(f)
 			s.file.Store(&openFile{ld.active.take()})
 			ld.sizes[i] = ld.active.end
@@ -205,7 +202,10 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		// If a sealed segment is too long, the manifest has cut off its end, for example after a failed sync.
 		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
 	}
-	ld.sizes[i] = min(size, m.Bytes)
+	ld.sizes[i] = min(size, m.Bytes) // the manifest's size alone is not believed: memory is taken by it
+	if ld.opts.Residency == Index {
+		s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, ld.sizes[i])
+	}
 	return true, nil
 }
 

@@ -103,6 +103,11 @@ func decode(b []byte) (Superblock, error) {
 		return Superblock{}, fmt.Errorf("%w: format version %d, known is %d: use the program that wrote it or a newer one",
 			ErrFormatVersion, version, FormatVersion)
 	}
+	for _, at := range []int{generateAt, stepAt, registerAt} {
+		if n := binary.LittleEndian.Uint64(b[at:]); n > numberMax && (version == FormatVersion || at == generateAt) {
+			return Superblock{}, fmt.Errorf("has generation or step %d, which no volume reaches", n)
+		}
+	}
 	length := int(binary.LittleEndian.Uint16(b[shardLenAt:]))
 	if length == 0 || length > ShardNameBytesMax || bytes.IndexByte(b[shardAt:shardAt+length], 0) >= 0 {
 		return Superblock{}, fmt.Errorf("has a shard's name of %d bytes or with a zero in it", length)
@@ -147,6 +152,9 @@ func allZero(b []byte) bool {
 	}
 	return true
 }
+
+// numberMax is above all generations and steps that a volume reaches: a start counts on from them.
+const numberMax = 1 << 62
 
 // copies is the content of the superblock file.
 type copies struct {

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -366,5 +367,18 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 		}
 		check(t, f.Close())
 		check(t, v.Close())
+	}
+}
+
+// TestAnAbsurdGenerationIsDamage: a start counts on from generation and step, and must not begin again at 0.
+func TestAnAbsurdGenerationIsDamage(t *testing.T) {
+	for what, sb := range map[string]Superblock{
+		"generation": {Generation: 1<<62 + 1}, "step": {Generation: 1, Step: Step{Number: math.MaxUint64}},
+		"registered": {Generation: 1, Registered: Step{Number: 1 << 63}},
+	} {
+		sb.Store, sb.Volume, sb.Shard = storeA, storeB, "s0"
+		if got, err := decode(sb.encode()); err == nil {
+			t.Errorf("%s: %+v is taken", what, got)
+		}
 	}
 }

@@ -34,7 +34,7 @@ func sampleEntries() []Entry {
 		{Kind: KindPut, ID: math.MaxInt64, Index: 4, Term: 2, CommitTime: math.MaxInt64, Timestamp: -1},
 		{Kind: KindPut, Used: true, Index: 5, Term: 2, CommitTime: 1, Data: bytes.Repeat([]byte{0xf5}, 8)},
 		{Kind: KindPut, Used: true, ID: 5, Codec: CodecBlob, Index: 6, Term: 2, CommitTime: 1, Data: ref.Encode()},
-		{Kind: KindDelete, Used: true, ID: -5, Index: math.MaxUint64, Term: math.MaxUint64, CommitTime: 2,
+		{Kind: KindDelete, Used: true, ID: -5, Index: NumberMax, Term: NumberMax, CommitTime: 2,
 			RequestID: [16]byte{7}},
 		{Kind: KindState, Data: state.Encode()},
 	}

@@ -113,7 +113,7 @@ func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attribu
 	e.Timestamp = int64(le.Uint64(buf[atTimestamp:]))
 	copy(e.RequestID[:], buf[atRequestID:])
 	attributes, data := le.Uint32(buf[atAttributes:]), le.Uint32(buf[atData:])
-	if buf[atUsed] > 1 || buf[atUsed+1] != 0 || e.Used && !e.Kind.IsVersion() ||
+	if max(e.Index, e.Term) > NumberMax || buf[atUsed] > 1 || buf[atUsed+1] != 0 || e.Used && !e.Kind.IsVersion() ||
 		attributes > AttributesBytesMax || data > DataBytesMax ||
 		e.refusal(int(attributes), int(data)) != "" {
 		return Entry{}, 0, 0, 0, errFrameHeader

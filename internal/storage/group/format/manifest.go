@@ -235,6 +235,10 @@ func (m *Manifest) check() error {
 	if m.HardState.SyncedOffset < 0 {
 		return fmt.Errorf("%w: manifest: synced offset is negative", ErrCorrupt)
 	}
+	if n := max(m.Sequence, m.CompactedThrough, m.CompactedTerm, m.TombstoneFloor, m.ConfIndex, m.AcceptedThrough,
+		m.NextSegment, m.HardState.Term, m.HardState.Commit, m.HardState.SyncedIndex); n > NumberMax {
+		return fmt.Errorf("%w: manifest: sequence, index, term or number %d", ErrCorrupt, n)
+	}
 	numbers := make(map[uint64]bool, len(m.Segments))
 	segmentIDs := make(map[SegmentID]bool, len(m.Segments))
 	last := uint64(0)
@@ -247,6 +251,8 @@ func (m *Manifest) check() error {
 			why = "number is used twice"
 		case segmentIDs[s.ID]:
 			why = "id is used twice"
+		case max(s.FirstIndex, s.LastIndex) > NumberMax:
+			why = "first or last index is impossible"
 		case s.FirstIndex == 0:
 			why = "first index is zero"
 		case s.FirstIndex < last:

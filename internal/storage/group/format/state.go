@@ -34,6 +34,10 @@ func (s StateRecord) encode(b []byte) {
 	le.PutUint64(b[32:], s.SyncedIndex)
 }
 
+// NumberMax is the largest index, term or sequence that a file may hold. No log comes near it, and whoever counts on
+// from there overflows: a larger one is damage, however right its checksum is.
+const NumberMax = 1 << 62
+
 // DecodeStateRecord decodes the result of Encode.
 func DecodeStateRecord(b []byte) (StateRecord, error) {
 	if len(b) != StateRecordBytes {
@@ -46,6 +50,9 @@ func DecodeStateRecord(b []byte) (StateRecord, error) {
 	}
 	if s.SyncedOffset < 0 {
 		return StateRecord{}, fmt.Errorf("state record: %w: synced offset is negative", ErrCorrupt)
+	}
+	if n := max(s.Term, s.Commit, s.SyncedIndex); n > NumberMax {
+		return StateRecord{}, fmt.Errorf("state record: %w: term or index %d", ErrCorrupt, n)
 	}
 	return s, nil
 }

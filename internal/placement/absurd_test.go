@@ -1,0 +1,146 @@
+package placement
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// lookAt does with a listing of these keys whatever is done with one, and fails where something holds what no writer
+// writes.
+func lookAt(t *testing.T, found map[string]string) {
+	t.Helper()
+	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)
+	for name, value := range found {
+		revision++
+		st.put(k, name, &mvccpb.KeyValue{Key: []byte(k.prefix + name), Value: []byte(value), ModRevision: revision})
+	}
+	st.compare(Seen{Store: uuid.UUID{9}}, nil)
+	view := st.publish()
+	_ = view.Problems()
+	for name, g := range view.Groups {
+		if ValidateGroupName(name) != nil || g.Name != name || g.UUID == uuid.Nil || g.KeyFirst > g.KeyLast || g.Bytes < 0 {
+			t.Errorf("group %q: %+v", name, g)
+		}
+		_ = concerned(g, view.Targets[name])
+	}
+	for name, s := range view.Shards {
+		if ValidateShardName(name) != nil || s.VolumeUUID == uuid.Nil || s.CapacityBytes < 0 {
+			t.Errorf("shard %q: %+v", name, s)
+		}
+		_ = MayReplace(s, s)
+		_ = MayFollow(s.Seen(), s)
+	}
+	missingGroups(view)
+	for _, policy := range []Policy{view.Meta.Policy(), {Copies: 3, Moves: true}, {Copies: 1}} {
+		targets, _ := Plan(view, policy)
+		for _, target := range targets {
+			if view.OddGroup(target.Group) != "" {
+				t.Errorf("a group that nobody can read is placed: %+v", target)
+			}
+		}
+		_ = Moves(view, policy)
+	}
+	_ = view.Of(Own{Shard: "a", Volume: uuid.UUID{1}})
+	for name := range found {
+		st.drop(name)
+	}
+	if len(st.publish().Odd) > 0 {
+		t.Errorf("without keys: %v", st.odd)
+	}
+}
+
+// soundKeys are the keys of a store with three shards and two groups.
+func soundKeys(t testing.TB) map[string]any {
+	t.Helper()
+	as := func(value any) (out map[string]any) {
+		b, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(b, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	out := map[string]any{
+		"meta": as(Meta{StoreUUID: uuid.UUID{9}, Routing: Routing{Mode: Hash, Groups: 2}, Copies: 3}), "frozen": as(Freeze{}),
+		"states/a":       as(wish{"a", Draining}),
+		"weights/a/0000": as(weightsPart{"a", map[string]Weight{"0": {UUID: uuid.UUID{10}, Bytes: 5, Records: 1}}}),
+	}
+	var members []Member
+	for i, name := range []string{"a", "b", "c"} {
+		volume := uuid.UUID{byte(i + 1)}
+		out["shards/"+name] = as(Shard{Name: name, Address: "h:1", VolumeUUID: volume, Generation: 1, CapacityBytes: 1 << 40,
+			Weighs: true})
+		members = append(members, Member{Shard: name, VolumeUUID: volume, RaftID: uint64(i + 1)})
+	}
+	for n := range 2 {
+		g := NewGroup(Routing{Mode: Hash, Groups: 2}, GroupName(n), n)
+		g.UUID, g.Members, g.Leader = uuid.UUID{byte(10 + n)}, members, "a"
+		out["groups/"+g.Name] = as(g)
+		out["targets/"+g.Name] = as(Target{Group: g.Name, Shards: []string{"a", "b", "c"}})
+	}
+	return out
+}
+
+// TestAbsurdValuesInEtcd: each field of each key may hold anything that JSON can say. Nothing panics, and nothing absurd
+// comes into a view: the key is left out. It costs 0.5 s.
+func TestAbsurdValuesInEtcd(t *testing.T) {
+	absurd := []any{
+		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",
+		"18446744073709551616", []any{}, []any{nil}, []any{"a", "a", "a"}, []any{"A/b"}, map[string]any{}, map[string]any{"": nil},
+		uuid.Nil.String(), "Draining", "Hash", 3, 5, 65_536, 2_000_000_000,
+	}
+	for name, value := range soundKeys(t) {
+		fields := value.(map[string]any)
+		for field := range fields {
+			for i, v := range absurd {
+				t.Run(fmt.Sprintf("%s.%s=%d", name, field, i), func(t *testing.T) {
+					found := map[string]string{}
+					for other, sound := range soundKeys(t) {
+						if other == name {
+							sound.(map[string]any)[field] = v
+						}
+						b, err := json.Marshal(sound)
+						if err != nil {
+							t.Fatal(err)
+						}
+						found[other] = string(b)
+					}
+					lookAt(t, found)
+				})
+			}
+		}
+	}
+}
+
+// FuzzEtcdValues: any bytes at any key.
+func FuzzEtcdValues(f *testing.F) {
+	for name, value := range soundKeys(f) {
+		b, err := json.Marshal(value)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(name, b)
+		f.Add(name, []byte("null"))
+		f.Add(name+"/", b)
+	}
+	f.Fuzz(func(t *testing.T, name string, value []byte) {
+		found := map[string]string{}
+		for other, sound := range soundKeys(t) {
+			b, err := json.Marshal(sound)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[other] = string(b)
+		}
+		found[name] = string(value)
+		lookAt(t, found)
+	})
+}
