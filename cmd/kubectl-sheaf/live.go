@@ -79,7 +79,8 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 		return err
 	}
 	defer done()
-	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithNoProxy(), grpc.WithTransportCredentials(speaks),
+	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithNoProxy(),
+		grpc.WithTransportCredentials(speaks),
 		grpc.WithUserAgent("kubectl-sheaf/"+version), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)))
 	if err != nil {
 		return err

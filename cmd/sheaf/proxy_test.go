@@ -23,8 +23,9 @@ func TestNoProcessGoesThroughAProxyOfTheEnvironment(t *testing.T) {
 		"get":     {"get", "1", "--server", nobody + ":7600"},
 		"recover": {"recover", "placement", "--shards", nobody + ":7600", "--etcd", nobody + ":2379", "--store", "q",
 			"--store-uid", "11111111-1111-4111-8111-111111111111"},
-		"etcd": {"etcd", "--name", "e", "--dir", t.TempDir(), "--listen-client", freeAddress(t), "--listen-peer", freeAddress(t),
-			"--advertise-peer", nobody + ":2380", "--http", "", "--initial-cluster", "e=" + nobody + ":2380,f=" + nobody + ":2381"},
+		"etcd": {"etcd", "--name", "e", "--dir", t.TempDir(), "--listen-client", freeAddress(t), "--listen-peer",
+			freeAddress(t), "--advertise-peer", nobody + ":2380", "--http", "", "--initial-cluster",
+			"e=" + nobody + ":2380,f=" + nobody + ":2381"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

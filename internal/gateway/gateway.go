@@ -178,7 +178,8 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
 	}
 	g := &Gateway{
-		cfg: cfg, listener: listener, taken: descriptors.Listen(listener, cfg.Logger), health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
+		cfg: cfg, listener: listener, taken: descriptors.Listen(listener, cfg.Logger),
+		health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
 		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.Limits.CallTimeout, Reserve: reserveMax},
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
 		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),

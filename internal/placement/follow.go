@@ -180,7 +180,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 			}
 			f.shardAt[rest] = e.Kv.ModRevision
 		}
-		changed := true
+		var changed bool
 		if gone {
 			changed = f.st.drop(name)
 		} else {

@@ -32,8 +32,8 @@ type Odd struct {
 
 // String says what follows, and what to do.
 func (o Odd) String() string {
-	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete it",
-		o.Key, o.Why)
+	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
+		"it", o.Key, o.Why)
 }
 
 // OddGroup says why a group cannot be placed because its key, or that of its target, cannot be used; empty: both can.

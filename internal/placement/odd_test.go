@@ -163,7 +163,9 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 		t.Errorf("what etcd holds is withheld: %s", held)
 	}
 	r.put(t, ctx, "groups/0", `{"name":"0","uuid":"`+r.groups[0].UUID.String()+`","keyFirst":"0","keyLast":"1"}`)
-	await(t, ctx, views, "two odd keys", func(v placement.View) bool { return len(v.Odd) == 2 && v.Groups["0"].KeyLast == 1 })
+	await(t, ctx, views, "two odd keys", func(v placement.View) bool {
+		return len(v.Odd) == 2 && v.Groups["0"].KeyLast == 1
+	})
 }
 
 // TestAFreezeThatNobodyCanReadIsAFreeze.
@@ -224,8 +226,8 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 	})
 }
 
-// TestAnAbsurdRecordOfAVolumeIsNoSetback: where etcd's record of a volume cannot be, its shard is not registered, and the
-// reason is the key. The volume does not count as set back, for which it would be replaced.
+// TestAnAbsurdRecordOfAVolumeIsNoSetback: where etcd's record of a volume cannot be, its shard is not registered, and
+// the reason is the key. The volume does not count as set back, for which it would be replaced.
 func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -239,7 +241,8 @@ func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 		} {
 			r.put(t, ctx, key, value)
 			_, err := r.store.MayRegister(ctx, placement.Shard{Name: "s2", Address: "h:1", VolumeUUID: volume, Generation: 2})
-			if !errors.Is(err, placement.ErrOdd) || errors.Is(err, placement.ErrRolledBack) || !strings.Contains(err.Error(), key) {
+			if !errors.Is(err, placement.ErrOdd) || errors.Is(err, placement.ErrRolledBack) ||
+				!strings.Contains(err.Error(), key) {
 				t.Errorf("%s: %v", value, err)
 			}
 		}

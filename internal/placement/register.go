@@ -132,8 +132,9 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 	if there.ModRevision > 0 {
 		var other Shard
 		if err := json.Unmarshal(there.Value, &other); err != nil {
-			return nil, Step{}, fmt.Errorf("%w: %s in etcd, which another process of this shard may have written, cannot be read: %w: "+
-				"see that no other process runs under this name, then delete the key", ErrOdd, r.prefix+key, err)
+			return nil, Step{}, fmt.Errorf("%w: %s in etcd, which another process of this shard may have written, "+
+				"cannot be read: %w: see that no other process runs under this name, then delete the key", ErrOdd, r.prefix+key,
+				err)
 		}
 		if err := MayReplace(other, r.shard); err != nil {
 			return nil, Step{}, err

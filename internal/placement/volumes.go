@@ -98,8 +98,9 @@ func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
 		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
 	}
 	if err != nil { // not ErrRolledBack: nothing is known against the volume
-		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: see "+
-			"that the volume was not set back and is no copy, then delete the key", ErrOdd, volumesKey, shard.VolumeUUID, err)
+		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
+			"see that the volume was not set back and is no copy, then delete the key", ErrOdd, volumesKey,
+			shard.VolumeUUID, err)
 	}
 	return seen, MayFollow(seen, shard)
 }

@@ -1,14 +1,13 @@
 package shard
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"context"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
@@ -142,7 +141,8 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 			return op.Kind == vfstest.OpOpen
 		}})
 		time.Sleep(time.Minute)
-		if st := f.host.Status(); st.State != "Serving" || !strings.Contains(strings.Join(st.Problems, "\n"), "too many open") {
+		if st := f.host.Status(); st.State != "Serving" ||
+			!strings.Contains(strings.Join(st.Problems, "\n"), "too many open") {
 			t.Errorf("without descriptors it is %s, with the problems %q", st.State, st.Problems)
 		}
 		fault.Remove()

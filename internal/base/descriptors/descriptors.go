@@ -83,13 +83,13 @@ func (l *Listener) Refused() error {
 	if l.refused == 0 || time.Since(l.last) > said {
 		return nil
 	}
-	return fmt.Errorf("%d connections were refused so far, the last one %v ago: of %d file descriptors those that are left "+
-		"are kept for files: raise the limit (ulimit -n, LimitNOFILE), or see who keeps %d connections open",
+	return fmt.Errorf("%d connections were refused so far, the last one %v ago: of %d file descriptors those that are "+
+		"left are kept for files: raise the limit (ulimit -n, LimitNOFILE), or see who keeps %d connections open",
 		l.refused, time.Since(l.last).Round(time.Second), l.limit, l.open)
 }
 
-// isShort reports whether a new connection takes a descriptor of the reserve. The kernel gives the lowest number that is
-// free, so all descriptors below it are in use.
+// isShort reports whether a new connection takes a descriptor of the reserve. The kernel gives the lowest number that
+// is free, so all descriptors below it are in use.
 func isShort(conn net.Conn) (limit uint64, short bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 )
 
 // TestConnectionsLeaveDescriptorsForFiles: whoever opens idle connections, as many as can be, does not keep the process
-// from opening files. It uses sockets and the limit of descriptors of this process, which only the operating system has.
-// It costs 20 ms.
+// from opening files. It uses sockets and the limit of descriptors of this process, which only the operating system
+// has. It costs 20 ms.
 func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	const limit, reserve = 400, 100
 	var before syscall.Rlimit
@@ -65,7 +65,8 @@ func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 	}
-	if refused == 0 || listener.Refused() == nil || !strings.Contains(listener.Refused().Error(), "of 400 file descriptors") {
+	if refused == 0 || listener.Refused() == nil ||
+		!strings.Contains(listener.Refused().Error(), "of 400 file descriptors") {
 		t.Errorf("%d connections were refused: %v", refused, listener.Refused())
 	}
 	for n := range reserve / 2 {

@@ -292,7 +292,8 @@ func (rd *round) guard() {
 }
 
 // logFailed handles an error of the log. If disk space, memory or file descriptors are lacking, the Ready stays taken
-// with its progress, and is retried. After any other error the state of the disk is unknown, so nothing is acknowledged any more.
+// with its progress, and is retried. After any other error the state of the disk is unknown, so nothing is acknowledged
+// any more.
 func (rd *round) logFailed(err error) {
 	if err = format.Lacking(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
 		rd.setNoRoom(err)

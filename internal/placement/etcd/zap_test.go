@@ -34,7 +34,8 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 		defer func() { _ = recover() }()
 		logger.Fatal("failed to commit tx", zap.Error(errors.New("read-only file system")))
 	}()
-	for _, words := range []string{"/data/etcd", "failed to commit tx", "read-only file system", "start the process again"} {
+	for _, words := range []string{"/data/etcd", "failed to commit tx", "read-only file system",
+		"start the process again"} {
 		if !strings.Contains(said.String(), words) {
 			t.Errorf("it does not say %q: %s", words, &said)
 		}

@@ -18,7 +18,8 @@ import (
 // Shards answer in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
 	more ...grpc.DialOption) (v placement.FoundVolume, err error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithNoProxy(), grpc.WithTransportCredentials(by),
+	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithNoProxy(),
+		grpc.WithTransportCredentials(by),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))...)
 	if err != nil {
 		return v, err

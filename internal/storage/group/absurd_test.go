@@ -15,7 +15,8 @@ import (
 
 // absurd are numbers that no writer writes.
 var absurd = []uint64{
-	0, 1, 127, 1 << 20, format.NumberMax - 1, 1 << 31, 1 << 32, 1 << 40, format.NumberMax, math.MaxInt64 - 1, math.MaxInt64, 1 << 63, math.MaxUint64 - 1,
+	0, 1, 127, 1 << 20, format.NumberMax - 1, 1 << 31, 1 << 32, 1 << 40, format.NumberMax, math.MaxInt64 - 1,
+	math.MaxInt64, 1 << 63, math.MaxUint64 - 1,
 	math.MaxUint64,
 }
 
@@ -42,9 +43,9 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"voter": func(m *format.Manifest, v uint64) { m.Conf.Voters = []uint64{v} },
 }
 
-// TestAbsurdNumbersOfAGroup: each number of a manifest or mark whose checksum is right may be anything. Nothing panics or
-// goes on for ever, and no memory is taken that the files do not account for: a size is compared with the file before it
-// is believed. It costs 6 s.
+// TestAbsurdNumbersOfAGroup: each number of a manifest or mark whose checksum is right may be anything. Nothing panics
+// or goes on for ever, and no memory is taken that the files do not account for: a size is compared with the file before
+// it is believed. It costs 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))

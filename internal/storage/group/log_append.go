@@ -30,9 +30,9 @@ var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
 // Append writes entries with consecutive indexes and, if it is not nil, the hard state. An entry at or below the last
 // index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
-// is full, Append seals it and begins a new one. If format.Passes, nothing was appended, and the caller may try again. The
-// log keeps the Data of entries until they are applied; the caller must not change it. The content of a put is made by
-// EncodePayload.
+// is full, Append seals it and begins a new one. If format.Passes, nothing was appended, and the caller may try again.
+// The log keeps the Data of entries until they are applied; the caller must not change it. The content of a put is made
+// by EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -56,7 +56,8 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 	le := binary.LittleEndian
 	m := Mark{Sequence: le.Uint64(b[16:]), Offset: int64(le.Uint64(b[32:])), Index: le.Uint64(b[40:])}
 	copy(m.Segment[:], b[24:])
-	if m.Offset < 0 || max(m.Sequence, m.Index) > NumberMax || m.Sequence%MarkSlots != uint64(slot) || !IsZero(b[markFields:]) {
+	if m.Offset < 0 || max(m.Sequence, m.Index) > NumberMax || m.Sequence%MarkSlots != uint64(slot) ||
+		!IsZero(b[markFields:]) {
 		return Mark{}, fmt.Errorf("mark: %w: offset, index, sequence, slot or padding", ErrCorrupt)
 	}
 	return m, nil
