@@ -388,8 +388,8 @@ func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) 
 
 // end returns the error of the call when no attempt follows a failed one.
 func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent bool) error {
-	e := a.newError(a.Told(err, v, sent))
-	if v.Fate != routing.Final || v.Cut {
+	e := a.newError(a.Report(err, v, sent))
+	if v.Fate != routing.Final || v.TimedOut {
 		e.ended = ctx.Err()
 	}
 	return e

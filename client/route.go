@@ -27,8 +27,8 @@ type shardRoute struct {
 	tenure      *liveness.Tenure // the time for which server leads
 }
 
-// deposedPatience bounds the wait of calls at a shard after another shard has become leader of their group.
-const deposedPatience = 2 * time.Second
+// supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group.
+const supersededPatience = 2 * time.Second
 
 // find returns the route of a call; nil: the table has none.
 func (t *table) find(what call) *shardRoute {
@@ -65,7 +65,7 @@ func (r *shardRoute) follows(before *shardRoute) {
 		r.tenure = before.tenure
 	default:
 		r.tenure = r.server.pulse.Tenure()
-		before.tenure.Over(deposedPatience, func() {})
+		before.tenure.Over(supersededPatience, func() {})
 	}
 }
 

@@ -41,7 +41,7 @@ type playedTransports struct {
 	unknown func() map[string]int64
 }
 
-// Transport implements fleet.TransportAsker.
+// Transport implements fleet.TransportClient.
 func (p *playedTransports) Transport(ctx context.Context, address string) (out fleet.TransportReport, err error) {
 	pod, err := p.pod(ctx, address)
 	if err != nil {

@@ -96,7 +96,7 @@ func (t *table) line(cells []string, widths []int) string {
 		if widths[i] == 0 {
 			continue
 		}
-		text := cut(cells[i], widths[i])
+		text := truncate(cells[i], widths[i])
 		if c.words {
 			text = shorten(cells[i], widths[i])
 		}
@@ -110,8 +110,8 @@ func (t *table) line(cells []string, widths []int) string {
 	return strings.TrimRight(strings.Join(shown, strings.Repeat(" ", gap)), " ")
 }
 
-// cut truncates a text in the middle to a number of characters. It keeps the end, which distinguishes names.
-func cut(text string, width int) string {
+// truncate truncates a text in the middle to a number of characters. It keeps the end, which distinguishes names.
+func truncate(text string, width int) string {
 	runes := []rune(text)
 	if len(runes) <= width {
 		return text

@@ -56,7 +56,7 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return fmt.Errorf("listing groups: %w", err)
 		}
-		return a.tellFindings(finding.Of(finding.Seen{
+		return a.tellFindings(finding.Of(finding.Facts{
 			Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true,
 		}),
 			cli.Count(int64(len(shards.GetShards())), "shard", "shards")+", "+

@@ -161,7 +161,8 @@ func (r *rotating) strangers() map[string]*tls.Config {
 // known is the configuration of a member that connects.
 func (r *rotating) known(m *member) *tls.Config {
 	r.t.Helper()
-	pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile), filepath.Join(m.folder, certs.KeyFile))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile),
+		filepath.Join(m.folder, certs.KeyFile))
 	must(r.t, err)
 	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"},
 		Certificates: []tls.Certificate{pair}}
@@ -213,8 +214,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 	return 0
 }
 
-// Whoever calls, and however much of messages is left unfinished: a process stays within its cgroup, and calls of others
-// go on. What is held shows in a metric.
+// Whoever calls, and however much of messages is left unfinished: a process stays within its cgroup, and calls of
+// others go on. What is held shows in a metric.
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

@@ -74,9 +74,9 @@ func startRotating(t *testing.T) *rotating {
 	return r
 }
 
-// startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client loader
-// use all records. Nothing is called yet. memory is how much each process may have, by its cgroup, in bytes; 0: as much
-// as it likes.
+// startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client
+// loader use all records. Nothing is called yet. memory is how much each process may have, by its cgroup, in bytes; 0:
+// as much as it likes.
 func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	r = &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",

@@ -38,7 +38,7 @@ func (a *app) statusCommand() *cobra.Command {
 			} else {
 				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
 			}
-			found := finding.Of(finding.Seen{Shards: shards.GetShards(), Groups: list.GetGroups(), Whole: true})
+			found := finding.Of(finding.Facts{Shards: shards.GetShards(), Groups: list.GetGroups(), Whole: true})
 			if n := finding.Count(found, finding.Problem); err == nil && n > 0 {
 				return fmt.Errorf("%s: sheaf doctor says what to do; the first: %s", finding.Number(n, "problem", "problems"),
 					finding.Problems(found, "")[0])

@@ -120,7 +120,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	add([]string{fmt.Sprintf("%s  %s  %s", server, now.Format(time.TimeOnly), s.headline())}, 1)
 	if s.err != nil {
 		add([]string{"", cli.Describe(s.err, server)}, height-2)
-		return cutLines(lines, width)
+		return truncateLines(lines, width)
 	}
 	if found := s.findingLines(width); len(found) > 0 {
 		add(append([]string{""}, found...), height/topShare+1)
@@ -136,7 +136,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	forShards := min(len(shards), max(left/2, left-len(tiles)))
 	add(tiles, max(left-forShards, 1))
 	add(shards, max(forShards, 1))
-	return cutLines(lines[:min(len(lines), height)], width)
+	return truncateLines(lines[:min(len(lines), height)], width)
 }
 
 // headline returns a line with the numbers of shards, groups and findings.
@@ -154,7 +154,7 @@ func (s *storeSeen) headline() string {
 }
 
 func (s *storeSeen) findings() []finding.Finding {
-	return finding.Of(finding.Seen{Shards: s.shards, Groups: s.groups, Whole: true})
+	return finding.Of(finding.Facts{Shards: s.shards, Groups: s.groups, Whole: true})
 }
 
 // findingLines returns the findings, wrapped at a number of columns.
@@ -242,8 +242,8 @@ func tableLines(t *cli.Table, colour bool) []string {
 	return strings.Split(strings.TrimSuffix(t.Format(colour), "\n"), "\n")
 }
 
-// cutLines joins lines, each truncated to a number of columns. Colour codes do not count as columns.
-func cutLines(lines []string, width int) string {
+// truncateLines joins lines, each truncated to a number of columns. Colour codes do not count as columns.
+func truncateLines(lines []string, width int) string {
 	var b strings.Builder
 	for i, line := range lines {
 		if i > 0 {

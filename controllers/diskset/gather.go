@@ -67,7 +67,7 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 			o.stores[store.Namespace+"/"+store.Name] = store.Status.StoreUID
 		}
 	}
-	seen := fleet.SeenOf(pools.Items, shards.Items)
+	seen := fleet.ObservedOf(pools.Items, shards.Items)
 	for _, pool := range pools.Items {
 		o.pools[pool.Namespace+"/"+pool.Name] = pool.DeletionTimestamp == nil
 		for _, shard := range blockedShards(seen.Of(&pool)) {

@@ -19,7 +19,7 @@ func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
 			seen[s.Version] = true
 		}
 	}
-	return step.Cut(strings.Join(slices.Sorted(maps.Keys(seen)), ","), wordsMax)
+	return step.Truncate(strings.Join(slices.Sorted(maps.Keys(seen)), ","), wordsMax)
 }
 
 // wordsMax is the maximum length of a text in a column of kubectl output, in bytes.
@@ -35,9 +35,9 @@ func NodeWords(shards []v1alpha1.ShardStatus) string {
 	}
 	names := slices.Sorted(maps.Keys(seen))
 	if show := 3; len(names) > show+1 {
-		return step.Cut(fmt.Sprintf("%s and %d more", strings.Join(names[:show], ", "), len(names)-show), wordsMax)
+		return step.Truncate(fmt.Sprintf("%s and %d more", strings.Join(names[:show], ", "), len(names)-show), wordsMax)
 	}
-	return step.Cut(strings.Join(names, ", "), wordsMax)
+	return step.Truncate(strings.Join(names, ", "), wordsMax)
 }
 
 // troublesMax is the maximum number of unhealthy groups in the list.
@@ -81,9 +81,9 @@ func CountShard(groups *v1alpha1.GroupCounts, s v1alpha1.ShardStatus) {
 	}
 }
 
-// SettleCounts makes the counts add up to the total: groups that are neither serving, loading nor lost count as
+// CompleteCounts makes the counts add up to the total: groups that are neither serving, loading nor lost count as
 // degraded.
-func SettleCounts(groups *v1alpha1.GroupCounts) {
+func CompleteCounts(groups *v1alpha1.GroupCounts) {
 	groups.Serving = min(groups.Serving, groups.Total)
 	groups.Damaged = min(groups.Damaged, groups.Total)
 	groups.DataLost = min(groups.DataLost, groups.Total-groups.Serving)

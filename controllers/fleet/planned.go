@@ -30,7 +30,7 @@ func PlanMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string 
 // ShardsToCome returns the wanted shards of a store that accept groups and are about to register: they are not
 // registered yet, they are not parked, and their state is unknown, Pending or Loading. A group that no current shard
 // can take may go to one of them.
-func ShardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen Seen) (names []string) {
+func ShardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen Observed) (names []string) {
 	states := seen.ByName()
 	wanted := ShardStates(pools, seen)
 	for n := range pools {
@@ -54,7 +54,7 @@ func parked(pool *v1alpha1.ShardPool, shard string) bool {
 }
 
 // ShardStates returns the wanted state of each shard, by name.
-func ShardStates(pools []v1alpha1.ShardPool, seen Seen) map[string]v1alpha1.PoolState {
+func ShardStates(pools []v1alpha1.ShardPool, seen Observed) map[string]v1alpha1.PoolState {
 	states := map[string]v1alpha1.PoolState{}
 	for _, pool := range pools {
 		leaving := leavingShards(&pool, seen.Of(&pool))

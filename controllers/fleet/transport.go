@@ -21,8 +21,8 @@ type TransportReport struct {
 	UnknownKeys map[string]int64
 }
 
-// TransportAsker asks processes for their certificates. internal/operator implements it.
-type TransportAsker interface {
+// TransportClient asks processes for their certificates. internal/operator implements it.
+type TransportClient interface {
 	// Transport asks the process whose HTTP port is at host:port. Any error means that the process gave no report.
 	Transport(ctx context.Context, address string) (TransportReport, error)
 }

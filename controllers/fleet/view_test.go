@@ -45,7 +45,8 @@ func TestShardsToCome(t *testing.T) {
 	parkedPool.Spec.State, parkedPool.Spec.Parked = v1alpha1.PoolActive, []int32{0}
 	view := fleettest.View(1, "old-0 old-1 new-0", nil)
 	pools := []v1alpha1.ShardPool{old, next, idle, parkedPool}
-	if got := fleet.ShardsToCome(view, pools, fleet.SeenOf(pools, nil)); !slices.Equal(got, []string{"new-1", "new-3"}) {
+	got := fleet.ShardsToCome(view, pools, fleet.ObservedOf(pools, nil))
+	if !slices.Equal(got, []string{"new-1", "new-3"}) {
 		t.Errorf("%q", got)
 	}
 }

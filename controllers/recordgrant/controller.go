@@ -68,7 +68,7 @@ type Reconciler struct {
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
 	// Transports asks processes which table they use; nil: no process is asked.
-	Transports fleet.TransportAsker
+	Transports fleet.TransportClient
 	// Book receives the answers of the processes, for the status of stores; nil: they are not needed.
 	Book *fleet.GrantBook
 	// Now is the clock; nil: time.Now.

@@ -130,7 +130,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 	rests := before != nil && before.version == version && len(before.behind) == 0
 	next := &asked{version: version, behind: map[types.UID]time.Time{}}
 	for _, a := range trust.Ask(ctx, r.Transports, decide, rests) {
-		r.heardUnknown(client.ObjectKeyFromObject(store), a.Pod.UID, a.Report.UnknownKeys)
+		r.reportedUnknown(client.ObjectKeyFromObject(store), a.Pod.UID, a.Report.UnknownKeys)
 		var words string
 		switch {
 		case a.Err != nil:

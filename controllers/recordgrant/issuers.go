@@ -209,10 +209,10 @@ func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	return pause
 }
 
-// heardUnknown notes the issuers for which a process received tokens signed by unknown keys. counts holds the number
+// reportedUnknown notes the issuers for which a process received tokens signed by unknown keys. counts holds the number
 // of such tokens since the process started. New ones cause the keys to be read again, at most once a minute for all
 // processes and stores.
-func (r *Reconciler) heardUnknown(key types.NamespacedName, pod types.UID, counts map[string]int64) {
+func (r *Reconciler) reportedUnknown(key types.NamespacedName, pod types.UID, counts map[string]int64) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
 	if of == nil {

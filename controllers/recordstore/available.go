@@ -58,7 +58,8 @@ func decideAvailable(in availableInput) availability {
 	switch {
 	case len(in.unasked) > 0 && (g.Total == 0 || g.Serving < g.Total):
 		return availability{metav1.ConditionUnknown, reasonCannotAsk, fmt.Sprintf(
-			"%d of %d groups are known to serve. The operator cannot reach %s, whose pods are ready: calls may well be answered. "+
+			"%d of %d groups are known to serve. The operator cannot reach %s, whose pods are ready: calls may well be "+
+				"answered. "+
 				"See that network policies and routes let the operator reach port %d of these pods", g.Serving, g.Total,
 			step.ShardWords(in.unasked), workload.PortShard)}
 	case g.Total == 0 && in.shards.Serving == 0:
@@ -114,7 +115,7 @@ func (run *storeRun) setAvailable() {
 	a := decideAvailable(availableInput{
 		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
 		gateways: gateways, wanted: wanted, before: before,
-		unasked: unasked(run.seen.ByName(), status.Groups, view, run.heard),
+		unasked: unasked(run.observed.ByName(), status.Groups, view, run.reported),
 	})
 	step.SetCondition(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason,
 		a.message)

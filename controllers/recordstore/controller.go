@@ -70,7 +70,7 @@ type Reconciler struct {
 	// Trust makes certificates; nil: stores have none.
 	Trust *trust.Keeper
 	// Transports asks processes which certificates they use. It is required if Trust is set.
-	Transports fleet.TransportAsker
+	Transports fleet.TransportClient
 	// Credentials receives the credentials with which the operator talks to stores; nil: they are not needed.
 	Credentials fleet.Credentials
 	// Image is the image of shards, gateways and etcd for a store that names none.
@@ -82,7 +82,7 @@ type Reconciler struct {
 	Now func() time.Time
 
 	written    sync.Map // by store UID: time.Time of the last write of its status
-	transports sync.Map // by store UID: the last *heardTransport
+	transports sync.Map // by store UID: the last *reportedTransport
 	spoken     sync.Map // by store UID: what the operator's credentials were made for
 	arrived    arrivals
 	changed    step.Pacer
@@ -99,7 +99,7 @@ func (r *Reconciler) now() time.Time {
 type storeRun struct {
 	store     *v1alpha1.RecordStore
 	pools     []v1alpha1.ShardPool
-	seen      fleet.Seen // the shards of these pools
+	observed  fleet.Observed // the shards of these pools
 	hasPools  bool
 	first     firstPlacement
 	access    workload.EtcdAccess
@@ -113,10 +113,10 @@ type storeRun struct {
 	trouble    string // ": " and the reason why a gateway does not run; empty: none is known
 	state      fleet.PlacementState
 	hasState   bool
-	heard      fleet.GroupSum // what shards reported about the groups of the store
+	reported   fleet.GroupSum // what shards reported about the groups of the store
 	keeps      bool           // too early for another write of numbers
 	placement  fleet.Placement
-	transport  *heardTransport
+	transport  *reportedTransport
 	source     *trust.Found // the source of the certificates; nil: the operator
 	notes      step.Notes   // outcomes of steps that did not stop the others
 }
@@ -163,7 +163,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if out.IsComplete() {
 		out = out.Again(r.pause(run))
 	}
-	if run.heard.Unsettled {
+	if run.reported.Unsettled {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
 	if run.transportChanges() { // the reconcile polls the processes, which cannot be watched
@@ -298,6 +298,6 @@ var shardTells = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Shard)
 		after, ok2 := e.ObjectNew.(*v1alpha1.Shard)
-		return !ok || !ok2 || step.WriteDue(before.Status, after.Status, fleet.ToldOfShard, 0)
+		return !ok || !ok2 || step.WriteDue(before.Status, after.Status, fleet.UrgentOfShard, 0)
 	},
 }

@@ -130,7 +130,7 @@ func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
 		case g.Here(nil) < int(v.Copies):
 			groups.Degraded++
 			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: fleet.GroupDegraded,
-				Message: step.Cut(v.CopiesWords(name), fleet.TroubleBytesMax)})
+				Message: step.Truncate(v.CopiesWords(name), fleet.TroubleBytesMax)})
 		}
 		switch need := fleet.Majority(len(g.Voters)); {
 		case len(g.Voters) == 0:
@@ -148,9 +148,9 @@ func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
 	return groups
 }
 
-// heardCounts returns the counts while etcd cannot be asked, from the reports of the shards about their groups and
+// reportedCounts returns the counts while etcd cannot be asked, from the reports of the shards about their groups and
 // from the previous counts.
-func heardCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies int32) v1alpha1.GroupCounts {
+func reportedCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies int32) v1alpha1.GroupCounts {
 	if !heard.Known {
 		return before
 	}
@@ -218,7 +218,7 @@ func (r *Reconciler) awaitCopies(_ context.Context, run *storeRun) step.Outcome 
 // mounted.
 func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[string]v1alpha1.PoolState) error {
 	lost := map[string]bool{}
-	for name, s := range run.seen.ByName() {
+	for name, s := range run.observed.ByName() {
 		if s.State == v1alpha1.ShardNodeLost || s.State == v1alpha1.ShardFormatBlocked {
 			lost[name] = true
 		}
@@ -230,7 +230,7 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 	if err != nil {
 		return err
 	}
-	view.Silence(run.seen.Silent())
+	view.Silence(run.observed.Silent())
 	if len(view.Undecided(func(c fleet.CopyPlace) bool { return lost[c.Shard] })) > 0 {
 		return nil // the message of each shard names them
 	}
@@ -303,7 +303,7 @@ func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outco
 		whole := meta.IsStatusConditionTrue(run.store.Status.Conditions, v1alpha1.ConditionRedundant)
 		if now, known := run.redundant(); known {
 			whole = now.whole()
-			free = disruptable(&run.state.View, run.seen.ByName())
+			free = disruptable(&run.state.View, run.observed.ByName())
 		} else if frees, err := r.budgetFrees(ctx, run.store); err != nil {
 			return step.Retry(fmt.Errorf("read the disruption budget of the shards: %w", err))
 		} else if frees {

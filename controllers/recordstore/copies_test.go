@@ -117,18 +117,18 @@ func TestMovePause(t *testing.T) {
 
 func TestCountsWhileEtcdIsAwayFollowTheShards(t *testing.T) {
 	before := v1alpha1.GroupCounts{Total: 3, Serving: 3, Moving: 1}
-	if got := heardCounts(before, fleet.GroupSum{}, 3); got.Serving != 3 {
+	if got := reportedCounts(before, fleet.GroupSum{}, 3); got.Serving != 3 {
 		t.Errorf("nobody was asked: %+v", got)
 	}
 	heard := fleet.GroupSum{Known: true, Groups: map[string]fleet.BookedGroup{"1": {Serving: 3}, "2": {Serving: 2},
 		"3": {Serving: 1, Leaderless: true}}}
-	got := heardCounts(before, heard, 3)
+	got := reportedCounts(before, heard, 3)
 	if got.Total != 3 || got.Serving != 2 || got.Degraded != 2 || got.Moving != 1 || len(got.NotWell) != 2 {
 		t.Errorf("%+v", got)
 	}
 	// If all copies of a group have been on nodes that are down since the operator started, no shard reports the group.
 	delete(heard.Groups, "3")
-	if got = heardCounts(before, heard, 3); got.Serving != 2 {
+	if got = reportedCounts(before, heard, 3); got.Serving != 2 {
 		t.Errorf("%+v", got)
 	}
 }

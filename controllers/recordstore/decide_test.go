@@ -154,7 +154,7 @@ func TestRollUp(t *testing.T) {
 		fleettest.PoolOf("ssd", 2, v1alpha1.ShardServing, v1alpha1.ShardLoading),
 		fleettest.PoolOf("hdd", 1, v1alpha1.ShardDiskLost),
 	}
-	groups, shards := rollUp(pools, fleet.SeenOf(pools, nil), fleet.PlacementState{Groups: 12,
+	groups, shards := rollUp(pools, fleet.ObservedOf(pools, nil), fleet.PlacementState{Groups: 12,
 		Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1,
 		fleet.GroupSum{})
 	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
@@ -171,7 +171,7 @@ func TestRollUp(t *testing.T) {
 		t.Errorf("%+v", groups.NotWell)
 	}
 	// A status that lags behind never leads to a negative count.
-	groups, _ = rollUp(pools, fleet.SeenOf(pools, nil), fleet.PlacementState{Groups: 2}, 1, fleet.GroupSum{})
+	groups, _ = rollUp(pools, fleet.ObservedOf(pools, nil), fleet.PlacementState{Groups: 2}, 1, fleet.GroupSum{})
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
 	}
@@ -228,7 +228,7 @@ func TestShardStates(t *testing.T) {
 	shrunk := fleettest.PoolOf("ssd", 1, v1alpha1.ShardServing, v1alpha1.ShardServing)
 	shrunk.Spec.State = v1alpha1.PoolActive
 	pools := []v1alpha1.ShardPool{cordoned, shrunk}
-	got := fleet.ShardStates(pools, fleet.SeenOf(pools, nil))
+	got := fleet.ShardStates(pools, fleet.ObservedOf(pools, nil))
 	want := map[string]v1alpha1.PoolState{
 		"hdd-0": v1alpha1.PoolCordoned, "hdd-1": v1alpha1.PoolCordoned, "ssd-0": v1alpha1.PoolActive,
 		"ssd-1": v1alpha1.PoolDrained,

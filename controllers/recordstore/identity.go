@@ -54,13 +54,13 @@ func (r *Reconciler) gatherPools(ctx context.Context, run *storeRun) step.Outcom
 			run.pools = append(run.pools, pool)
 		}
 	}
-	seen, err := fleet.ReadSeen(ctx, r.Client, run.pools, client.InNamespace(run.store.Namespace))
+	seen, err := fleet.ReadObserved(ctx, r.Client, run.pools, client.InNamespace(run.store.Namespace))
 	if err != nil {
 		return step.Retry(err)
 	}
-	run.seen, run.hasPools = seen, true
+	run.observed, run.hasPools = seen, true
 	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
-	run.heard = r.Groups.Sum(client.ObjectKeyFromObject(run.store), run.pools)
+	run.reported = r.Groups.Sum(client.ObjectKeyFromObject(run.store), run.pools)
 	if at, ok := r.written.Load(run.store.UID); ok {
 		run.keeps = time.Since(at.(time.Time)) < step.PauseShort
 	}

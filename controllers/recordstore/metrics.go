@@ -25,9 +25,9 @@ type storeFigures struct {
 	copyingBytes         *int64 // nil: the shards were not asked yet
 	// certificateEnds is the first end of a certificate in use, in Unix seconds; 0: no process has reported one.
 	certificateEnds float64
-	// told counts the processes that run, and those that use the transport and authorities that they were told; nil:
+	// processes counts the processes that run, and those that use the transport and authorities that they were told; nil:
 	// they were not asked.
-	told         *readyCount
+	processes    *readyCount
 	poolsStalled int // pools that need an administrator
 }
 
@@ -64,7 +64,7 @@ var (
 		"ShardPools of a store that wait for a person: those whose condition Stalled is True.")
 	descCertEnds = storeDesc("tls_certificate_not_after_timestamp_seconds",
 		"When the first of the certificates ends that processes of a store have in use.")
-	descTold = storeDesc("tls_processes",
+	descProcesses = storeDesc("tls_processes",
 		"Processes of a store that run, and those of them that use the transport and authorities that they were told.",
 		"state")
 	descCopying = storeDesc("copying_bytes", "Bytes that are still to come of copies that are being made.")
@@ -73,7 +73,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m *storeMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descCondition, descGroups, descShards, descGateways, descEtcd, descRecords,
-		descStored, descStalled, descCopying, descCertEnds, descTold} {
+		descStored, descStalled, descCopying, descCertEnds, descProcesses} {
 		to <- d
 	}
 }
@@ -116,9 +116,9 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 		if f.certificateEnds > 0 {
 			gauge(descCertEnds, f.certificateEnds)
 		}
-		if f.told != nil {
-			gauge(descTold, float64(f.told.wanted), "running")
-			gauge(descTold, float64(f.told.ready), "as_told")
+		if f.processes != nil {
+			gauge(descProcesses, float64(f.processes.wanted), "running")
+			gauge(descProcesses, float64(f.processes.ready), "as_told")
 		}
 		if f.copyingBytes != nil {
 			gauge(descCopying, float64(*f.copyingBytes))
@@ -161,13 +161,13 @@ func (m *storeMetrics) observe(run *storeRun) {
 		}
 	}
 	if tls := status.TLS; tls != nil && run.transport != nil {
-		f.told, f.certificateEnds = &readyCount{wanted: tls.Processes, ready: tls.Reported}, 0
+		f.processes, f.certificateEnds = &readyCount{wanted: tls.Processes, ready: tls.Reported}, 0
 		if tls.NotAfter != nil {
 			f.certificateEnds = float64(tls.NotAfter.Unix())
 		}
 	}
-	if run.heard.Known {
-		f.copyingBytes = &run.heard.CopyingBytes
+	if run.reported.Known {
+		f.copyingBytes = &run.reported.CopyingBytes
 	}
 	m.stores[key] = f
 }

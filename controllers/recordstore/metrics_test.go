@@ -57,9 +57,9 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 	for n, stalled := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionTrue} {
 		step.SetCondition(&run.pools[n].Status.Conditions, 1, v1alpha1.ConditionStalled, stalled, "D", "")
 	}
-	run.heard = fleet.GroupSum{Known: true, CopyingBytes: 77}
+	run.reported = fleet.GroupSum{Known: true, CopyingBytes: 77}
 	status.TLS = &v1alpha1.TLSStatus{Processes: 7, Reported: 6, NotAfter: &metav1.Time{Time: time.Unix(1<<31, 0)}}
-	run.transport = &heardTransport{}
+	run.transport = &reportedTransport{}
 	m.observe(run)
 	got := seriesOf(t, m)
 	const of = `namespace="prod",`

@@ -51,10 +51,10 @@ func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, obj
 // applyFences creates the wanted NetworkPolicies and deletes those of its own that are no longer wanted. If the
 // operator does not know its namespace, it creates none, because a NetworkPolicy would block it from etcd.
 func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcome {
-	for _, f := range workload.Fences(run.store, r.Namespace) {
+	for _, f := range workload.NetworkPolicies(run.store, r.Namespace) {
 		switch {
 		case !f.Wanted:
-			if err := r.removeFence(ctx, run.store, f.Policy); err != nil {
+			if err := r.removeNetworkPolicy(ctx, run.store, f.Policy); err != nil {
 				return step.Retry(err)
 			}
 		case r.Namespace != "":
@@ -66,8 +66,8 @@ func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcom
 	return step.Complete()
 }
 
-// removeFence deletes a NetworkPolicy that belongs to the store.
-func (r *Reconciler) removeFence(ctx context.Context, store *v1alpha1.RecordStore,
+// removeNetworkPolicy deletes a NetworkPolicy that belongs to the store.
+func (r *Reconciler) removeNetworkPolicy(ctx context.Context, store *v1alpha1.RecordStore,
 	policy *networkingv1.NetworkPolicy) error {
 	var live networkingv1.NetworkPolicy
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(policy), &live)

@@ -120,7 +120,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	var err error
 	if store.Spec.AdoptStoreUID == "" {
 		err = run.placement.Init(bounded, spec)
-	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); errors.Is(err,
+	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.observed)); errors.Is(err,
 		fleet.ErrPlacementLost) {
 		err = run.placement.Recover(bounded, spec, shardsAt(run))
 	}
@@ -149,7 +149,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 	ctx, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
-	states := fleet.ShardStates(run.pools, run.seen)
+	states := fleet.ShardStates(run.pools, run.observed)
 	var state fleet.PlacementState
 	err := r.replaceLost(ctx, run, states)
 	if err == nil {
@@ -158,7 +158,7 @@ func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	switch {
 	case err == nil:
-		state.View.Silence(run.seen.Silent())
+		state.View.Silence(run.observed.Silent())
 		run.state, run.hasState = state, true
 		r.arrived.note(store.UID, &state, r.now())
 		store.Status.Planned = plannedFor(store, run.pools)
@@ -252,7 +252,7 @@ func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Ou
 func shardsAt(run *storeRun) []fleet.ShardAt {
 	var out []fleet.ShardAt
 	for _, pool := range run.pools {
-		for _, shard := range fleet.PoolShardNames(&pool, run.seen.Of(&pool)) {
+		for _, shard := range fleet.PoolShardNames(&pool, run.observed.Of(&pool)) {
 			out = append(out, fleet.ShardAt{
 				Store: client.ObjectKeyFromObject(run.store).String(), Name: shard,
 				Address: workload.ShardAddress(pool.Namespace, pool.Name, shard),

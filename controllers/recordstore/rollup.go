@@ -17,7 +17,7 @@ import (
 
 // awaitPools waits until every group serves.
 func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome {
-	counts, shards := rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
+	counts, shards := rollUp(run.pools, run.observed, run.state, run.copies(), run.reported)
 	redundant, _ := run.redundant()
 	switch {
 	case shardsWanted(run.pools) == 0:
@@ -124,15 +124,15 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 func (r *Reconciler) summarizePools(run *storeRun) {
 	status := &run.store.Status
 	before := status.Groups
-	status.Groups, status.Shards = rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
+	status.Groups, status.Shards = rollUp(run.pools, run.observed, run.state, run.copies(), run.reported)
 	if !run.hasState {
 		status.Groups.NotWell = before.NotWell
 		if run.copies() > 1 { // only etcd knows the copies of a group, and only the shards know whether they serve
-			status.Groups = heardCounts(before, run.heard, run.copies())
+			status.Groups = reportedCounts(before, run.reported, run.copies())
 		}
 	}
 	run.setRedundant()
-	status.Load, status.Version = storeLoadText(run.pools), fleet.VersionWords(run.seen.ByName())
+	status.Load, status.Version = storeLoadText(run.pools), fleet.VersionWords(run.observed.ByName())
 	run.figures()
 	for _, kind := range []string{
 		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
@@ -190,19 +190,19 @@ func (run *storeRun) figures() {
 	}
 	switch {
 	case run.copies() <= 1:
-	case !run.heard.Known:
+	case !run.reported.Known:
 		records = status.Records
 	case run.keeps:
-		records = fleet.Steady(status.Records, run.heard.Records, status.Records)
+		records = fleet.Steady(status.Records, run.reported.Records, status.Records)
 	default:
-		records = run.heard.Records
+		records = run.reported.Records
 	}
 	status.Records = records
 }
 
 // rollUp counts groups and shards.
 func rollUp(
-	pools []v1alpha1.ShardPool, seen fleet.Seen, state fleet.PlacementState, copies int32, heard fleet.GroupSum,
+	pools []v1alpha1.ShardPool, seen fleet.Observed, state fleet.PlacementState, copies int32, heard fleet.GroupSum,
 ) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
 	var shards v1alpha1.ShardCounts
@@ -237,7 +237,7 @@ func rollUp(
 			groups.Moving++
 		}
 	}
-	fleet.SettleCounts(&groups)
+	fleet.CompleteCounts(&groups)
 	groups.NotWell = fleet.FirstTroubles(append(list, unavailable(state, lost)...))
 	return groups, shards
 }
@@ -248,14 +248,14 @@ func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatu
 		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable",
 			Message: "its shard is not registered in etcd"}
 		if s, ok := lost[t.Shard]; ok {
-			t.State, t.Message = string(s.State), step.Cut(s.Message, fleet.TroubleBytesMax)
+			t.State, t.Message = string(s.State), step.Truncate(s.Message, fleet.TroubleBytesMax)
 		}
 		list = append(list, t)
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
 		if _, there := state.Silent[name]; !there {
 			list = append(list, v1alpha1.GroupTrouble{Group: name, State: "Unplaced",
-				Message: step.Cut(state.Unplaced[name], fleet.TroubleBytesMax)})
+				Message: step.Truncate(state.Unplaced[name], fleet.TroubleBytesMax)})
 		}
 	}
 	return list

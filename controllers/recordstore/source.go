@@ -60,7 +60,7 @@ func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
 		if pool.DeletionTimestamp != nil {
 			continue
 		}
-		for _, shard := range run.seen.Of(pool) {
+		for _, shard := range run.observed.Of(pool) {
 			wanted = append(wanted, trust.ShardLeaf(of, pool, shard.Name))
 		}
 	}

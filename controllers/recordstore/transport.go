@@ -106,7 +106,7 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 		return step.Complete()
 	}
 	status.WithoutImage = ""
-	if err := r.hearTransport(ctx, run); err != nil {
+	if err := r.askTransport(ctx, run); err != nil {
 		return step.Retry(err)
 	}
 	if out := r.gatherSource(ctx, run); !out.IsComplete() {
@@ -121,7 +121,7 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 		return out
 	}
 	var notes step.Notes
-	bundle, clients := as.Bundles(trust.StateOf(status).Told())
+	bundle, clients := as.Bundles(trust.StateOf(status).InUse())
 	notes.Add(r.apply(ctx, store, workload.TransportMap(store, status.Transport, bundle, clients)))
 	notes.Add(r.ensureLeaves(ctx, run, as))
 	if err := r.speak(ctx, store, as); err != nil {
@@ -188,7 +188,7 @@ func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trus
 	}
 	as, err := trust.Adopted(bundle, clients, run.source, store, r.now())
 	if err == nil {
-		_, _, err = as.Hashes(trust.State{}.Told())
+		_, _, err = as.Hashes(trust.State{}.InUse())
 	}
 	if err != nil {
 		message := fmt.Sprintf(
@@ -249,10 +249,10 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 		as = as.WithNextGiven(run.source)
 	case d.MakeNext:
 		as, err = as.WithNext(store, now)
-	case d.Settle:
-		as = as.Settled()
+	case d.Promote:
+		as = as.Promoted()
 	}
-	if err == nil && (d.MakeNext || d.Settle) {
+	if err == nil && (d.MakeNext || d.Promote) {
 		err = r.Trust.Put(ctx, store, as)
 	}
 	if err != nil {
@@ -264,7 +264,7 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 	if !s.Since.IsZero() {
 		status.Since = new(metav1.NewTime(s.Since))
 	}
-	if status.Bundle, status.ClientBundle, err = as.Hashes(s.Told()); err != nil {
+	if status.Bundle, status.ClientBundle, err = as.Hashes(s.InUse()); err != nil {
 		return nil, step.Retry(err)
 	}
 	if err := r.sweepSource(ctx, run, as); err != nil {
@@ -303,7 +303,7 @@ func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.
 	var notes step.Notes
 	for _, leaf := range wanted {
 		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).
-			Told()) == v1alpha1.TLSFromOperator {
+			InUse()) == v1alpha1.TLSFromOperator {
 			continue // it is kept in memory only
 		}
 		notes.Add(run.leafOutcome(r.Trust.Ensure(ctx, store, as, leaf)))
@@ -341,7 +341,7 @@ func (r *Reconciler) speak(ctx context.Context, store *v1alpha1.RecordStore, as 
 	}
 	status := store.Status.TLS
 	want := spoken{
-		transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).Told().IssueBy, day: r.now().
+		transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).InUse().IssueBy, day: r.now().
 				Unix() / (24 * 3600),
 		pairs: r.Trust.Pairs(store.Namespace, workload.OperatorTLS(store.Name)),
 	}
@@ -371,7 +371,7 @@ type spoken struct {
 func (run *storeRun) sayCertificates(words string, now time.Time) {
 	status, heard := run.store.Status.TLS, run.transport
 	status.Processes, status.Reported = int32(heard.reports.Processes),
-		int32(heard.reports.AsTold) //nolint:gosec // a few thousand
+		int32(heard.reports.UpToDate) //nolint:gosec // a few thousand
 	status.PlaintextConnections = heard.plaintext
 	status.NotAfter = nil
 	if !heard.notAfter.IsZero() {
@@ -393,7 +393,7 @@ func (run *storeRun) sayCertificates(words string, now time.Time) {
 	default:
 		run.certificates(true, string(v1alpha1.TLSReady), fmt.Sprintf(
 			"%d of %d processes use transport %s with their certificates",
-			heard.reports.AsTold, heard.reports.Processes, status.Transport))
+			heard.reports.UpToDate, heard.reports.Processes, status.Transport))
 	}
 }
 

@@ -97,7 +97,7 @@ func infeasible(claim *corev1.PersistentVolumeClaim) string {
 // growing expands volumes, and then updates the claim template of their StatefulSet. The template is immutable, so
 // the StatefulSet is deleted without its pod and created again.
 type growing struct {
-	hand
+	writer
 	shards []*observed.Shard
 	notes  *step.Notes
 	found  poolstatus.Growth // the worst result among the claims
@@ -194,7 +194,7 @@ func (g *growing) patchClaim(ctx context.Context, claim *corev1.PersistentVolume
 }
 
 // removeUnbound deletes a claim without a volume. Its StatefulSet creates the claim again if it still exists.
-func (h hand) removeUnbound(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+func (h writer) removeUnbound(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	what := fmt.Sprintf("PersistentVolumeClaim %s, which is not bound", claim.Name)
 	news := step.News{Reason: "ClaimDeleted", Action: "Delete", Message: "deleted " + what}
 	return h.remove(ctx, claim, what, news, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})

@@ -105,8 +105,8 @@ type work struct {
 	pool   *v1alpha1.ShardPool // as it was read, plus the metadata that this reconcile wrote
 	store  *v1alpha1.RecordStore
 	etcd   workload.EtcdAccess
-	hand   hand
-	shards asker
+	writer writer
+	shards shardClient
 	seen   *observed.Pool
 	places *places
 	found  poolstatus.Found
@@ -136,10 +136,10 @@ var poolSteps = []step.Step[work]{
 		return ensureCertificates(ctx, w.r.Trust, w.seen)
 	}),
 	noted("sets", func(ctx context.Context, w *work) step.Outcome {
-		return setWriter{hand: w.hand, seen: w.seen}.apply(ctx, &w.found.Notes)
+		return setWriter{writer: w.writer, seen: w.seen}.apply(ctx, &w.found.Notes)
 	}),
 	noted("remove", func(ctx context.Context, w *work) step.Outcome {
-		removal := removal{hand: w.hand, seen: w.seen, places: w.places, shards: w.shards}
+		removal := removal{writer: w.writer, seen: w.seen, places: w.places, shards: w.shards}
 		kept, out := removal.do(ctx, w.found.Statuses, &w.found.Notes)
 		for _, n := range kept {
 			w.found.Statuses = append(w.found.Statuses, lastStatus(w.seen, n))
@@ -152,20 +152,20 @@ var poolSteps = []step.Step[work]{
 		return out
 	}),
 	noted("replace", func(ctx context.Context, w *work) step.Outcome {
-		return replaceDisks(ctx, w.hand, w.places, w.seen.Shards, w.found.Statuses)
+		return replaceDisks(ctx, w.writer, w.places, w.seen.Shards, w.found.Statuses)
 	}),
 	noted("replace as asked", func(ctx context.Context, w *work) step.Outcome {
-		return replacing{hand: w.hand, seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
+		return replacing{writer: w.writer, seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
 	}),
 	noted("claims", func(ctx context.Context, w *work) step.Outcome {
-		growing := growing{hand: w.hand, shards: w.seen.Shards, notes: &w.found.Notes}
+		growing := growing{writer: w.writer, shards: w.seen.Shards, notes: &w.found.Notes}
 		out := growing.do(ctx)
 		w.found.Growth = growing.found
 		return out
 	}),
 	noted("update", func(ctx context.Context, w *work) step.Outcome {
 		updating := updating{
-			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards,
+			writer: w.writer, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards,
 			choosing: w.r.turnOf(w.store),
 		}
 		out := updating.do(ctx)
@@ -240,8 +240,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	w := &work{
 		r: r, pool: pool,
-		hand:   hand{Client: r.Client, recorder: r.Recorder, pool: pool},
-		shards: asker{shards: r.Shards, store: storeKey(pool).String()},
+		writer: writer{Client: r.Client, recorder: r.Recorder, pool: pool},
+		shards: shardClient{shards: r.Shards, store: storeKey(pool).String()},
 	}
 	steps := poolSteps
 	if pool.DeletionTimestamp != nil {
@@ -287,7 +287,7 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 		var changed []v1alpha1.ShardStatus
 		changed, failed = shards.write(ctx, all)
 		for _, s := range changed {
-			w.hand.tellChange(ctx, w.seen.Last[s.Number].State, s)
+			w.writer.tellChange(ctx, w.seen.Last[s.Number].State, s)
 		}
 		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
 			status.ShardStatuses = all // the list may be truncated only if each of its items has a Shard object
@@ -298,7 +298,7 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	}
 	next := w.pool.DeepCopy()
 	next.Status = status
-	_, err := writeDue(ctx, writer, w.pool, next, w.pool.Status, status, fleet.ToldOfPool)
+	_, err := writeDue(ctx, writer, w.pool, next, w.pool.Status, status, fleet.UrgentOfPool)
 	return errors.Join(failed, err)
 }
 

@@ -41,7 +41,7 @@ func (w *work) finalize(ctx context.Context) step.Outcome {
 			return out
 		}
 	}
-	if err := w.hand.removeClaims(ctx, seen, deletionPolicy(seen) == v1alpha1.DeletionDelete); err != nil {
+	if err := w.writer.removeClaims(ctx, seen, deletionPolicy(seen) == v1alpha1.DeletionDelete); err != nil {
 		return step.Retry(err)
 	}
 	if err := step.RemoveFinalizer(ctx, w.r.Client, w.pool); err != nil {
@@ -140,7 +140,7 @@ func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
 
 // removeClaims deletes claims, either all or only those without a volume. It deletes their StatefulSets first,
 // because an existing StatefulSet creates its claim again.
-func (h hand) removeClaims(ctx context.Context, seen *observed.Pool, all bool) error {
+func (h writer) removeClaims(ctx context.Context, seen *observed.Pool, all bool) error {
 	for n, set := range seen.Sets {
 		claim := seen.Claims[n] // nil: not made yet
 		if all || claim != nil && claim.Spec.VolumeName == "" {

@@ -38,7 +38,7 @@ const (
 type sources struct {
 	cached client.Reader
 	live   client.Reader // bypasses the cache
-	shards asker
+	shards shardClient
 	places *places
 	now    time.Time
 }

@@ -56,15 +56,15 @@ func (p *places) forget(ctx context.Context, shard string) error {
 	return p.register.Forget(ctx, p.store, shard)
 }
 
-// asker asks the shards of one store for their reports.
-type asker struct {
+// shardClient asks the shards of one store for their reports.
+type shardClient struct {
 	shards fleet.ShardClient
 	store  string // its key
 	tls    bool   // its shards accept no plaintext
 }
 
 // ask asks the shard in a pod and waits up to describeTime.
-func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
+func (a shardClient) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTime)
 	defer cancel()
 	return a.shards.Describe(ctx, fleet.ShardAt{
@@ -74,7 +74,7 @@ func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, er
 }
 
 // poolsOf returns all pools of a store and the last observed status of their shards.
-func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Seen,
+func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Observed,
 	error) {
 	var list v1alpha1.ShardPoolList
 	if err := cached.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -86,6 +86,6 @@ func poolsOf(ctx context.Context, cached client.Reader, namespace, store string)
 			pools = append(pools, pool)
 		}
 	}
-	seen, err := fleet.ReadSeen(ctx, cached, pools, client.InNamespace(namespace))
+	seen, err := fleet.ReadObserved(ctx, cached, pools, client.InNamespace(namespace))
 	return pools, seen, err
 }

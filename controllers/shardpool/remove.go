@@ -15,10 +15,10 @@ import (
 
 // removal deletes the StatefulSets of shards that are to be removed and hold nothing.
 type removal struct {
-	hand
+	writer
 	seen   *observed.Pool
 	places *places
-	shards asker
+	shards shardClient
 }
 
 // do empties the shards that are to be removed, and deletes the empty ones. kept has the numbers of shards that could
@@ -80,7 +80,7 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 // removeClaim deletes the claim of a shard that is gone. claim may be nil. A claim with a volume is deleted only if
 // withVolume is true. A claim without a volume is always deleted, because it holds no data and would request a disk
 // from its class forever.
-func (h hand) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, withVolume bool) error {
+func (h writer) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, withVolume bool) error {
 	switch {
 	case claim == nil:
 		return nil

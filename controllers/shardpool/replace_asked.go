@@ -96,7 +96,7 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 
 // replacing moves the shards that spec.replace lists to other volumes.
 type replacing struct {
-	hand
+	writer
 	seen   *observed.Pool
 	places *places
 	notes  *step.Notes

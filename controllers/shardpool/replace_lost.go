@@ -16,7 +16,7 @@ import (
 // continue, replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
 //
 // statuses are those of the shards, in the same order. If a volume is kept, the message of its shard says why.
-func replaceDisks(ctx context.Context, h hand, places *places, shards []*observed.Shard,
+func replaceDisks(ctx context.Context, h writer, places *places, shards []*observed.Shard,
 	statuses []v1alpha1.ShardStatus) step.Outcome {
 	if places.store.Spec.Replication.Copies <= 1 || !places.known() {
 		return step.Complete()
@@ -35,7 +35,7 @@ func replaceDisks(ctx context.Context, h hand, places *places, shards []*observe
 		}
 		lost := func(c fleet.CopyPlace) bool { return strings.EqualFold(c.Volume, uuid) }
 		if names := view.Undecided(lost); len(names) > 0 {
-			statuses[i].Message = step.Cut(fmt.Sprintf(
+			statuses[i].Message = step.Truncate(fmt.Sprintf(
 				"%d groups have too few other copies to go on without this one (%s), so it is not given up by itself: %s",
 				len(names), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
 			continue

@@ -22,7 +22,7 @@ const writesAtOnce = 16
 
 // setWriter writes the StatefulSets of a pool.
 type setWriter struct {
-	hand
+	writer
 	seen *observed.Pool
 }
 
@@ -121,7 +121,7 @@ func (w setWriter) tellPod(ctx context.Context, o *observed.Shard) step.Outcome 
 }
 
 // removeSet deletes exactly the StatefulSet that was observed. set may be nil.
-func (h hand) removeSet(ctx context.Context, set *appsv1.StatefulSet, propagation metav1.DeletionPropagation) error {
+func (h writer) removeSet(ctx context.Context, set *appsv1.StatefulSet, propagation metav1.DeletionPropagation) error {
 	if set == nil {
 		return nil
 	}

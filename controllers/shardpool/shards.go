@@ -79,13 +79,13 @@ func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) 
 		// reconcile creates a new one.
 		return false, w.delete(ctx, shard)
 	default:
-		if shard, err = w.mend(ctx, shard); err != nil {
+		if shard, err = w.restoreLabels(ctx, shard); err != nil {
 			return false, err
 		}
 	}
 	next := shard.DeepCopy()
 	next.Status = status
-	return writeDue(ctx, w.statusWriter, shard, next, shard.Status, status, fleet.ToldOfShard)
+	return writeDue(ctx, w.statusWriter, shard, next, shard.Status, status, fleet.UrgentOfShard)
 }
 
 // wanted returns the wanted Shard of a number, without its status.
@@ -110,8 +110,8 @@ func (w shardWriter) create(ctx context.Context, n int32) (*v1alpha1.Shard, erro
 	return shard, nil
 }
 
-// mend restores the labels and the owner of a Shard if somebody removed them. The spec is immutable.
-func (w shardWriter) mend(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1.Shard, error) {
+// restoreLabels restores the labels and the owner of a Shard if somebody removed them. The spec is immutable.
+func (w shardWriter) restoreLabels(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1.Shard, error) {
 	wanted, err := w.wanted(shard.Spec.Number)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (w shardWriter) delete(ctx context.Context, shard *v1alpha1.Shard) error {
 
 // tellChange reports a changed state of a shard. It always writes to the log, and it adds an event if an
 // administrator has to act, or no longer has to.
-func (h hand) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
+func (h writer) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
 	n := step.News{Reason: string(s.State), Action: "Observe", Object: step.ShardObject(h.pool, s.Name)}
 	switch {
 	case s.State == before:

@@ -25,12 +25,12 @@ import (
 
 // updating restarts shards whose pods have an outdated template, one after the other.
 type updating struct {
-	hand
+	writer
 	live     client.Reader // bypasses the cache
 	seen     *observed.Pool
 	statuses []v1alpha1.ShardStatus // the statuses of seen.Shards, in the same order
 	places   *places
-	shards   asker
+	shards   shardClient
 	choosing *sync.Mutex       // one per store, held while a shard of the store is chosen and stopped
 	found    poolstatus.Update // how far the pods are
 }

@@ -22,8 +22,8 @@ func ShardWords(words []string) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(words[:show], "; "), len(words)-show)
 }
 
-// Cut truncates a text to at most bytesMax bytes.
-func Cut(text string, bytesMax int) string {
+// Truncate truncates a text to at most bytesMax bytes.
+func Truncate(text string, bytesMax int) string {
 	if len(text) <= bytesMax {
 		return text
 	}

@@ -37,7 +37,7 @@ type Answer struct {
 
 // Ask asks the running processes of a store, and returns their answers in the order of their pods. If rests is true,
 // nothing is changing, and a shorter timeout limits the time lost on processes that do not answer.
-func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod, rests bool) []Answer {
+func Ask(ctx context.Context, asker fleet.TransportClient, pods []corev1.Pod, rests bool) []Answer {
 	patience := askTime
 	if rests {
 		patience = restTime

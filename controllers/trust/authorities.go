@@ -39,8 +39,8 @@ const (
 // change, the next ones are included.
 type Authorities struct {
 	data map[string][]byte // the data of the Secret
-	// cut is true if Merged authorities were written, but the operator ended before the status recorded that.
-	cut bool
+	// unrecorded is true if Merged authorities were written, but the operator ended before the status recorded that.
+	unrecorded bool
 }
 
 // NewAuthorities makes the first authorities of a store.
@@ -95,8 +95,8 @@ func (a *Authorities) Source(which Which) v1alpha1.TLSSource {
 	return cmp.Or(v1alpha1.TLSSource(a.data[prefix+keyOfSource]), v1alpha1.TLSFromOperator)
 }
 
-// isCut reports whether these are Merged authorities that the status does not record yet.
-func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
+// isUnrecorded reports whether these are Merged authorities that the status does not record yet.
+func (a *Authorities) isUnrecorded(status *v1alpha1.TLSStatus) bool {
 	if !a.HasNext() || status.Phase != v1alpha1.TLSTrusting && status.Phase != v1alpha1.TLSIssuing {
 		return false
 	}
@@ -106,7 +106,7 @@ func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
 }
 
 // issuing returns which authorities issue certificates in a state.
-func (a *Authorities) issuing(told Told) Which {
+func (a *Authorities) issuing(told InUse) Which {
 	if told.IssueBy == Next && a.HasNext() {
 		return Next
 	}
@@ -114,12 +114,12 @@ func (a *Authorities) issuing(told Told) Which {
 }
 
 // Issuer returns the source of the authorities that issue certificates in a state.
-func (a *Authorities) Issuer(told Told) v1alpha1.TLSSource { return a.Source(a.issuing(told)) }
+func (a *Authorities) Issuer(told InUse) v1alpha1.TLSSource { return a.Source(a.issuing(told)) }
 
 // Differs reports whether the authorities of a source differ from the current or the next ones. found is nil for the
 // operator.
 func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
-	if a.cut {
+	if a.unrecorded {
 		return true, nil
 	}
 	if found == nil {
@@ -210,8 +210,8 @@ func (a *Authorities) WithNext(store *v1alpha1.RecordStore, now time.Time) (*Aut
 	return out, out.make(nextPrefix, store, now)
 }
 
-// Settled returns a copy whose current authorities are the next ones, without the previous ones.
-func (a *Authorities) Settled() *Authorities {
+// Promoted returns a copy whose current authorities are the next ones, without the previous ones.
+func (a *Authorities) Promoted() *Authorities {
 	out := &Authorities{data: map[string][]byte{}}
 	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle,
 		keyOfSource} {
@@ -224,11 +224,11 @@ func (a *Authorities) Settled() *Authorities {
 
 // Bundles returns the authorities that processes trust in a state, in PEM. Once the next authorities have replaced
 // the current ones, they stand for both.
-func (a *Authorities) Bundles(told Told) (bundle, clientBundle []byte) {
+func (a *Authorities) Bundles(told InUse) (bundle, clientBundle []byte) {
 	return a.bundle(told, workload.KeyBundle), a.bundle(told, workload.KeyClientBundle)
 }
 
-func (a *Authorities) bundle(told Told, key string) []byte {
+func (a *Authorities) bundle(told InUse, key string) []byte {
 	var out []byte
 	if told.Current || !a.HasNext() {
 		out = append(out, a.data[key]...)
@@ -240,7 +240,7 @@ func (a *Authorities) bundle(told Told, key string) []byte {
 }
 
 // Hashes returns the hashes of the bundles that processes trust in a state.
-func (a *Authorities) Hashes(told Told) (bundle, clientBundle string, err error) {
+func (a *Authorities) Hashes(told InUse) (bundle, clientBundle string, err error) {
 	of, clients := a.Bundles(told)
 	if bundle, err = bundleHash(of); err != nil {
 		return "", "", err
@@ -254,7 +254,7 @@ var errNoKey = errors.New(
 	"the key of the authority is missing: certificates are made again when the next authorities issue")
 
 // issuer returns the authority that issues certificates for processes or for callers. The error may be errNoKey.
-func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, error) {
+func (a *Authorities) issuer(told InUse, caller bool) (*authority.Authority, error) {
 	prefix := a.issuingPrefix(told)
 	cert, key := workload.KeyBundle, keyOfBundle
 	if caller {
@@ -266,7 +266,7 @@ func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, erro
 	return authority.Parse(a.data[prefix+cert], a.data[prefix+key])
 }
 
-func (a *Authorities) issuingPrefix(told Told) string {
+func (a *Authorities) issuingPrefix(told InUse) string {
 	if a.issuing(told) == Next {
 		return nextPrefix
 	}

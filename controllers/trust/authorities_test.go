@@ -57,7 +57,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		differs(next, Next, foundA) || !differs(next, Next, foundB) || !differs(next, Next, nil) {
 		t.Errorf("%s and then %s", next.Source(Current), next.Source(Next))
 	}
-	trusting, issuing := State{Phase: v1alpha1.TLSTrusting}.Told(), State{Phase: v1alpha1.TLSIssuing}.Told()
+	trusting, issuing := State{Phase: v1alpha1.TLSTrusting}.InUse(), State{Phase: v1alpha1.TLSIssuing}.InUse()
 	bundle, _ := next.Bundles(trusting)
 	if want := slices.Concat(own.data[workload.KeyBundle], a); !bytes.Equal(bundle, want) {
 		t.Errorf("while both are trusted: %s", bundle)
@@ -73,17 +73,17 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	merged := parsed(next.Merged().WithNextGiven(foundB))
-	if bundle, _ = merged.Bundles(State{}.Told()); !bytes.Equal(bundle, slices.Concat(own.data[workload.KeyBundle], a)) {
+	if bundle, _ = merged.Bundles(State{}.InUse()); !bytes.Equal(bundle, slices.Concat(own.data[workload.KeyBundle], a)) {
 		t.Errorf("merged: %s", bundle)
 	}
-	if next.isCut(status) || !merged.isCut(status) {
+	if next.isUnrecorded(status) || !merged.isUnrecorded(status) {
 		t.Error("a change that was cut off is not seen, or one is seen that was not")
 	}
-	merged.cut = true
+	merged.unrecorded = true
 	if !differs(merged, Next, foundB) {
 		t.Error("a change that was cut off goes on to issue before processes trust the next authorities")
 	}
-	settled := parsed(merged.Settled())
+	settled := parsed(merged.Promoted())
 	if settled.Source(Current) != v1alpha1.TLSFromCertManager || settled.HasNext() || differs(settled, Current, foundB) ||
 		len(settled.Data()) != 3 {
 		t.Errorf("settled: %d keys, %s", len(settled.Data()), settled.Source(Current))
@@ -92,7 +92,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back = back.Settled(); back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
+	if back = back.Promoted(); back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
 		t.Errorf("back: %d keys, %s", len(back.Data()), back.Source(Current))
 	}
 }

@@ -28,8 +28,8 @@ type State struct {
 	Rotated   string    // value of spec.tls.rotate that was completed last
 }
 
-// Told says which authorities processes trust in a state, and which of them issues certificates.
-type Told struct {
+// InUse says which authorities processes trust in a state, and which of them issues certificates.
+type InUse struct {
 	Current bool // trusted
 	Next    bool // trusted
 	IssueBy Which
@@ -44,25 +44,25 @@ const (
 	Next
 )
 
-// Told derives the trusted and issuing authorities from the state.
-func (s State) Told() Told {
+// InUse derives the trusted and issuing authorities from the state.
+func (s State) InUse() InUse {
 	switch s.Phase {
 	case v1alpha1.TLSTrusting:
-		return Told{Current: true, Next: true, IssueBy: Current}
+		return InUse{Current: true, Next: true, IssueBy: Current}
 	case v1alpha1.TLSIssuing:
-		return Told{Current: true, Next: true, IssueBy: Next}
+		return InUse{Current: true, Next: true, IssueBy: Next}
 	case v1alpha1.TLSDropping:
-		return Told{Next: true, IssueBy: Next}
+		return InUse{Next: true, IssueBy: Next}
 	}
-	return Told{Current: true, IssueBy: Current}
+	return InUse{Current: true, IssueBy: Current}
 }
 
 // Reports compares the reports of the running processes with what they were given in the current state.
 type Reports struct {
 	Processes int
-	// AsTold counts the processes that use the transport and trust the authorities that they were given.
-	AsTold int
-	// Renewed counts the processes among AsTold that use the newest certificate made for them.
+	// UpToDate counts the processes that use the transport and trust the authorities that they were given.
+	UpToDate int
+	// Renewed counts the processes among UpToDate that use the newest certificate made for them.
 	Renewed int
 	// Missing is a text that says what the first of the other processes lacks.
 	Missing string
@@ -94,8 +94,8 @@ type Decision struct {
 	MakeNext bool
 	// Merge is true if the current and the next authorities together have to become the current ones, before
 	// MakeNext.
-	Merge  bool
-	Settle bool
+	Merge   bool
+	Promote bool
 	// Words say what the change waits for. They are empty if everything matches the spec.
 	Words string
 }
@@ -115,20 +115,20 @@ func Decide(in Input) Decision {
 		return Decision{State: s, Merge: true, MakeNext: true,
 			Words: "the source has other authorities than those that were to be the next: processes learn to trust them too"}
 	case s.Phase == v1alpha1.TLSTrusting:
-		return s.after(in, in.Reports.AsTold, "trust the next authorities too", v1alpha1.TLSIssuing)
+		return s.after(in, in.Reports.UpToDate, "trust the next authorities too", v1alpha1.TLSIssuing)
 	case s.Phase == v1alpha1.TLSIssuing:
 		return s.after(in, in.Reports.Renewed, "use certificates of the next authorities", v1alpha1.TLSDropping)
 	case s.Phase == v1alpha1.TLSDropping:
 		return s.dropped(in)
 	case s.Transport != in.Wanted:
 		return s.hop(in)
-	case s.Phase == v1alpha1.TLSSwitching && in.Reports.AsTold < in.Reports.Processes:
+	case s.Phase == v1alpha1.TLSSwitching && in.Reports.UpToDate < in.Reports.Processes:
 		return Decision{State: s, Words: in.Reports.words("use transport " + string(s.Transport))}
 	case s.Phase == v1alpha1.TLSSwitching:
 		s.Phase, s.Since = v1alpha1.TLSReady, in.Now
 		return Decision{State: s}
 	case in.Other || in.Rotate != "" && in.Rotate != s.Rotated:
-		if in.Reports.AsTold < in.Reports.Processes {
+		if in.Reports.UpToDate < in.Reports.Processes {
 			return Decision{State: s, Words: in.Reports.words(
 				"are as they were told before, which comes before the authorities change")}
 		}
@@ -153,11 +153,11 @@ func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) D
 
 // dropped completes a change of authorities.
 func (s State) dropped(in Input) Decision {
-	if in.Reports.AsTold < in.Reports.Processes {
+	if in.Reports.UpToDate < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.words("trust the new authorities alone")}
 	}
 	s.Phase, s.Since, s.Rotated, s.Rotating = v1alpha1.TLSReady, in.Now, s.Rotating, ""
-	return Decision{State: s, Settle: in.HasNext}
+	return Decision{State: s, Promote: in.HasNext}
 }
 
 // hop takes one step from one transport towards another. It never goes directly between plaintext and required.
@@ -166,7 +166,7 @@ func (s State) hop(in Input) Decision {
 	if s.Transport != v1alpha1.TransportBoth {
 		to = v1alpha1.TransportBoth
 	}
-	if in.Reports.AsTold < in.Reports.Processes {
+	if in.Reports.UpToDate < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.words(fmt.Sprintf(
 			"use transport %s and have their certificates, which comes before transport %s", s.Transport, to))}
 	}
@@ -174,7 +174,7 @@ func (s State) hop(in Input) Decision {
 	return Decision{State: s, Words: "processes are told transport " + string(to)}
 }
 
-func (r Reports) words(what string) string { return r.wordsOf(r.AsTold, what) }
+func (r Reports) words(what string) string { return r.wordsOf(r.UpToDate, what) }
 
 func (r Reports) wordsOf(n int, what string) string {
 	return strings.TrimSuffix(fmt.Sprintf("%d of %d processes %s: %s", n, r.Processes, what, r.Missing), ": ")

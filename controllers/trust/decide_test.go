@@ -17,7 +17,7 @@ const (
 func TestDecide(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	long := now.Add(-callersPause)
-	all, some := Reports{Processes: 3, AsTold: 3, Renewed: 3}, Reports{Processes: 3, AsTold: 2, Renewed: 2,
+	all, some := Reports{Processes: 3, UpToDate: 3, Renewed: 3}, Reports{Processes: 3, UpToDate: 2, Renewed: 2,
 		Missing: "main-0-0: why"}
 	state := func(transport v1alpha1.TLSTransport, phase v1alpha1.TLSPhase, since time.Time) State {
 		return State{Transport: transport, Phase: phase, Since: since, Rotated: "a"}
@@ -110,7 +110,7 @@ func TestDecide(t *testing.T) {
 		},
 		"issuing: until all use theirs": {
 			in: Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSIssuing, long),
-				Reports: Reports{Processes: 3, AsTold: 3, Renewed: 1, Missing: "x"}, HasNext: true},
+				Reports: Reports{Processes: 3, UpToDate: 3, Renewed: 1, Missing: "x"}, HasNext: true},
 			want: rotating(v1alpha1.TLSIssuing, long), words: "1 of 3",
 		},
 		"issuing: callers have their time": {
@@ -167,7 +167,7 @@ func TestDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.in.Now = now
 			got := Decide(c.in)
-			if got.State != c.want || got.MakeNext != c.next || got.Merge != c.merge || got.Settle != c.done {
+			if got.State != c.want || got.MakeNext != c.next || got.Merge != c.merge || got.Promote != c.done {
 				t.Errorf("%+v\nwant %+v, next %v, merge %v, settle %v", got, c.want, c.next, c.merge, c.done)
 			}
 			if !strings.Contains(got.Words, c.words) || (got.Words == "") != (c.words == "") {
@@ -209,7 +209,7 @@ func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 		r := Reports{Processes: 2}
 		for _, m := range s.told {
 			if m == s.state.Transport {
-				r.AsTold++
+				r.UpToDate++
 			}
 		}
 		for _, wanted := range modes {

@@ -72,13 +72,13 @@ type leaf struct {
 // underOf identifies the authorities that issue and are trusted in a state. A certificate that was found good under
 // other authorities is not yet renewed for these.
 func underOf(status *v1alpha1.TLSStatus) string {
-	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).Told().IssueBy)
+	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).InUse().IssueBy)
 }
 
 // bundles are the authorities with which the owner of a certificate verifies others, in PEM.
 type bundles struct{ own, callers []byte }
 
-func bundlesOf(as *Authorities, told Told) (b bundles) {
+func bundlesOf(as *Authorities, told InUse) (b bundles) {
 	b.own, b.callers = as.Bundles(told)
 	return b
 }
@@ -142,11 +142,11 @@ func (k *Keeper) Authorities(ctx context.Context, store *v1alpha1.RecordStore) (
 	if status == nil || status.Bundle == "" {
 		return as, nil
 	}
-	bundle, clients, err := as.Hashes(StateOf(status).Told())
+	bundle, clients, err := as.Hashes(StateOf(status).InUse())
 	switch {
 	case err != nil || bundle == status.Bundle && clients == status.ClientBundle:
-	case as.isCut(status):
-		as.cut = true
+	case as.isUnrecorded(status):
+		as.unrecorded = true
 	default:
 		err = fmt.Errorf("secret %s: %w", key.Name, ErrOtherAuthority)
 	}
@@ -163,7 +163,7 @@ func (k *Keeper) Put(ctx context.Context, store *v1alpha1.RecordStore, as *Autho
 // lifetime. If the operator is not the source, Ensure copies the source's certificate to the Secret. Errors may be
 // ErrNotOurs and SourceErrors.
 func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
-	told := StateOf(store.Status.TLS).Told()
+	told := StateOf(store.Status.TLS).InUse()
 	if as.Issuer(told) != v1alpha1.TLSFromOperator {
 		return k.ensureGiven(ctx, store, as, want)
 	}
@@ -257,7 +257,7 @@ func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte,
 	error) {
 	status := store.Status.TLS
-	told := StateOf(status).Told()
+	told := StateOf(status).InUse()
 	of, err := StoreIdentity(store)
 	if err != nil {
 		return nil, err

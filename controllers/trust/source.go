@@ -306,7 +306,7 @@ func (l *Leaf) dialled() (names []string) {
 // currently issuing authorities signed it. If there is no such certificate, the Secret keeps its contents as long as
 // they are usable. Errors may be SourceErrors.
 func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
-	told, now := StateOf(store.Status.TLS).Told(), k.Now()
+	told, now := StateOf(store.Status.TLS).InUse(), k.Now()
 	bundle := as.data[as.issuingPrefix(told)+workload.KeyBundle]
 	if want.caller() {
 		bundle = as.data[as.issuingPrefix(told)+workload.KeyClientBundle]
@@ -411,7 +411,7 @@ func (k *Keeper) givenOperatorFiles(ctx context.Context, store *v1alpha1.RecordS
 	if err := k.Live.Get(ctx, key, &secret); err != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
-	bundle, clients := as.Bundles(StateOf(store.Status.TLS).Told())
+	bundle, clients := as.Bundles(StateOf(store.Status.TLS).InUse())
 	out := map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clients,
 		workload.KeyMode: []byte(store.Status.TLS.Transport)}
 	for _, key := range pairKeys {

@@ -154,7 +154,7 @@ func (get *getting) send(out *frame, bytes int64) error {
 	defer get.mu.Unlock()
 	if get.sendErr == nil {
 		if err == nil {
-			err = handOn(get.held, get.stream, out, 0)
+			err = forward(get.held, get.stream, out, 0)
 		}
 		if get.sendErr = err; err != nil {
 			get.cancel()

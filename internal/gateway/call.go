@@ -178,7 +178,7 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 		return true, c.end(stop.error)
 	}
 	v := c.failed.judge(r, at, status.Convert(err), sent)
-	told := c.Told(err, v, sent)
+	told := c.Report(err, v, sent)
 	if at != nil && v.Fate != routing.Final {
 		r.learn(at, v)
 		told = unreachable(err, at.name)

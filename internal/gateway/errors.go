@@ -60,7 +60,7 @@ func outcomeUnknown(cause error) error {
 // outcome.
 func told(err error, effect *routing.Effect) error {
 	v := routing.Judge(status.Convert(err), false)
-	if v.Cut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
+	if v.TimedOut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
 		return err
 	}
 	return outcomeUnknown(err)

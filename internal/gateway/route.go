@@ -48,9 +48,9 @@ type shard struct {
 	next    atomic.Uint32
 	// generation is the volume's generation at its last registration; guarded by router.mu.
 	generation uint64
-	// deposed: another shard now leads a group that this shard led. Guarded by router.mu.
-	deposed bool
-	pulse   *liveness.Pulse
+	// superseded: another shard now leads a group that this shard led. Guarded by router.mu.
+	superseded bool
+	pulse      *liveness.Pulse
 }
 
 // conn returns one connection; successive calls take the connections in turn.
@@ -198,13 +198,13 @@ type router struct {
 	dialled   map[string]*shard      // shards with connections, by name
 	leaving   map[*shard]*time.Timer // shards without routes, each with the timer that closes its connections
 	closed    bool
-	// deposedPatience bounds the wait of calls at a shard after another shard has become leader of their group.
-	deposedPatience time.Duration
+	// supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group.
+	supersededPatience time.Duration
 }
 
-// deposedPatience is long enough for the last answers of a leader that steps down, and short compared with the
+// supersededPatience is long enough for the last answers of a leader that steps down, and short compared with the
 // deadlines of calls.
-const deposedPatience = 2 * time.Second
+const supersededPatience = 2 * time.Second
 
 func newRouter(
 	creds func(shard string) credentials.TransportCredentials, bytesMax int, logger *slog.Logger,
@@ -213,8 +213,8 @@ func newRouter(
 	return &router{
 		credentials: creds, options: options, connectTo: connectTo, codec: newCodec(), bytesMax: bytesMax, logger: logger,
 		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
-		leaving:         map[*shard]*time.Timer{},
-		deposedPatience: deposedPatience,
+		leaving:            map[*shard]*time.Timer{},
+		supersededPatience: supersededPatience,
 	}
 }
 
@@ -294,17 +294,17 @@ func (r *router) resetHung(before *table, view placement.View) {
 	for name, old := range before.view.Groups {
 		s := r.dialled[old.Leader]
 		if now := view.Groups[name]; s != nil && old.Leader != now.Leader && now.Term > old.Term {
-			s.deposed = true
+			s.superseded = true
 		}
 	}
 	for name, s := range r.dialled {
 		switch _, registered := view.Shards[name]; {
-		case s.deposed && !registered:
+		case s.superseded && !registered:
 			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name)
-			s.deposed = false
+			s.superseded = false
 			s.pulse.HangUp()
-		case s.deposed && view.Shards[name].Generation != s.generation:
-			s.deposed = false // it has begun anew
+		case s.superseded && view.Shards[name].Generation != s.generation:
+			s.superseded = false // it has begun anew
 		}
 	}
 }
@@ -347,7 +347,7 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	}
 	if old != nil && old.told != nil && g.Leader != "" {
 		was := old.told.name
-		old.tenure.Over(r.deposedPatience, func() {
+		old.tenure.Over(r.supersededPatience, func() {
 			r.logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended", "shard",
 				was, "group", g.Name, "leader", g.Leader)
 		})

@@ -167,7 +167,7 @@ func changeCursor(ctx context.Context, out *frame, all bool) error {
 		c.All = true
 		encoded = c.Encode()
 	}
-	replaceBytes(out, cursorField, access.Seal(ctx, encoded, sealed))
+	replaceBytes(out, cursorField, access.Sign(ctx, encoded, sealed))
 	return nil
 }
 
@@ -221,7 +221,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 			if r := t.byName(groups[i]); len(split.GetAddresses()) == 0 && r != nil {
 				split.Addresses = r.voters
 			}
-			split.Split = access.Seal(ctx, split.GetSplit(), sealed)
+			split.Split = access.Sign(ctx, split.GetSplit(), sealed)
 			out.Splits = append(out.Splits, split)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	g := guard.New(guard.Config{
 		Store: source.Identity().Store, Who: certs.PeerOf, Open: certs.Plain, Audit: c.Audit, Logger: c.Logger,
-		Key: c.Store.SealKey, Required: source.GrantsRequired,
+		Key: c.Store.SigningKey, Required: source.GrantsRequired,
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for found := range c.Store.WatchAccess(ctx) {
 				take(found.Table)

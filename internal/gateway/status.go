@@ -79,7 +79,7 @@ type MoveStatus struct {
 
 // Status returns the present state.
 func (g *Gateway) Status() Status {
-	last, held := g.cfg.Store.Heard()
+	last, held := g.cfg.Store.LastAnswer()
 	st := Status{
 		Store: g.cfg.Store.Name(), Address: g.Addr(), Version: g.cfg.Version, EtcdSilentSeconds: -1, Calls: g.calls.Load(),
 		Shards: []ShardStatus{}, Groups: []GroupStatus{},
@@ -120,7 +120,7 @@ const (
 // find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what
 // serves: a group counts as served while a majority of its copies is on registered shards.
 func (st *Status) find(t *table) {
-	seen := finding.Seen{Store: t.view.Problems(), Whole: true}
+	seen := finding.Facts{Store: t.view.Problems(), Whole: true}
 	isSilent, placed := map[string]bool{}, t.placedShards()
 	for i := range st.Shards {
 		s := &st.Shards[i]

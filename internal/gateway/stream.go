@@ -111,7 +111,7 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 				}
 			}
 			bytes += int64(out.bufs.Len())
-			if err := handOn(held, stream, out, bytes); err != nil {
+			if err := forward(held, stream, out, bytes); err != nil {
 				return true, broken{err}
 			}
 		}

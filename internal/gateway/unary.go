@@ -207,7 +207,7 @@ func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, 
 		return nil, err
 	}
 	if len(token) > 0 {
-		replaceBytes(out, nextPageTokenField, []byte(access.SealPage(ctx, group, string(token))))
+		replaceBytes(out, nextPageTokenField, []byte(access.SignPage(ctx, group, string(token))))
 	}
 	return out, nil
 }

@@ -82,7 +82,7 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 		if err == nil && len(cursor) > 0 {
 			request.Cursor, moved = cursor, true
 			if access.CallOf(ctx) != nil {
-				replaceBytes(out, cursorField, access.Seal(ctx, cursor, 0))
+				replaceBytes(out, cursorField, access.Sign(ctx, cursor, 0))
 			}
 		}
 		return err

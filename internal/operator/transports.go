@@ -23,7 +23,7 @@ func NewTransports() *Transports {
 // reportMax is the maximum size of an answer in bytes.
 const reportMax = 64 << 10
 
-// Transport implements fleet.TransportAsker.
+// Transport implements fleet.TransportClient.
 func (t *Transports) Transport(ctx context.Context, address string) (out fleet.TransportReport, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+certs.ReportPath, http.NoBody)
 	if err != nil {

@@ -20,7 +20,7 @@ func lookAt(t *testing.T, found map[string]string) {
 		revision++
 		st.put(k, name, &mvccpb.KeyValue{Key: []byte(k.prefix + name), Value: []byte(value), ModRevision: revision})
 	}
-	st.compare(Seen{Store: uuid.UUID{9}}, nil)
+	st.compare(Progress{Store: uuid.UUID{9}}, nil)
 	view := st.publish()
 	_ = view.Problems()
 	for name, g := range view.Groups {
@@ -34,7 +34,7 @@ func lookAt(t *testing.T, found map[string]string) {
 			t.Errorf("shard %q: %+v", name, s)
 		}
 		_ = MayReplace(s, s)
-		_ = MayFollow(s.Seen(), s)
+		_ = MayFollow(s.Record(), s)
 	}
 	missingGroups(view)
 	for _, policy := range []Policy{view.Meta.Policy(), {Copies: 3, Moves: true}, {Copies: 1}} {

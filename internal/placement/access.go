@@ -44,17 +44,17 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
-const sealKeyBytes = 32
+const signingKeyBytes = 32
 
-// SealKey reads the store's seal key. If there is none, it creates a random one.
-func (g *grants) SealKey(ctx context.Context) ([]byte, error) {
-	made := make([]byte, sealKeyBytes)
+// SigningKey reads the store's seal key. If there is none, it creates a random one.
+func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
+	made := make([]byte, signingKeyBytes)
 	if _, err := rand.Read(made); err != nil {
 		return nil, fmt.Errorf("choose a key: %w", err)
 	}
-	there, err := g.create(ctx, sealKey, made)
+	there, err := g.create(ctx, signingKey, made)
 	if err != nil {
-		return nil, fmt.Errorf("read or make %s in etcd: %w", g.prefix+sealKey, err)
+		return nil, fmt.Errorf("read or make %s in etcd: %w", g.prefix+signingKey, err)
 	}
 	return there, nil
 }

@@ -21,7 +21,7 @@ func allHaveOneKeyOfSeals(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range keys {
 		all.Go(func() {
-			key, err := store.SealKey(testContext(t))
+			key, err := store.SigningKey(testContext(t))
 			if err != nil {
 				t.Error(err)
 			}
@@ -34,7 +34,7 @@ func allHaveOneKeyOfSeals(t *testing.T) {
 			t.Errorf("%x and %x", key, keys[0])
 		}
 	}
-	if foreign, err := other.SealKey(testContext(t)); err != nil || string(foreign) == keys[0] {
+	if foreign, err := other.SigningKey(testContext(t)); err != nil || string(foreign) == keys[0] {
 		t.Errorf("%x, %v", foreign, err)
 	}
 }

@@ -39,7 +39,7 @@ const (
 // balancer levels the loads of shards.
 type balancer struct {
 	*planner
-	room   *room
+	budget *moveBudget
 	part   []int   // the shards that take part
 	on     [][]int // per shard: the groups on it that may move
 	movers []int   // the groups that may move
@@ -52,10 +52,10 @@ type balancer struct {
 // balance moves copies and leaders of settled groups. It does nothing while a group moves, or has to move, for another
 // reason.
 func (p *planner) balance() {
-	b := &balancer{planner: p, on: make([][]int, len(p.shards)), room: p.underWay()}
+	b := &balancer{planner: p, on: make([][]int, len(p.shards)), budget: p.underWay()}
 	for i := range p.groups {
 		g := &p.groups[i]
-		if p.settled(g) {
+		if p.atTarget(g) {
 			b.movers = append(b.movers, i)
 			for _, s := range g.chosen {
 				b.on[s] = append(b.on[s], i)
@@ -83,8 +83,8 @@ func (p *planner) balance() {
 	b.levelLeaders()
 }
 
-// settled reports whether the group is at its target, on shards that are registered, and no other reason will move it.
-func (p *planner) settled(g *planned) bool {
+// atTarget reports whether the group is at its target, on shards that are registered, and no other reason will move it.
+func (p *planner) atTarget(g *planned) bool {
 	if g.reason != "" || len(g.voters) == 0 || len(g.voters) != len(g.Members) || len(g.voters) != len(g.chosen) {
 		return false
 	}
@@ -129,7 +129,7 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				to := order[low]
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
-					!b.room.has([]int{from, to}) {
+					!b.budget.has([]int{from, to}) {
 					// meanwhile no group must go to a shard other than the one with the least load
 					break
 				}
@@ -247,7 +247,7 @@ func (b *balancer) bytesStay(g *planned, from, to int) bool {
 func (b *balancer) move(at, from, to int) {
 	g := &b.groups[at]
 	g.change = ForBalance
-	b.room.take([]int{from, to})
+	b.budget.take([]int{from, to})
 	b.stepsLeft--
 	n := slices.Index(g.chosen, from)
 	g.chosen[n] = to

@@ -29,7 +29,7 @@ const (
 // A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
 // changed, covers everything. The views between cover the shard's own groups, each read from the keys of the group and
 // its target.
-func (s *Store) Follow(ctx context.Context, before Seen, own Own) <-chan View {
+func (s *Store) Follow(ctx context.Context, before Progress, own Own) <-chan View {
 	s.See(before)
 	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
 }
@@ -45,7 +45,7 @@ func (w *watcher) runOwn(ctx context.Context) error {
 			return err
 		}
 		w.listed, w.last = true, st
-		w.store.hear()
+		w.store.noteAnswer()
 		// What is the shard's own is found before the reader has the view. A folder that comes between the two is then
 		// one that is not followed yet, and lookOwn has its group read; the other way round, the reader would have left
 		// the group out, and the follower would have taken it for told.
@@ -118,7 +118,7 @@ func (f *ownFollower) run(ctx context.Context) error {
 			}
 			if len(f.touched) > 0 && !dirty {
 				dirty = true
-				settle.Reset(viewSettle)
+				settle.Reset(viewDebounce)
 			}
 			continue
 		}
@@ -134,7 +134,7 @@ func (f *ownFollower) run(ctx context.Context) error {
 		}
 		if relevant && !dirty {
 			dirty = true
-			settle.Reset(viewSettle)
+			settle.Reset(viewDebounce)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	}
 	mustPut(t, ctx, store, g)
 	follower := sameStore(t, client, store)
-	views := follower.Follow(ctx, placement.Seen{}, placement.Own{Shard: "b"})
+	views := follower.Follow(ctx, placement.Progress{}, placement.Own{Shard: "b"})
 	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
 	backup := own.Backup()
 	// This write, which removes a, is not in the backup: so the revision of the backup is behind.

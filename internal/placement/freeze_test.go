@@ -83,7 +83,7 @@ func setBack(t *testing.T, grown bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := placement.Seen{Store: meta.StoreUUID, Mark: view.Mark}
+	seen := placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}
 	watched := store.Watch(ctx)
 	if v := <-watched; len(v.Groups) != 3 {
 		t.Fatalf("before: %+v", v)
@@ -263,7 +263,7 @@ func aStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
 	until := func(what string, is func(silent time.Duration, held string) bool) {
 		t.Helper()
 		for {
-			last, held := store.Heard()
+			last, held := store.LastAnswer()
 			if !last.IsZero() && is(time.Since(last), held) {
 				return
 			}
@@ -273,18 +273,21 @@ func aStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	if last, held := store.Heard(); !last.IsZero() || held != "" {
+	if last, held := store.LastAnswer(); !last.IsZero() || held != "" {
 		t.Errorf("before it is watched: %v, %q", last, held)
 	}
 	views := store.Watch(ctx)
 	until("there is no store", func(_ time.Duration, held string) bool { return strings.Contains(held, "no such store") })
 	mustInit(t, ctx, store, hashMeta(1))
 	await(t, ctx, views, "the store is there", func(placement.View) bool { return true })
-	if _, held := store.Heard(); held != "" {
+	if _, held := store.LastAnswer(); held != "" {
 		t.Errorf("it is followed: %q", held)
 	}
-	first, _ := store.Heard()
-	until("a quiet etcd answers", func(time.Duration, string) bool { last, _ := store.Heard(); return last.After(first) })
+	first, _ := store.LastAnswer()
+	until("a quiet etcd answers", func(time.Duration, string) bool {
+		last, _ := store.LastAnswer()
+		return last.After(first)
+	})
 	own.Away()
 	const silent = 3 * time.Second // longer than the time between two questions
 	until("etcd is gone", func(d time.Duration, _ string) bool { return d > silent })

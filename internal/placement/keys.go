@@ -22,8 +22,8 @@ const (
 	electionKey = "election/planner"
 	frozenKey   = "frozen" // exists while the store is frozen (rule 9)
 	// The following keys are not part of a View.
-	accessKey = "access" // the table of grants, which internal/security/access reads
-	sealKey   = "seal"   // key with which gateways and shards sign values that callers send back
+	accessKey  = "access" // the table of grants, which internal/security/access reads
+	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
 	// These keys sort after volumes/, where no watch of an older program sees them.
 	wakesKey   = "wakes/"              // wakes.go
 	keeperKey  = "wakes-keeper"        // exists while a shard keeps the wakes, under a lease

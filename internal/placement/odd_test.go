@@ -90,7 +90,7 @@ func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 				watching, cancel := context.WithCancel(ctx)
 				defer cancel()
 				for _, views := range []<-chan placement.View{
-					r.store.Watch(watching), r.store.Follow(watching, placement.Seen{}, own),
+					r.store.Watch(watching), r.store.Follow(watching, placement.Progress{}, own),
 				} {
 					await(t, ctx, views, "group 1", func(v placement.View) bool { return v.Groups["1"].UUID == r.groups[1].UUID })
 				}
@@ -159,7 +159,7 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 		odd.Meta != first.Meta || odd.Held() != "" {
 		t.Errorf("the view has %+v, %+v, %+v, held %q", odd.Groups["0"], odd.Targets["1"], odd.Meta, odd.Held())
 	}
-	if _, held := r.store.Heard(); held != "" {
+	if _, held := r.store.LastAnswer(); held != "" {
 		t.Errorf("what etcd holds is withheld: %s", held)
 	}
 	r.put(t, ctx, "groups/0", `{"name":"0","uuid":"`+r.groups[0].UUID.String()+`","keyFirst":"0","keyLast":"1"}`)
@@ -194,7 +194,7 @@ func TestWithoutMetaTheReasonIsTold(t *testing.T) {
 		watching, cancel := context.WithCancel(ctx)
 		views := r.store.Watch(watching)
 		time.Sleep(time.Minute)
-		if _, held := r.store.Heard(); !strings.Contains(held, r.key("meta")) {
+		if _, held := r.store.LastAnswer(); !strings.Contains(held, r.key("meta")) {
 			t.Errorf("it is withheld because %q", held)
 		}
 		_, err := r.store.MetaOf(ctx, r.meta.StoreUUID)

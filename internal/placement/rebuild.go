@@ -68,7 +68,7 @@ type Rebuilt struct {
 	Groups []Group // by name
 	// Volumes are the volumes to register, if etcd knows nothing about them, so that an earlier state of a volume
 	// is detected again.
-	Volumes []VolumeSeen
+	Volumes []VolumeRecord
 	// Missing are groups of Hash routing that no volume holds.
 	Missing []string
 	// Short holds the groups for which too few voters were found to continue, with the reason. They are in Groups,
@@ -101,7 +101,7 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 		return Rebuilt{}, err
 	}
 	for _, v := range volumes {
-		out.Volumes = append(out.Volumes, VolumeSeen{Volume: v.UUID, Generation: v.Generation, Step: v.Step, Shard: v.Shard,
+		out.Volumes = append(out.Volumes, VolumeRecord{Volume: v.UUID, Generation: v.Generation, Step: v.Step, Shard: v.Shard,
 			Address: v.Address})
 	}
 	return out, out.addGroups(store, volumes)

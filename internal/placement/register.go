@@ -174,7 +174,7 @@ func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, e
 	if err != nil {
 		return false, err
 	}
-	seen, err := json.Marshal(r.shard.Seen())
+	seen, err := json.Marshal(r.shard.Record())
 	if err != nil {
 		return false, err
 	}

@@ -50,7 +50,7 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 		{15, 7, 16, 14, placement.ErrRolledBack}, // another has registered meanwhile
 		{15, 9, 21, 20, placement.ErrRolledBack},
 	} {
-		err := placement.MayFollow(placement.VolumeSeen{Volume: volume, Generation: c.generation, Step: step(c.registered),
+		err := placement.MayFollow(placement.VolumeRecord{Volume: volume, Generation: c.generation, Step: step(c.registered),
 			Boot: uuid.New()},
 			placement.Shard{Name: "a", VolumeUUID: volume, Generation: 9, Boot: uuid.New(), Step: step(c.here),
 				Registered: step(c.known)})
@@ -95,7 +95,7 @@ func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 		return answer.Kvs[0].Lease
 	}
 	before := lease()
-	old, err := json.Marshal(placement.VolumeSeen{Volume: disk.Volume, Generation: disk.Generation - 1, Step: steps[1],
+	old, err := json.Marshal(placement.VolumeRecord{Volume: disk.Volume, Generation: disk.Generation - 1, Step: steps[1],
 		Boot: uuid.New(), Shard: "a"})
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	if err != nil || len(answer.Kvs) != 1 {
 		t.Fatalf("%v, %v", answer, err)
 	}
-	var seen placement.VolumeSeen
+	var seen placement.VolumeRecord
 	if err := json.Unmarshal(answer.Kvs[0].Value, &seen); err != nil || seen.Step != disk.Step ||
 		seen.Generation != disk.Generation {
 		t.Errorf("etcd holds %+v, the volume is in step %+v, %v", seen, disk.Step, err)

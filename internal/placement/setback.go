@@ -21,8 +21,8 @@ import (
 // writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
 // reconciled, which raises Meta.EpochBase: if only later looks counted, the older etcd would soon pass them.
 
-// Seen says how far a store was seen.
-type Seen struct {
+// Progress says how far a store was seen.
+type Progress struct {
 	Store uuid.UUID
 	Mark
 	// SetBack says why etcd was found to be older than the state seen before; empty: it was not.
@@ -30,7 +30,7 @@ type Seen struct {
 }
 
 // behind says why a state is older than an earlier view of the same store; empty: it is not.
-func (st *state) behind(seen Seen) string {
+func (st *state) behind(seen Progress) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
 	switch {
@@ -51,7 +51,7 @@ func wordsOlder(key string, now, seen int64) string {
 
 // compare checks whether the state is older than an earlier view. Once it is, only a higher base ends that: writes to
 // an older etcd raise its revision too.
-func (st *state) compare(seen Seen, last *state) {
+func (st *state) compare(seen Progress, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
 		if st.setBack = st.behind(seen); st.setBack == "" {
 			st.setBack = st.older(last)
@@ -81,35 +81,35 @@ func (st *state) older(last *state) string {
 
 // memory holds what this process remembers about a store.
 type memory struct {
-	mu    sync.Mutex // guards the fields below
-	seen  Seen       // how far this process has seen the store
-	heard time.Time  // when etcd last answered a watch
-	held  string     // why Watch withholds the present contents of etcd; empty: it does not
+	mu         sync.Mutex // guards the fields below
+	observed   Progress   // how far this process has seen the store
+	lastAnswer time.Time  // when etcd last answered a watch
+	held       string     // why Watch withholds the present contents of etcd; empty: it does not
 	// domains are the last registered failure domains of shards; see withDomains.
 	domains map[string]string
 	toldOdd map[string]int64 // keys that tellOdd has logged, with their revisions
 }
 
-// Heard returns when etcd last answered a Watch or Follow of this Store (zero: never), and why Watch withholds what
-// etcd has held since then (empty: it does not).
-func (m *memory) Heard() (last time.Time, held string) {
+// LastAnswer returns when etcd last answered a Watch or Follow of this Store (zero: never), and why Watch withholds
+// what etcd has held since then (empty: it does not).
+func (m *memory) LastAnswer() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.heard, m.held
+	return m.lastAnswer, m.held
 }
 
 // hold records that etcd has answered, and why its present contents are withheld; empty: they are not.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard, m.held = time.Now(), reason
+	m.lastAnswer, m.held = time.Now(), reason
 }
 
-// hear records that etcd has answered.
-func (m *memory) hear() {
+// noteAnswer records that etcd has answered.
+func (m *memory) noteAnswer() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard = time.Now()
+	m.lastAnswer = time.Now()
 }
 
 // saw records how far this process has seen the store, and whether it was set back.
@@ -120,25 +120,25 @@ func (m *memory) saw(st *state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if st.setBack != "" {
-		m.seen.found(st, st.setBack)
+		m.observed.found(st, st.setBack)
 		return
 	}
-	now := Seen{Store: st.view.Meta.StoreUUID, Mark: st.mark()}
-	if m.seen.Store != now.Store || now.Behind(Mark{Base: m.seen.Base, Revision: m.seen.Revision}) == "" {
-		now.keep(m.seen)
-		m.seen = now
+	now := Progress{Store: st.view.Meta.StoreUUID, Mark: st.mark()}
+	if m.observed.Store != now.Store || now.Behind(Mark{Base: m.observed.Base, Revision: m.observed.Revision}) == "" {
+		now.keep(m.observed)
+		m.observed = now
 	}
 }
 
 // found records why a state is older than the store was seen before. The first reason stays.
-func (seen *Seen) found(st *state, why string) {
+func (seen *Progress) found(st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
 // keep carries over the finding that etcd is older, unless etcd was reconciled since.
-func (seen *Seen) keep(before Seen) {
+func (seen *Progress) keep(before Progress) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
 	}
@@ -149,10 +149,10 @@ func (seen *Seen) keep(before Seen) {
 func (m *memory) Newest(view Mark) Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.seen.SetBack != "" || m.seen.Base != view.Base || m.seen.Behind(view) != "" {
+	if m.observed.SetBack != "" || m.observed.Base != view.Base || m.observed.Behind(view) != "" {
 		return view
 	}
-	return m.seen.Mark
+	return m.observed.Mark
 }
 
 // setBackSince records that etcd is older than the listed state, and returns the error that ends the follower.
@@ -164,19 +164,19 @@ func (m *memory) setBackSince(st *state, why string) error {
 
 // before returns how far the store was seen before a read starts. The result of the read cannot be older, because a
 // read asks the majority.
-func (m *memory) before() Seen {
+func (m *memory) before() Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.seen
+	return m.observed
 }
 
 // See sets how far an earlier process has seen the store.
-func (m *memory) See(before Seen) {
+func (m *memory) See(before Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.seen.Store != before.Store || before.Behind(m.seen.Mark) == "" {
-		before.keep(m.seen)
-		m.seen = before
+	if m.observed.Store != before.Store || before.Behind(m.observed.Mark) == "" {
+		before.keep(m.observed)
+		m.observed = before
 	}
 }
 

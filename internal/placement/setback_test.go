@@ -68,7 +68,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 	write(store, "other", "a")
 	write(store, "third", "a")
 	shard, gateway, planner := sameStore(t, client, store), sameStore(t, client, store), sameStore(t, client, store)
-	views := shard.Follow(ctx, placement.Seen{}, placement.Own{Shard: "b"})
+	views := shard.Follow(ctx, placement.Progress{}, placement.Own{Shard: "b"})
 	watched := gateway.Watch(ctx)
 	<-views
 	<-watched
@@ -87,8 +87,8 @@ func noticed(t *testing.T, mine, others, grown int) {
 	}
 	written := time.Now()
 	eventually(t, ctx, "all have heard of etcd since", func() bool {
-		atShard, _ := shard.Heard()
-		atGateway, _ := gateway.Heard()
+		atShard, _ := shard.LastAnswer()
+		atGateway, _ := gateway.LastAnswer()
 		return atShard.After(written) && atGateway.After(written)
 	})
 	view, err := planner.View(ctx)
@@ -111,12 +111,12 @@ func noticed(t *testing.T, mine, others, grown int) {
 	held := await(t, ctx, views, "the shard notices", func(v placement.View) bool { return v.SetBack != "" })
 	t.Log("the shard:", held.SetBack)
 	eventually(t, ctx, "the gateway holds on to what it knew", func() bool {
-		_, held := gateway.Heard()
+		_, held := gateway.LastAnswer()
 		return held != ""
 	})
 	// This process starts with what the volume of the shard remembers, as after a kill.
 	restarted := sameStore(t, client, store)
-	first := <-restarted.Follow(ctx, placement.Seen{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
+	first := <-restarted.Follow(ctx, placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
 	if first.SetBack == "" {
 		t.Errorf("a shard that starts follows it: %+v", first)
 	}

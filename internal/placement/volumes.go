@@ -16,8 +16,8 @@ type Step struct {
 	Nonce  uuid.UUID `json:"nonce"`  // random
 }
 
-// VolumeSeen is etcd's record of a volume (key "volumes/UUID"), also while no shard runs on it.
-type VolumeSeen struct {
+// VolumeRecord is etcd's record of a volume (key "volumes/UUID"), also while no shard runs on it.
+type VolumeRecord struct {
 	Volume     uuid.UUID `json:"volume"`
 	Generation uint64    `json:"generation"` // the highest that was ever registered
 	Step       Step      `json:"step"`       // the last that was registered
@@ -28,9 +28,9 @@ type VolumeSeen struct {
 	Address string    `json:"address"`
 }
 
-// Seen returns the record that etcd should hold of a shard's volume.
-func (s Shard) Seen() VolumeSeen {
-	return VolumeSeen{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name,
+// Record returns the record that etcd should hold of a shard's volume.
+func (s Shard) Record() VolumeRecord {
+	return VolumeRecord{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name,
 		Address: s.Address}
 }
 
@@ -39,7 +39,7 @@ func (s Shard) Seen() VolumeSeen {
 // one, if no process registered it) that is the successor of the registered volume: in the very step that was
 // registered, or in a later one that was made by whoever knew that step to be registered. A volume that knows a later
 // step to have been registered than etcd does is not at fault: etcd was set back.
-func MayFollow(seen VolumeSeen, shard Shard) error {
+func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil
 	}
@@ -92,7 +92,7 @@ func MayReplace(there, shard Shard) error {
 }
 
 // mayFollow is MayFollow for etcd's record of the shard's volume. It also returns that record.
-func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
+func mayFollow(value []byte, shard Shard) (seen VolumeRecord, err error) {
 	err = json.Unmarshal(value, &seen)
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > numberMax) {
 		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
@@ -111,7 +111,7 @@ func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
 func (s *Store) NextStep(ctx context.Context, shard Shard) error {
 	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration reports it
 	key := volumesKey + shard.VolumeUUID.String()
-	value, err := json.Marshal(shard.Seen())
+	value, err := json.Marshal(shard.Record())
 	if err != nil {
 		return err
 	}

@@ -317,7 +317,7 @@ func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return store.Follow(ctx, Seen{}, Own{Shard: name}), cancel
+		return store.Follow(ctx, Progress{}, Own{Shard: name}), cancel
 	}
 	views, stops := map[string]<-chan View{}, map[string]context.CancelFunc{}
 	for _, name := range r.shards {

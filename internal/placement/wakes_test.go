@@ -70,7 +70,7 @@ func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *cl
 func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follower {
 	t.Helper()
 	next := &follower{name: name, store: f.store, watcher: f.watcher,
-		views: f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: name})}
+		views: f.store.Follow(ctx, placement.Progress{}, placement.Own{Shard: name})}
 	select {
 	case <-next.views:
 	case <-ctx.Done():
@@ -146,7 +146,7 @@ func aShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
 	mustPut(t, ctx, store, g)
 	var there atomic.Bool
-	views := store.Follow(ctx, placement.Seen{}, placement.Own{
+	views := store.Follow(ctx, placement.Progress{}, placement.Own{
 		Shard: "b", Holds: func(id uuid.UUID) bool { return there.Load() && id == g.UUID },
 		Held: func() []string {
 			if there.Load() {
@@ -189,7 +189,7 @@ func aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 		following <- views
 		close(hasAsked)
 	})
-	following <- store.Follow(ctx, placement.Seen{}, placement.Own{
+	following <- store.Follow(ctx, placement.Progress{}, placement.Own{
 		Shard: "b", Holds: func(id uuid.UUID) bool { asked(); return there.Load() && id == g.UUID },
 		Held: func() []string {
 			if there.Load() {

@@ -16,10 +16,10 @@ import (
 
 // Timing of the watch.
 const (
-	// viewSettle combines a burst of changes into one view.
-	viewSettle = 2 * time.Millisecond
-	// weightsSettle applies to changes of group sizes alone, which each shard reports from time to time.
-	weightsSettle = time.Second
+	// viewDebounce combines a burst of changes into one view.
+	viewDebounce = 2 * time.Millisecond
+	// weightsDebounce applies to changes of group sizes alone, which each shard reports from time to time.
+	weightsDebounce = time.Second
 	// lookEvery: a watch on an etcd that was wiped or restored silently waits for a revision in the distant future.
 	lookEvery = 2 * time.Second
 )
@@ -111,7 +111,7 @@ func (w *watcher) run(ctx context.Context) error {
 		return err
 	}
 	w.listed, w.last = true, st
-	w.store.hear()
+	w.store.noteAnswer()
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -138,7 +138,7 @@ func (w *watcher) run(ctx context.Context) error {
 			// All changes of one revision arrive in one response (fragments are not requested).
 			if st.apply(w.store.keys, change.Events) && !dirty {
 				dirty = true
-				settle.Reset(viewSettle)
+				settle.Reset(viewDebounce)
 			}
 		case change, ok := <-weights:
 			if !ok {
@@ -149,7 +149,7 @@ func (w *watcher) run(ctx context.Context) error {
 			}
 			if st.applyWeights(w.store.keys, change.Events) && !dirty && !weighed {
 				weighed = true
-				settle.Reset(weightsSettle)
+				settle.Reset(weightsDebounce)
 			}
 		case <-settle.C:
 			dirty, weighed = false, false
@@ -182,7 +182,7 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 	if err != nil {
 		return nil, nil // the watch continues after outages
 	}
-	w.store.hear()
+	w.store.noteAnswer()
 	meta, newest := only(answer.Responses[0].GetResponseRange().Kvs), only(answer.Responses[1].GetResponseRange().Kvs)
 	for _, r := range answer.Responses[2:] {
 		counts = append(counts, r.GetResponseRange().Count)

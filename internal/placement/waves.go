@@ -125,15 +125,15 @@ func urgency(r Reason) int {
 	return slices.Index([]Reason{ForRepair, ForDomain, ForDrain, ForPlacement, ForBalance}, r)
 }
 
-// room counts the moves under way, in total and per shard.
-type room struct {
+// moveBudget counts the moves under way, in total and per shard.
+type moveBudget struct {
 	all, allMax int
 	shard       []int
 	shardMax    int
 }
 
 // underWay returns the room that remains beside the moves under way.
-func (p *planner) underWay() *room {
+func (p *planner) underWay() *moveBudget {
 	limit := func(n, byDefault int) int {
 		switch {
 		case n == 0:
@@ -143,7 +143,7 @@ func (p *planner) underWay() *room {
 		}
 		return n
 	}
-	r := &room{
+	r := &moveBudget{
 		allMax: limit(p.policy.MovesMax, MovesMaxDefault), shardMax: limit(p.policy.ShardMovesMax, ShardMovesMaxDefault),
 		shard: make([]int, len(p.shards)),
 	}
@@ -156,7 +156,7 @@ func (p *planner) underWay() *room {
 }
 
 // take counts a move that involves shards.
-func (r *room) take(shards []int) {
+func (r *moveBudget) take(shards []int) {
 	r.all++
 	for _, i := range shards {
 		r.shard[i]++
@@ -164,6 +164,6 @@ func (r *room) take(shards []int) {
 }
 
 // has reports whether one more move fits.
-func (r *room) has(shards []int) bool {
+func (r *moveBudget) has(shards []int) bool {
 	return r.all < r.allMax && !slices.ContainsFunc(shards, func(i int) bool { return r.shard[i] >= r.shardMax })
 }

@@ -174,7 +174,7 @@ func whatAShardHears(t *testing.T) {
 	mine, stray := led(t, ctx, store, "mine", "a"), led(t, ctx, store, "stray", "b")
 	foreign := led(t, ctx, store, "foreign", "b")
 	f := &follower{name: "a", store: sameStore(t, server.Client(t), store)}
-	f.views = f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: "a", Holds: func(id uuid.UUID) bool {
+	f.views = f.store.Follow(ctx, placement.Progress{}, placement.Own{Shard: "a", Holds: func(id uuid.UUID) bool {
 		return id == stray.UUID
 	}})
 	first := await(t, ctx, f.views, "everything", func(v placement.View) bool { return len(v.Groups) == 3 })

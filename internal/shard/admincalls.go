@@ -57,7 +57,7 @@ func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	step := s.volume.Step()
 	out.Step, out.StepNonce = step.Number, step.Nonce.String()
 	s.mu.Lock()
-	epoch := s.follower.View.Epoch
+	epoch := s.watcher.View.Epoch
 	serving := make(map[string]*served, len(s.groups))
 	for id, g := range s.groups {
 		serving[id.String()] = g.served.Load()

@@ -79,24 +79,24 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		started, g := afterCut(s, disk, state.UUID)
 		before := state
 		defer func() { state = before }()
-		started.follower.Spend(view())
-		words := does(started, started.follower.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
+		started.watcher.Retire(view())
+		words := does(started, started.watcher.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		seen[words]++
 		switch words {
 		case "join":
 		case "confess":
 			// The leader removes the learner that is gone, and adds another one in its place.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
-			started.follower.Decide(view())
+			started.watcher.Decide(view())
 			state.Members = with(learner(9))
 			if g != nil {
 				g.Learn(state.Members)
 			}
-			if words := does(started, started.follower.Decide(view()),
+			if words := does(started, started.watcher.Decide(view()),
 				&groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "make-folder") {
 				t.Fatalf("%s: the next learner: %q", when, words)
 			}
-			if err := (hands{started}).MakeFolder(state); err != nil {
+			if err := (actions{started}).MakeFolder(state); err != nil {
 				t.Fatalf("%s: the next learner: %v", when, err)
 			}
 			if again, g := afterCut(s, disk, state.UUID); !g.joining() || g.RaftID != 9 {
@@ -107,7 +107,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	cuts(disk, func() {
-		if err := (hands{s}).MakeFolder(state); err != nil {
+		if err := (actions{s}).MakeFolder(state); err != nil {
 			t.Fatal(err)
 		}
 	}, check)
@@ -124,7 +124,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with()}
 	learner := placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner}
 	state.Members = with(learner)
-	if err := (hands{s}).MakeFolder(state); err != nil {
+	if err := (actions{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
 	dir := s.volume.GroupDir(state.UUID)
@@ -147,8 +147,8 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	seen := map[string]int{}
 	check := func(when string, disk *vfstest.Mem) {
 		started, g := afterCut(s, disk, state.UUID)
-		started.follower.Spend(view(others...))
-		words := does(started, started.follower.Decide(view(others...)),
+		started.watcher.Retire(view(others...))
+		words := does(started, started.watcher.Decide(view(others...)),
 			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		seen[words]++
 		if !slices.Contains([]string{"trash", "", "stray"}, words) || words == "" && g != nil {
@@ -157,14 +157,14 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		next := learner
 		next.RaftID = 9
 		// A folder that still belongs to the previous learner is removed first.
-		words = does(started, started.follower.Decide(view(with(next)...)),
+		words = does(started, started.watcher.Decide(view(with(next)...)),
 			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || !g.joining()) {
 			t.Fatalf("%s, and another is wanted: %q", when, words)
 		}
 	}
 	cuts(disk, func() {
-		if err := (hands{s}).Trash(t.Context(), s.groups[state.UUID]); err != nil {
+		if err := (actions{s}).Trash(t.Context(), s.groups[state.UUID]); err != nil {
 			t.Fatal(err)
 		}
 	}, check)
@@ -237,12 +237,12 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	s.follower.View = placement.View{
+	s.watcher.View = placement.View{
 		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
 		Targets: map[string]placement.Target{},
 	}
 	s.cancel()
-	if !s.follower.Reconcile(s.ctx) {
+	if !s.watcher.Reconcile(s.ctx) {
 		t.Error("nothing is left to do, though nothing was done")
 	}
 	if tries == 0 || tries > 2 {

@@ -89,9 +89,9 @@ func (f forCalls) Admit(bytes int64) error { return f.s.volume.admitWrite(bytes,
 // AdmitFile implements serve.Replicas.
 func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }
 
-// WithRoom implements serve.Replicas.
-func (f forCalls) WithRoom(ctx context.Context, try func() error) error {
-	return f.s.compactor.withRoom(ctx, try)
+// WithSpace implements serve.Replicas.
+func (f forCalls) WithSpace(ctx context.Context, try func() error) error {
+	return f.s.compactor.withSpace(ctx, try)
 }
 
 // WasSlow implements serve.Replicas.

@@ -23,14 +23,14 @@ import (
 type compactor struct {
 	cfg      *Config
 	ctx      context.Context // context of the shard
-	follower *follower
+	watcher  *watcher
 	volume   *storage
 	trash    func() *trash.Bin
 	freed    func() // makes replicas retry that found no space
 	routes   *atomic.Pointer[routes]
 	problems *problems
 	metrics  *metrics
-	heard    heardWeights
+	reported reportedWeights
 	logger   *slog.Logger
 	wake     chan struct{} // sealed or short has changed
 
@@ -61,12 +61,13 @@ const (
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, ctx: s.ctx, follower: s.follower, volume: s.volume, trash: func() *trash.Bin {
+		cfg: &s.cfg, ctx: s.ctx, watcher: s.watcher, volume: s.volume, trash: func() *trash.Bin {
 			return s.trash
-		}, freed: func() { s.committer.RoomMade() },
+		}, freed: func() { s.committer.SpaceFreed() },
 		routes: &s.routes, problems: &s.problems, metrics: s.metrics, logger: s.logger,
-		heard: heardWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval, shards: map[string]heardWeight{}},
-		wake:  make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
+		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,
+			shards: map[string]reportedWeight{}},
+		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
 		progress: make(chan struct{}),
 	}
 }
@@ -87,14 +88,14 @@ func (c *compactor) run(ctx context.Context) {
 			c.lookAtSealed(ctx)
 		case <-c.wake:
 			if c.isShort() {
-				c.makeRoom(ctx)
+				c.freeSpace(ctx)
 			} else if settled == nil {
 				settled = time.After(appliedAfter)
 			}
 			continue
 		}
-		if ctx.Err() == nil && !c.hasRoom(0) {
-			c.makeRoom(ctx)
+		if ctx.Err() == nil && !c.hasSpace(0) {
+			c.freeSpace(ctx)
 		}
 	}
 }
@@ -243,7 +244,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 			"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
 	}
 	if freed = before - g.log.Stats().StoredBytes; freed > 0 {
-		c.roomMade()
+		c.spaceFreed()
 	}
 	return freed
 }
@@ -280,8 +281,8 @@ func (c *compactor) limitTombstones(sv *served) {
 		sv.log.SetTombstoneLimit(everywhere(sv, m))
 		return
 	}
-	if state, ok := c.follower.StateOf(sv.group); ok {
-		told, _ := c.heard.weightOf(c.ctx, state.Group)
+	if state, ok := c.watcher.StateOf(sv.group); ok {
+		told, _ := c.reported.weightOf(c.ctx, state.Group)
 		sv.log.SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.log.AppliedIndex()))
 	}
 }

@@ -165,7 +165,7 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 		f.shard.compactor.mu.Lock()
 		f.shard.compactor.failed["0"] = format.ErrNoSpace
 		f.shard.compactor.mu.Unlock()
-		wants("without room", holdNoRoom)
+		wants("without room", holdNoSpace)
 		if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
 			t.Fatal(err)
 		}

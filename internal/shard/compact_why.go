@@ -29,7 +29,7 @@ const (
 	holdTombstones = "tombstones"
 	holdDamage     = "damage"
 	holdOff        = "off"
-	holdNoRoom     = "no_room"
+	holdNoSpace    = "no_room"
 	holdMemory     = "memory"
 	holdError      = "error"
 	holdOther      = "other"
@@ -37,7 +37,7 @@ const (
 
 var holdReasons = []string{
 	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdScan, holdRequests, holdTombstones, holdDamage, holdOff,
-	holdNoRoom, holdMemory,
+	holdNoSpace, holdMemory,
 	holdError, holdOther,
 }
 
@@ -85,7 +85,7 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 	case k.Off:
 		return holdOff, "compaction in the background is off (--compaction-off)"
 	case errors.Is(failure, format.ErrNoSpace):
-		return holdNoRoom, "a segment cannot be written anew: " + failure.Error()
+		return holdNoSpace, "a segment cannot be written anew: " + failure.Error()
 	case errors.Is(failure, group.ErrMemory):
 		return holdMemory, "the memory limit leaves no room for a segment that is written anew: " + failure.Error()
 	case failure != nil:

@@ -107,9 +107,9 @@ type Config struct {
 	unsafe unsafe         // rules switched off, for tests
 	times  host.Times     // intervals of a Host; shorter in tests
 	// The times between two looks for damage, and before everything is read again. Shorter in tests.
-	mendEvery, scrubPause time.Duration
-	stepEvery             time.Duration // shorter in tests
-	rememberQuiet         time.Duration // shorter in tests
+	repairEvery, scrubPause time.Duration
+	stepEvery               time.Duration // shorter in tests
+	rememberQuiet           time.Duration // shorter in tests
 	// Calls and syncs that take longer than this are recorded as slow. Shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
 }
@@ -175,12 +175,12 @@ type Registry interface {
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
 	WatchAccess(ctx context.Context) <-chan placement.Access
-	SealKey(ctx context.Context) ([]byte, error)
+	SigningKey(ctx context.Context) ([]byte, error)
 	quota.Etcd
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
-	Heard() (last time.Time, held string)
+	LastAnswer() (last time.Time, held string)
 }
 
 var _ Registry = (*placement.Store)(nil)
@@ -213,7 +213,7 @@ func (c *Config) setDefaults() {
 	l.GroupsMovingMax = cmp.Or(l.GroupsMovingMax, 4)
 	c.TrashDelay = cmp.Or(c.TrashDelay, time.Hour)
 	c.ScrubBytesPerSecond = cmp.Or(c.ScrubBytesPerSecond, 4<<20)
-	c.mendEvery = cmp.Or(c.mendEvery, mendEvery)
+	c.repairEvery = cmp.Or(c.repairEvery, repairEvery)
 	c.scrubPause = cmp.Or(c.scrubPause, scrubPause)
 	c.stepEvery = cmp.Or(c.stepEvery, stepEvery)
 	c.rememberQuiet = cmp.Or(c.rememberQuiet, time.Minute)

@@ -101,7 +101,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		if err != nil || len(names) != 1 {
 			t.Fatalf("in the trash: %v, %v", names, err)
 		}
-		s.follower.Held = c.held
+		s.watcher.Held = c.held
 		if c.full {
 			memoryDisk(s).SetCapacity(1)
 			if _, _, err := s.volume.Space(); err != nil { // which looks
@@ -118,7 +118,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if c.full {
-			s.compactor.makeRoom(t.Context())
+			s.compactor.freeSpace(t.Context())
 		}
 		left, err := s.cfg.FS.List(trash)
 		if err != nil || slices.Contains(left, names[0]) == c.want ||
@@ -132,13 +132,13 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")
-	s.follower.Etcd = registry
+	s.watcher.Etcd = registry
 	state := registry.now().Groups["0"]
 	here := s.volume.Superblock().Volume
 	state.Members = []placement.Member{memberOn("a", 2, 1), {Shard: "a", VolumeUUID: here, RaftID: 5}, memberOn("b", 1, 2),
 		{Shard: "b", VolumeUUID: here, RaftID: 3}}
-	s.follower.View = placement.View{Groups: map[string]placement.Group{"0": state}}
-	if s.follower.Reconcile(t.Context()) {
+	s.watcher.View = placement.View{Groups: map[string]placement.Group{"0": state}}
+	if s.watcher.Reconcile(t.Context()) {
 		t.Error("something is left to do")
 	}
 	want := slices.Clone(state.Members)

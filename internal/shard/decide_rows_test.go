@@ -228,7 +228,7 @@ func exchanged(g *groupReplica) {
 }
 
 func serves(g *groupReplica)  { g.served.Store(&served{group: g, raftID: 1}) }
-func torn(g *groupReplica)    { g.Phase = member.Torn }
+func torn(g *groupReplica)    { g.Phase = member.DamagedTail }
 func givenUp(g *groupReplica) { g.Phase = member.GivenUp }
 func joins(g *groupReplica)   { g.Phase, g.ConfIndex = member.Joining, 0 }
 func inConf(voters ...uint64) func(*groupReplica) {

@@ -55,8 +55,8 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 		n    int
 	}{
 		{"create", len(todo.Create)}, {"announce", len(todo.Announce)}, {"make-folder", len(todo.MakeFolder)},
-		{"confess", len(todo.Confess)},
-		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"reinstall", len(todo.Reinstall)},
+		{"confess", len(todo.Missing)},
+		{"claim", len(todo.Present)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"reinstall", len(todo.Reinstall)},
 		{"close", len(todo.Close)}, {"trash", len(todo.Trash)},
 	} {
 		if one.n > 0 {
@@ -89,7 +89,7 @@ func (c decideCase) run(s *Shard, held string) string {
 	if c.early {
 		s.loading.beganAt = time.Time{}
 	}
-	s.follower.Spent[9] = c.spent
+	s.watcher.Retired[9] = c.spent
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)),
 		Members: slices.Clone(c.members)}
 	if c.index == 0 && len(c.members) > 0 {
@@ -107,15 +107,15 @@ func (c decideCase) run(s *Shard, held string) string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.follower.Held = held
-	s.follower.View = placement.View{
+	s.watcher.Held = held
+	s.watcher.View = placement.View{
 		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
 		Targets: map[string]placement.Target{"0": {Group: "0", Shards: strings.Fields(c.target)}},
 	}
 	if c.unknown {
-		delete(s.follower.View.Groups, "0")
+		delete(s.watcher.View.Groups, "0")
 	}
-	return does(s, s.follower.Decide(s.follower.View), g)
+	return does(s, s.watcher.Decide(s.watcher.View), g)
 }
 
 // Once the log of a replica knows a newer membership than etcd, the replica has not left, whatever its manifest said
@@ -142,8 +142,8 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	defer s.mu.Unlock()
 	for index, want := range map[uint64]bool{7: false, 8: false, 9: true, 10: true} {
 		state := placement.Group{Name: g.Name, UUID: g.UUID, ConfIndex: index, Members: others}
-		todo := s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
-		if left, stays := len(todo.Trash) == 1, len(todo.Claim) == 1; left != want || stays == want {
+		todo := s.watcher.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		if left, stays := len(todo.Trash) == 1, len(todo.Present) == 1; left != want || stays == want {
 			t.Errorf("etcd's membership is of index %d, the replica's of 9: it has left: %t, and says that it is here: %t",
 				index, left, stays)
 		}
@@ -236,11 +236,11 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	looks := func(shards ...placement.Shard) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.follower.View = placement.View{Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}}
+		s.watcher.View = placement.View{Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}}
 		for _, shard := range shards {
-			s.follower.View.Shards[shard.Name] = shard
+			s.watcher.View.Shards[shard.Name] = shard
 		}
-		s.follower.Decide(s.follower.View)
+		s.watcher.Decide(s.watcher.View)
 		due, _ := s.steerer.take()
 		for _, g := range due {
 			s.steerer.done(g, false, nil)
@@ -274,7 +274,7 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 		sv := f.served(0)
 		var state groupView
 		f.eventually("the shard sees the member that it has told etcd of", func() bool {
-			state, _ = f.shard.follower.StateOf(sv.group)
+			state, _ = f.shard.watcher.StateOf(sv.group)
 			return len(state.Members) == 1
 		})
 		for name, c := range map[string]struct {
@@ -295,7 +295,7 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 			if wrote := registry.now().Groups["0"].Revision != before; wrote != c.want {
 				t.Errorf("%s is not named: written: %t, %v", name, wrote, err)
 			}
-			state, _ = f.shard.follower.StateOf(sv.group)
+			state, _ = f.shard.watcher.StateOf(sv.group)
 			state.Term = 0
 		}
 	})
@@ -320,7 +320,7 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	}()
 	state := placement.Group{Name: "0", UUID: g.UUID, ConfIndex: 9, Members: others}
 	decide := func() follow.Work[*groupReplica] {
-		return s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		return s.watcher.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
 	}
 	look := func() (fetching bool, todo follow.Work[*groupReplica]) {
 		s.mu.Lock()

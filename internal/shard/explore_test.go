@@ -205,7 +205,7 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 	x.shardConfig = Config{
 		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20,
 		ReportInterval: 100 * time.Millisecond,
-		stepEvery:      []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], mendEvery: 100 * time.Millisecond,
+		stepEvery:      []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], repairEvery: 100 * time.Millisecond,
 		unsafe:     set.unsafe,
 		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], ScrubBytesPerSecond: -1,
 		Residency:  []group.Residency{group.Index, group.Resident}[x.dice(2)],

@@ -440,8 +440,8 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 		}
 		s := f.shard
 		s.mu.Lock()
-		s.follower.View = late
-		todo := s.follower.Decide(late)
+		s.watcher.View = late
+		todo := s.watcher.Decide(late)
 		s.publish()
 		routes := s.routes.Load()
 		s.mu.Unlock()

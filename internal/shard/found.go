@@ -23,7 +23,7 @@ func (s *Shard) findGroups() error {
 	}
 	found := make(map[uuid.UUID]*groupReplica, len(ids))
 	for _, id := range ids {
-		if found[id] = s.volume.find(id); found[id].Phase == member.Torn {
+		if found[id] = s.volume.find(id); found[id].Phase == member.DamagedTail {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
 		if err := found[id].Err; vfs.IsLack(err) { // nothing is known about the folder: the start is tried again
@@ -60,7 +60,7 @@ func (v *storage) find(id uuid.UUID) *groupReplica {
 		// The folder's name still identifies the group; etcd may know the group's name.
 		g.Phase, g.Err, g.Unreadable = member.Failed, fmt.Errorf("reading its manifest: %w", err), true
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
-			g.Phase = member.Torn
+			g.Phase = member.DamagedTail
 		}
 		v.logger.Error("group cannot be read", "uuid", id, "error", err)
 		return g

@@ -21,15 +21,15 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 		f := start(t, registry, nil).ready()
 		s, sv := f.shard, f.served(0)
 		f.eventually("it leads a group that etcd knows", func() bool {
-			state, _ := s.follower.StateOf(sv.group)
+			state, _ := s.watcher.StateOf(sv.group)
 			return len(state.Members) == 1 && sv.replica.Status().Leader
 		})
 		targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}, Revision: 1000}}
 		shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 		registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
-		f.eventually("it is noticed", s.follower.IsHeld)
+		f.eventually("it is noticed", s.watcher.IsHeld)
 		s.mu.Lock()
-		s.follower.View.Targets, s.follower.View.Shards = targets, shards // as if that had been known before
+		s.watcher.View.Targets, s.watcher.View.Shards = targets, shards // as if that had been known before
 		s.mu.Unlock()
 		if again := s.steerer.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
 			t.Errorf("while it was set back: looked at again: %t, members %+v", again, registry.now().Groups["0"].Members)
@@ -46,13 +46,13 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 		for setBack, want := range map[string]string{"": "a", "its revision is 3, and was 5": "gone"} {
 			s := lone(t)
 			registry := newRegistry(oneGroup, "a")
-			s.follower.Etcd, s.follower.Adopt = registry, true
+			s.watcher.Etcd, s.watcher.Adopt = registry, true
 			registry.change(func(v *placement.View) {
 				g := v.Groups["0"]
 				g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
 				v.Groups["0"], v.SetBack = g, setBack
 			})
-			if err := s.follower.Start(t.Context()); err != nil {
+			if err := s.watcher.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if members := registry.now().Groups["0"].Members; members[0].Shard != want {
@@ -128,17 +128,17 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	g := madeGroup(t, s, 1)
 	g.ConfIndex = 7
 	s.groups[g.UUID] = g
-	s.follower.View = placement.View{
+	s.watcher.View = placement.View{
 		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{},
 		Targets: map[string]placement.Target{},
 		Groups:  map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
 	}
 	registry := newRegistry(oneGroup, "a")
-	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.follower.View.Groups
-	s.follower.Etcd = registry
+	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.watcher.View.Groups
+	s.watcher.Etcd = registry
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
-	if unfinished := s.follower.Reconcile(t.Context()); !unfinished || s.groups[g.UUID] == nil {
+	if unfinished := s.watcher.Reconcile(t.Context()); !unfinished || s.groups[g.UUID] == nil {
 		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished,
 			s.groups[g.UUID] != nil)
 	}
@@ -146,7 +146,7 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 		t.Errorf("its folder holds %v, %v", names, err)
 	}
 	disk.SetCapacity(0)
-	if s.follower.Reconcile(t.Context()); s.groups[g.UUID] != nil {
+	if s.watcher.Reconcile(t.Context()); s.groups[g.UUID] != nil {
 		t.Error("it is not thrown away when that is remembered")
 	}
 }
@@ -187,7 +187,7 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			s.groups[g.UUID] = g
 			state := gone
 			state.UUID = g.UUID
-			s.follower.View = placement.View{
+			s.watcher.View = placement.View{
 				Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{},
 				Targets: map[string]placement.Target{},
 				Groups:  map[string]placement.Group{"0": state}, Own: true,
@@ -200,8 +200,8 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			if c.etcd != nil {
 				c.etcd(registry)
 			}
-			s.follower.Etcd = registry
-			unfinished := s.follower.Reconcile(t.Context())
+			s.watcher.Etcd = registry
+			unfinished := s.watcher.Reconcile(t.Context())
 			if left := s.groups[g.UUID] == nil; left != c.leaves || unfinished == left {
 				t.Errorf("it has left: %t, something is left to do: %t", left, unfinished)
 			}

@@ -36,7 +36,7 @@ type memRegistry struct {
 	mu       sync.Mutex
 	view     placement.View
 	watchers map[chan placement.View]bool
-	seen     map[uuid.UUID]placement.VolumeSeen
+	seen     map[uuid.UUID]placement.VolumeRecord
 	down     bool                   // etcd does not answer
 	refuse   bool                   // writes of groups fail, and everything else works
 	puts     int                    // number of writes of groups and of weights
@@ -55,7 +55,7 @@ var errDown = errors.New("etcd is down")
 
 // newRegistry makes a store with groups that no shard holds yet; the named shard is the target of every group.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
-	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeSeen{}, refused: map[string]func(error){},
+	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeRecord{}, refused: map[string]func(error){},
 		watchers: map[chan placement.View]bool{}}
 	r.view = placement.View{
 		Epoch: 1, Meta: placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1},
@@ -174,7 +174,7 @@ func (r *memRegistry) NextStep(_ context.Context, s placement.Shard) error {
 			return err
 		}
 	}
-	r.seen[s.VolumeUUID] = s.Seen()
+	r.seen[s.VolumeUUID] = s.Record()
 	return nil
 }
 
@@ -184,7 +184,7 @@ func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard, refuse
 	if err := r.mayRegister(s); err != nil {
 		return nil, err
 	}
-	r.seen[s.VolumeUUID] = s.Seen()
+	r.seen[s.VolumeUUID] = s.Record()
 	s.Alive = true
 	r.refused[s.Name] = func(err error) {
 		for _, tell := range refused {
@@ -205,7 +205,7 @@ func (r *memRegistry) Unreconciled(context.Context, ...string) error { return ni
 
 func (r *memRegistry) Newest(m placement.Mark) placement.Mark { return m }
 
-func (r *memRegistry) Heard() (last time.Time, held string) {
+func (r *memRegistry) LastAnswer() (last time.Time, held string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Now().Add(-r.silent), ""
@@ -316,11 +316,11 @@ func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, 
 	return true, nil
 }
 
-// SealKey implements Registry.
-func (r *memRegistry) SealKey(context.Context) ([]byte, error) { return make([]byte, 32), nil }
+// SigningKey implements Registry.
+func (r *memRegistry) SigningKey(context.Context) ([]byte, error) { return make([]byte, 32), nil }
 
 // Follow returns views of everything; the shard picks what concerns it.
-func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen, _ placement.Own) <-chan placement.View {
+func (r *memRegistry) Follow(ctx context.Context, _ placement.Progress, _ placement.Own) <-chan placement.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := make(chan placement.View, 1)

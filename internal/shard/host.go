@@ -103,8 +103,8 @@ func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
 // Problem implements host.Shard.
 func (f forHost) Problem(what string, err error) { f.problems.Note(what, err) }
 
-// Deposed implements host.Shard.
-func (f forHost) Deposed() <-chan struct{} { return f.deposed }
+// Superseded implements host.Shard.
+func (f forHost) Superseded() <-chan struct{} { return f.superseded }
 
 // Successor implements host.Shard.
 func (f forHost) Successor() error { return f.successor }

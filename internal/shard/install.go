@@ -35,17 +35,17 @@ var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * tim
 
 // installer installs replicas from the files of other members. Safe for concurrent use.
 type installer struct {
-	name     string // name of the shard
-	ctx      context.Context
-	follower *follower
-	loading  *loading
-	volume   *storage
-	mu       *sync.Mutex // Shard.mu
-	withRoom func(ctx context.Context, try func() error) error
-	peers    *peers
-	problems *problems
-	tails    *prometheus.CounterVec
-	logger   *slog.Logger
+	name      string // name of the shard
+	ctx       context.Context
+	watcher   *watcher
+	loading   *loading
+	volume    *storage
+	mu        *sync.Mutex // Shard.mu
+	withSpace func(ctx context.Context, try func() error) error
+	peers     *peers
+	problems  *problems
+	tails     *prometheus.CounterVec
+	logger    *slog.Logger
 
 	slots    chan struct{} // bounds the installs in progress
 	tookOver atomic.Uint64 // replicas that were installed
@@ -53,8 +53,8 @@ type installer struct {
 
 func newInstaller(s *Shard) *installer {
 	return &installer{
-		name: s.cfg.Name, ctx: s.ctx, follower: s.follower, loading: s.loading, volume: s.volume, mu: &s.mu,
-		withRoom: s.compactor.withRoom, peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
+		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, volume: s.volume, mu: &s.mu,
+		withSpace: s.compactor.withSpace, peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
 }
@@ -67,7 +67,7 @@ func (i *installer) endFetch(g *groupReplica) {
 	i.mu.Unlock()
 	g.copying.Store(nil)
 	if torn {
-		i.follower.Nudge()
+		i.watcher.Nudge()
 	}
 }
 
@@ -99,15 +99,15 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 	defer i.problems.Note(what, nil)
 	tries := backoff.Tries{Doubling: installPauses}
 	for {
-		state, wanted := i.follower.StateOf(g)
-		if !wanted || !slices.ContainsFunc(i.follower.Here(state.Group), func(m placement.Member) bool {
+		state, wanted := i.watcher.StateOf(g)
+		if !wanted || !slices.ContainsFunc(i.watcher.Here(state.Group), func(m placement.Member) bool {
 			return m.RaftID == g.RaftID
 		}) {
 			return false // the follower handles it
 		}
 		from, err := i.fetchFrom(g, state.Group)
 		if err == nil {
-			err = i.withRoom(ctx, func() error { return i.install(ctx, g, from, nil) })
+			err = i.withSpace(ctx, func() error { return i.install(ctx, g, from, nil) })
 		}
 		switch {
 		case err == nil:
@@ -127,11 +127,11 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 
 // fetchFrom returns the shard to install from: the leader, otherwise another voter.
 func (i *installer) fetchFrom(g *groupReplica, state placement.Group) (string, error) {
-	if _, ok := i.follower.Address(state.Leader); ok && state.Leader != i.name {
+	if _, ok := i.watcher.Address(state.Leader); ok && state.Leader != i.name {
 		return state.Leader, nil
 	}
 	for _, m := range state.Members {
-		if _, ok := i.follower.Address(m.Shard); ok && m.Role == placement.Voter && m.Shard != i.name {
+		if _, ok := i.watcher.Address(m.Shard); ok && m.Role == placement.Voter && m.Shard != i.name {
 			return m.Shard, nil
 		}
 	}

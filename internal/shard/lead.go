@@ -29,14 +29,14 @@ import (
 // is unfinished.
 
 const (
-	// settleTime is the time for members to apply a membership change before one of them is made leader.
-	settleTime   = 300 * time.Millisecond
-	steerAtOnce  = 16
-	changeTime   = 10 * time.Second // timeout of one membership change
-	etcdTime     = 5 * time.Second
-	stepsAtOnce  = 32 // steps of one group before other groups get their turn
-	handOverTime = 3 * time.Second
-	handOverWait = 50 * time.Millisecond // between two attempts to hand over
+	// changeApplyTime is the time for members to apply a membership change before one of them is made leader.
+	changeApplyTime = 300 * time.Millisecond
+	steerAtOnce     = 16
+	changeTime      = 10 * time.Second // timeout of one membership change
+	etcdTime        = 5 * time.Second
+	stepsAtOnce     = 32 // steps of one group before other groups get their turn
+	handOverTime    = 3 * time.Second
+	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
 	// leadRest is how long a new leader keeps the lead although the target wants another leader. The previous leader
 	// may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
@@ -49,7 +49,7 @@ var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.
 type steerer struct {
 	steering
 	cfg      *Config
-	follower *follower
+	watcher  *watcher
 	mu       *sync.Mutex // Shard.mu
 	routes   *atomic.Pointer[routes]
 	problems *problems
@@ -66,7 +66,7 @@ type steerer struct {
 
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
-		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems,
+		steering: newSteering(), cfg: &s.cfg, watcher: s.watcher, mu: &s.mu, routes: &s.routes, problems: &s.problems,
 		logger: s.logger,
 		copies: func() int {
 			return s.meta.Copies
@@ -123,10 +123,10 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 			q.moved(g)
 			return status.LeaderID == sv.raftID // it leads, but has not applied an entry of its own term yet
 		}
-		if q.follower.IsHeld() {
+		if q.watcher.IsHeld() {
 			return true
 		}
-		state, ok := q.follower.StateOf(g)
+		state, ok := q.watcher.StateOf(g)
 		if !ok || len(state.Members) == 0 {
 			return false // the follower first announces the group to etcd
 		}
@@ -222,14 +222,14 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
-	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < settleTime {
+	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < changeApplyTime {
 		return stepLater, nil // the heir would refuse, and writes would be held up meanwhile
 	}
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil
 	}
 	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) &&
-		mayStillClaim(g, state, a.ID, comes) {
+		mayStillReport(g, state, a.ID, comes) {
 		return stepLater, nil
 	}
 	q.stepped(g)
@@ -247,16 +247,16 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 	return n
 }
 
-// claimTime is how long a wanted shard that has registered has to report that it holds a member whose location etcd has
-// lost.
-const claimTime = 3 * time.Second
+// reportTime is how long a wanted shard that has registered has to report that it holds a member whose location etcd
+// has lost.
+const reportTime = 3 * time.Second
 
-// mayStillClaim reports whether a member whose location etcd has lost may still be found, so that it must not be
+// mayStillReport reports whether a member whose location etcd has lost may still be found, so that it must not be
 // removed or replaced yet: member id or, if comes is set because another member is to come, any member. It may be found
 // if no shard is there that could take its place, or if a shard has just registered and has not reported what it holds.
 // If the member were removed too early, the group would lose a copy that exists, and would need both of the two that
 // are left.
-func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool {
+func mayStillReport(g *groupReplica, state groupView, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without the member
 	for _, name := range state.Target {
@@ -274,7 +274,7 @@ func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool
 	lookedFor := slices.ContainsFunc(state.Members, func(m placement.Member) bool {
 		return (comes || m.RaftID == id) && m.Shard == ""
 	})
-	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < claimTime)
+	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < reportTime)
 }
 
 // act carries out what was decided.
@@ -348,7 +348,7 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 		if m.LeaderID != sv.raftID {
 			return
 		}
-		to := heir(sv, m)
+		to := transferTarget(sv, m)
 		var err error
 		if to != 0 {
 			if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
@@ -370,8 +370,8 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 	return took, open, kept
 }
 
-// heir returns the member with the longest log of those that can take the lead; 0: no member can.
-func heir(sv *served, m replica.Members) uint64 {
+// transferTarget returns the member with the longest log of those that can take the lead; 0: no member can.
+func transferTarget(sv *served, m replica.Members) uint64 {
 	var to, match uint64
 	for _, p := range m.Progress {
 		if p.ID != sv.raftID && !p.Learner && p.RecentActive && !p.Down && p.State == replica.StateReplicate &&

@@ -33,15 +33,15 @@ const (
 // loading brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
 // progress, and therefore the state of the shard. Safe for concurrent use.
 type loading struct {
-	cfg      *Config
-	follower *follower
-	mu       *sync.Mutex                 // Shard.mu
-	groups   map[uuid.UUID]*groupReplica // groups of the shard
-	volume   *storage
-	serve    func(g *groupReplica, log *group.Log) error // serves a loaded group
-	health   func(g *groupReplica, serving bool)
-	tails    *prometheus.CounterVec
-	logger   *slog.Logger
+	cfg     *Config
+	watcher *watcher
+	mu      *sync.Mutex                 // Shard.mu
+	groups  map[uuid.UUID]*groupReplica // groups of the shard
+	volume  *storage
+	serve   func(g *groupReplica, log *group.Log) error // serves a loaded group
+	health  func(g *groupReplica, serving bool)
+	tails   *prometheus.CounterVec
+	logger  *slog.Logger
 
 	done chan struct{} // closed when the first load is over
 
@@ -56,7 +56,7 @@ type loading struct {
 
 func newLoading(s *Shard) *loading {
 	return &loading{
-		cfg: &s.cfg, follower: s.follower, mu: &s.mu, groups: s.groups, volume: s.volume,
+		cfg: &s.cfg, watcher: s.watcher, mu: &s.mu, groups: s.groups, volume: s.volume,
 		serve: s.serve, health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
 	}
 }
@@ -67,7 +67,7 @@ func (l *loading) begun() bool { return !l.beganAt.IsZero() }
 func (l *loading) loadFirst(ctx context.Context) {
 	defer close(l.done)
 	groups := l.takePending()
-	l.follower.Nudge() // joins wait until the first load has begun
+	l.watcher.Nudge() // joins wait until the first load has begun
 	l.plan(groups)
 	l.measureDevice(groups)
 	durable := l.syncVolume()
@@ -239,7 +239,7 @@ func (l *loading) open(ctx context.Context, g *groupReplica, durable func() erro
 // ended records the result of a load. Decisions about the replica that were made during the load stay. Called with mu
 // held.
 func (l *loading) ended(g *groupReplica, err error) {
-	if g.Phase == member.Lost || g.Phase == member.Forgetful {
+	if g.Phase == member.Lost || g.Phase == member.LacksEntries {
 		return
 	}
 	g.Err = err
@@ -259,7 +259,7 @@ func (l *loading) noteTail(g *groupReplica, err error) {
 	g.Err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
 	l.tails.WithLabelValues(tailFound).Inc()
-	l.follower.Nudge()
+	l.watcher.Nudge()
 }
 
 // status sums up the first load.
@@ -322,7 +322,7 @@ func (l *loading) state() (recordv1.ShardState, string) {
 		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
 	case l.endedAt.IsZero():
 		return recordv1.ShardState_SHARD_STATE_LOADING, ""
-	case l.follower.View.States[l.cfg.Name] == placement.Draining:
+	case l.watcher.View.States[l.cfg.Name] == placement.Draining:
 		return recordv1.ShardState_SHARD_STATE_DRAINING, ""
 	}
 	return recordv1.ShardState_SHARD_STATE_SERVING, ""

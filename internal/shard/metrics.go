@@ -67,7 +67,7 @@ func newMetrics(s *Shard) *metrics {
 	for _, outcome := range []string{tailFound, tailInstalled, tailGivenUp} {
 		m.tails.WithLabelValues(outcome)
 	}
-	for _, why := range []scanLoss{scansCutOff, scansOldest} {
+	for _, why := range []scanLoss{scansAbandoned, scansOldest} {
 		m.scansLost.WithLabelValues(string(why))
 	}
 	return m

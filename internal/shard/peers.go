@@ -34,14 +34,15 @@ func newPeers(s *Shard) *peers {
 	return &peers{
 		name: s.cfg.Name, routes: &s.routes, ask: func(g *groupReplica) {
 			s.steerer.ask(g)
-		}, admit: s.compactor.admitWithRoom, logger: s.logger,
+		}, admit: s.compactor.admitWithSpace, logger: s.logger,
 	}
 }
 
 // newHub makes this shard's end of the communication between shards.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard,
+		Shard: s.cfg.Name, Store: s.volume.store, Address: s.watcher.Address, Deliver: s.peers.deliver,
+		Alive:       s.peers.received,
 		Source:      s.peers,
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond,
 		Logger: s.logger,
@@ -61,8 +62,8 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 	return true
 }
 
-// heard informs the groups that share members with a shard whether that shard is heard.
-func (p *peers) heard(shard string, alive bool) {
+// received informs the groups that share members with a shard whether that shard is heard.
+func (p *peers) received(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
 	for _, g := range p.routes.Load().byUUID {
 		sv := g.served.Load()

@@ -19,24 +19,24 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	if err := (hands{s}).MakeFolder(state); err != nil {
+	if err := (actions{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
 	s.loading.beganAt = time.Time{} // a new start
 	s.groups[state.UUID] = s.volume.find(state.UUID)
 	s.mu.Lock()
-	s.follower.View = placement.View{
+	s.watcher.View = placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
 		Shards: map[string]placement.Shard{},
 	}
-	s.follower.Decide(s.follower.View)
+	s.watcher.Decide(s.watcher.View)
 	s.mu.Unlock()
 	if groups := s.loading.takePending(); len(groups) > 0 {
 		t.Errorf("the first load loads %d groups", len(groups))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if got := does(s, s.follower.Decide(s.follower.View), s.groups[state.UUID]); got != "join" {
+	if got := does(s, s.watcher.Decide(s.watcher.View), s.groups[state.UUID]); got != "join" {
 		t.Errorf("after that the shard does %q, want join", got)
 	}
 }
@@ -53,8 +53,8 @@ func TestWhatEtcdNamesHereWasTold(t *testing.T) {
 			Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1,
 		})}
 		s.mu.Lock()
-		s.follower.Held = held
-		s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		s.watcher.Held = held
+		s.watcher.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
 		if g.Untold != want || g.Standing.Stray() || g.Phase != member.Loading {
 			t.Errorf("%q: untold %t, standing %v, phase %v", held, g.Untold, g.Standing, g.Phase)
 		}
@@ -72,9 +72,9 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 		{"nothing was decided", func(*Shard, *groupReplica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *groupReplica) {
 			serves(g) // its node runs a moment before its load is known to have ended
-			s.follower.Decide(placement.View{})
+			s.watcher.Decide(placement.View{})
 		}, member.Pending},
-		{"it was found forgetful", func(s *Shard, g *groupReplica) { g.Happens(member.Forgot, s.logger) }, member.Forgetful},
+		{"it lacks entries", func(s *Shard, g *groupReplica) { g.Happens(member.Forgot, s.logger) }, member.LacksEntries},
 		{"it was lost", func(s *Shard, g *groupReplica) { g.Happens(member.Missing, s.logger) }, member.Lost},
 	} {
 		s := lone(t)

@@ -86,7 +86,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
 		Logger:           s.logger.With("group", g.Name),
 		Admit:            s.volume.admitWrite,
-		NoRoom:           func() { s.compactor.noRoom(0) },
+		NoSpace:          func() { s.compactor.askForSpace(0) },
 		Transport:        s.peers.hub.Transport(g.UUID, g.Route),
 		OnSnapshot:       func(_, _, from uint64) { s.steerer.catchUp(g, from) },
 		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {

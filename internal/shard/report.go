@@ -29,9 +29,9 @@ type reporter struct {
 	expireScans func(grace time.Duration)
 	problems    *problems
 
-	told map[string]placement.Weight
-	at   time.Time
-	base uint64 // EpochBase of the etcd that received told
+	reported map[string]placement.Weight
+	at       time.Time
+	base     uint64 // EpochBase of the etcd that received told
 }
 
 // run reports until ctx ends.
@@ -115,9 +115,9 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 // it.
 func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]placement.Weight) error {
 	if base := r.view.Meta.EpochBase; base != p.base {
-		p.told, p.base = nil, base // a different etcd may have received nothing, or outdated figures
+		p.reported, p.base = nil, base // a different etcd may have received nothing, or outdated figures
 	}
-	if !worthReporting(p.told, weights, time.Since(p.at), p.cfg.ReportInterval) {
+	if !worthReporting(p.reported, weights, time.Since(p.at), p.cfg.ReportInterval) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
@@ -125,7 +125,7 @@ func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]plac
 	if err := p.cfg.Placement.PutWeights(ctx, p.cfg.Name, weights); err != nil {
 		return err
 	}
-	p.told, p.at = weights, time.Now()
+	p.reported, p.at = weights, time.Now()
 	return nil
 }
 
@@ -145,28 +145,28 @@ func worthReporting(told, now map[string]placement.Weight, age, interval time.Du
 	return false
 }
 
-// heardWeights caches the weights that leaders last reported, as read a moment ago.
-type heardWeights struct {
+// reportedWeights caches the weights that leaders last reported, as read a moment ago.
+type reportedWeights struct {
 	registry Registry
 	fresh    time.Duration // how long an answer is used
 
 	mu     sync.Mutex
-	shards map[string]heardWeight
+	shards map[string]reportedWeight
 	silent time.Time // until then etcd is not asked, because it did not answer
 }
 
-type heardWeight struct {
+type reportedWeight struct {
 	at      time.Time
 	weights map[string]placement.Weight
 }
 
 const (
-	heardTime   = time.Second
-	heardSilent = 30 * time.Second
+	weightsTimeout = time.Second
+	weightsRetry   = 30 * time.Second
 )
 
 // weightOf returns the weight that the leader of a group last reported; false: none, or etcd does not answer.
-func (h *heardWeights) weightOf(ctx context.Context, state placement.Group) (placement.Weight, bool) {
+func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (placement.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	heard, known := h.shards[state.Leader]
@@ -174,14 +174,14 @@ func (h *heardWeights) weightOf(ctx context.Context, state placement.Group) (pla
 		if state.Leader == "" || time.Now().Before(h.silent) {
 			return placement.Weight{}, false
 		}
-		ctx, cancel := context.WithTimeout(ctx, heardTime)
+		ctx, cancel := context.WithTimeout(ctx, weightsTimeout)
 		defer cancel()
 		weights, err := h.registry.Weights(ctx, state.Leader)
 		if err != nil {
-			h.silent = time.Now().Add(heardSilent)
+			h.silent = time.Now().Add(weightsRetry)
 			return placement.Weight{}, false
 		}
-		heard = heardWeight{time.Now(), weights}
+		heard = reportedWeight{time.Now(), weights}
 		h.shards[state.Leader] = heard
 	}
 	w, ok := heard.weights[state.Name]

@@ -43,7 +43,7 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	}
 	view := r.view
 	if r.held {
-		return answer.Loading(name, follow.ThawEvery) // etcd may not know its location yet
+		return answer.Loading(name, follow.SafeModeRetry) // etcd may not know its location yet
 	}
 	behind := epoch > r.epoch // the caller knows a newer view than this shard
 	if view.Own && (behind || !follow.IsOwn(view, name, s.cfg.Name)) {
@@ -85,7 +85,7 @@ func (s *Shard) notFollowed(ctx context.Context, r *routes, name string) error {
 // anothersFolder returns the error for a group that etcd places here, if the folder of its UUID holds another group's
 // files; otherwise nil. The error stays until an operator puts the files back.
 func (s *Shard) anothersFolder(r *routes, state placement.Group) error {
-	if len(s.follower.Here(state)) == 0 {
+	if len(s.watcher.Here(state)) == 0 {
 		return nil
 	}
 	s.mu.Lock()
@@ -152,7 +152,7 @@ func (sv *served) Elsewhere(err error) error {
 	if st.LeaderID == sv.raftID || !known {
 		return fmt.Errorf("group %s: %w", sv.group.Name, replica.ErrNoLeader)
 	}
-	address, _ := sv.shard.follower.Address(shard)
+	address, _ := sv.shard.watcher.Address(shard)
 	return answer.NotLeader(sv.group.Name, address, sv.shard.routes.Load().epoch)
 }
 
@@ -175,6 +175,6 @@ func (s *Shard) otherMember(view placement.View, name string) string {
 	if !member.IsShared(state) || state.Leader == s.cfg.Name {
 		return ""
 	}
-	address, _ := s.follower.Address(state.Leader)
+	address, _ := s.watcher.Address(state.Leader)
 	return address
 }

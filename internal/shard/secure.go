@@ -23,7 +23,7 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	shared := c.tables
 	g := guard.New(guard.Config{
 		Store: store, Who: certs.PeerOf, Open: certs.Plain, Forwarded: true, Audit: c.Audit, Logger: c.Logger,
-		Key: tables.SealKey, Required: source.GrantsRequired,
+		Key: tables.SigningKey, Required: source.GrantsRequired,
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for found := range tables.WatchAccess(ctx) {
 				take(found.Table)

@@ -95,12 +95,12 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	for asks, f := range shards {
 		for asked, other := range shards {
 			bound, cancel := context.WithTimeout(ctx, 2*time.Minute)
-			found, err := f.shard.follower.Ask(bound, placement.Shard{Name: asked, Address: other.shard.Addr()})
+			found, err := f.shard.watcher.Ask(bound, placement.Shard{Name: asked, Address: other.shard.Addr()})
 			if err != nil || found.Shard != asked || found.Store != id {
 				t.Errorf("%s asks %s: %+v, %v", asks, asked, found, err)
 			}
 			wrong := "s9"
-			_, err = f.shard.follower.Ask(bound, placement.Shard{Name: wrong, Address: other.shard.Addr()})
+			_, err = f.shard.watcher.Ask(bound, placement.Shard{Name: wrong, Address: other.shard.Addr()})
 			if want := fmt.Sprintf("the peer is spiffe://cluster.local/ns/prod/store/%s/shard/%s", id, asked); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s asks %s for %s: %v, want %q", asks, asked, wrong, err, want)
@@ -123,7 +123,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		go func() { _ = server.Serve(listener) }() // until Stop
 		t.Cleanup(server.Stop)
 		bound, cancel := context.WithTimeout(ctx, 2*time.Minute)
-		_, err = first.shard.follower.Ask(bound, placement.Shard{Name: "s2", Address: listener.Addr().String()})
+		_, err = first.shard.watcher.Ask(bound, placement.Shard{Name: "s2", Address: listener.Addr().String()})
 		if err == nil || !strings.Contains(err.Error(), "the peer is "+peer.String()) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -34,7 +34,7 @@ type Shard struct {
 	boot      uuid.UUID     // drawn anew at each start
 	lookups   lookups       // asks etcd for groups that callers request and that are not here
 
-	follower  *follower  // follows etcd and what it says of groups
+	watcher   *watcher   // follows etcd and what it says of groups
 	loading   *loading   // loads groups into memory
 	installer *installer // fetches files from other shards
 	steerer   *steerer   // looks after the groups that are led here
@@ -46,20 +46,20 @@ type Shard struct {
 	slow    slow
 	calls   *serve.Server // answers the calls of clients, gateways and administrators
 
-	stopping  atomic.Bool
-	stopped   chan struct{} // closed when stopping begins
-	deposing  sync.Once
-	deposed   chan struct{} // closed when another process owns the name or the volume; successor names it
-	successor error         // written before deposed is closed
-	once      sync.Once     // end does its work once
-	cancel    context.CancelFunc
-	ctx       context.Context // its end stops the background goroutines
-	wait      sync.WaitGroup  // for the background goroutines
+	stopping   atomic.Bool
+	stopped    chan struct{} // closed when stopping begins
+	deposing   sync.Once
+	superseded chan struct{} // closed when another process owns the name or the volume; successor names it
+	successor  error         // written before deposed is closed
+	once       sync.Once     // end does its work once
+	cancel     context.CancelFunc
+	ctx        context.Context // its end stops the background goroutines
+	wait       sync.WaitGroup  // for the background goroutines
 
 	problems  problems
 	compactor *compactor
 	peers     *peers
-	mender    *mender
+	repairer  *repairer
 
 	// routes is the routing table that calls read, never nil; publish replaces it as a whole.
 	routes atomic.Pointer[routes]
@@ -103,13 +103,13 @@ func Start(ctx context.Context, cfg Config) (*Shard, error) {
 
 func newShard(cfg Config) *Shard {
 	s := &Shard{
-		cfg:     cfg,
-		id:      cfg.identity(),
-		logger:  cfg.Logger.With("shard", cfg.Name),
-		groups:  map[uuid.UUID]*groupReplica{},
-		stopped: make(chan struct{}),
-		deposed: make(chan struct{}),
-		boot:    uuid.New(),
+		cfg:        cfg,
+		id:         cfg.identity(),
+		logger:     cfg.Logger.With("shard", cfg.Name),
+		groups:     map[uuid.UUID]*groupReplica{},
+		stopped:    make(chan struct{}),
+		superseded: make(chan struct{}),
+		boot:       uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.problems = problems{logger: s.logger, now: map[string]error{}}
@@ -129,13 +129,13 @@ func newShard(cfg Config) *Shard {
 	s.slow.routes = &s.routes
 	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)
-	s.follower = s.newFollower()
+	s.watcher = s.newWatcher()
 	s.compactor = newCompactor(s)
 	s.peers = newPeers(s)
 	s.loading = newLoading(s)
 	s.installer = newInstaller(s)
 	s.steerer = newSteerer(s)
-	s.mender = newMender(s)
+	s.repairer = newRepairer(s)
 	s.trash = s.newTrash()
 	s.quotas = s.newQuotas()
 	s.calls = s.newCalls()
@@ -189,7 +189,7 @@ func (s *Shard) start(ctx context.Context) error {
 
 // register registers the shard in etcd and begins to follow etcd.
 func (s *Shard) register(ctx context.Context) error {
-	if err := s.follower.Start(ctx); err != nil {
+	if err := s.watcher.Start(ctx); err != nil {
 		return err
 	}
 	space, _, err := s.volume.Space()
@@ -201,7 +201,7 @@ func (s *Shard) register(ctx context.Context) error {
 	release := context.AfterFunc(ctx, cancel)
 	known := s.id.Registration(s.volume.Superblock())
 	known.Boot, known.CapacityBytes = s.boot, space.TotalBytes
-	unregister, err := s.cfg.Placement.RegisterShard(registration, known, s.depose)
+	unregister, err := s.cfg.Placement.RegisterShard(registration, known, s.supersede)
 	if err == nil && !release() {
 		unregister()
 		err = ctx.Err()
@@ -221,20 +221,20 @@ func (s *Shard) register(ctx context.Context) error {
 
 // care starts the background goroutines, which run until the shard ends. known is the shard's registration.
 func (s *Shard) care(known placement.Shard) {
-	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans,
+	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.watcher.IsHeld, expireScans: s.calls.ExpireScans,
 		problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
 		s.loading.loadFirst, // ends when everything that was on the volume is loaded
-		s.follower.Run,
-		s.steerer.run,   // moves groups that are led here
-		reporter.run,    // reports the figures of groups to etcd
-		s.follower.Thaw, // ends the freezes that follow when etcd was set back
+		s.watcher.Run,
+		s.steerer.run,           // moves groups that are led here
+		reporter.run,            // reports the figures of groups to etcd
+		s.watcher.LeaveSafeMode, // ends the freezes that follow when etcd was set back
 		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by
 		// its lower number.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
-		s.mender.mendAll,
-		s.mender.scrubAll,
+		s.repairer.repairAll,
+		s.repairer.scrubAll,
 		s.trash.Run,
 		s.followTenants,
 		func(ctx context.Context) {
@@ -245,12 +245,12 @@ func (s *Shard) care(known placement.Shard) {
 	}
 }
 
-// depose notes that another process took the shard's place while this one was silent. The host then ends the shard.
-func (s *Shard) depose(err error) {
+// supersede notes that another process took the shard's place while this one was silent. The host then ends the shard.
+func (s *Shard) supersede(err error) {
 	s.problems.Note("the registration in etcd", err)
 	s.deposing.Do(func() {
 		s.successor = err
-		close(s.deposed)
+		close(s.superseded)
 	})
 }
 
@@ -270,7 +270,7 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 // publish replaces the routing table that calls read. Called with mu held.
 func (s *Shard) publish() {
 	r := &routes{
-		epoch: s.follower.View.Epoch, held: s.follower.Held != "", view: s.follower.View,
+		epoch: s.watcher.View.Epoch, held: s.watcher.Held != "", view: s.watcher.View,
 		byName: make(map[string]*groupReplica, len(s.groups)),
 		byUUID: make(map[uuid.UUID]*groupReplica, len(s.groups)),
 	}

@@ -36,14 +36,14 @@ func (s *Shard) Status() status.Shard {
 		st.Groups = append(st.Groups, status.GroupOf(g))
 	}
 	st.Moves, st.Uncompacted, st.Slow = movesOf(s.copies()), s.compactor.uncompacted(), s.slow.status()
-	last, _ := s.cfg.Placement.Heard()
+	last, _ := s.cfg.Placement.LastAnswer()
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Epoch, st.MemoryNeedBytes = s.follower.View.Epoch, s.loading.need
+	st.Epoch, st.MemoryNeedBytes = s.watcher.View.Epoch, s.loading.need
 	cut := make(map[string]int64, len(s.groups))
 	for _, g := range s.groups {
-		cut[g.UUID.String()] = g.report.CutBytes
+		cut[g.UUID.String()] = g.report.TornTailBytes
 		if g.Standing.Apart() {
 			st.Strays = append(st.Strays, status.Stray{Group: g.Name, UUID: g.UUID.String(), Reason: g.Standing.String()})
 		}

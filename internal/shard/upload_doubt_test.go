@@ -104,7 +104,7 @@ func TestWhatSurelyWasNotApplied(t *testing.T) {
 		{replica.ErrStopping, true},
 		{replica.ErrOverloaded, true},
 		{volume.ErrFull, true},
-		{volume.ErrRoom, true},
+		{volume.ErrFreeSpaceUnknown, true},
 		{replica.ErrReused, true},
 	} {
 		if got := answer.SurelyNotApplied(answer.Of(c.err, w)); got != c.want {

@@ -55,7 +55,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, placement.ErrRolledBack):
-			s.depose(err)
+			s.supersede(err)
 			return
 		}
 		s.problems.Note(

@@ -138,7 +138,7 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 		status.Records += s.Records
 		status.StoredBytes += s.StoredBytes
 	}
-	fleet.SettleCounts(&status.Groups)
+	fleet.CompleteCounts(&status.Groups)
 	var list []v1alpha1.GroupTrouble
 	for _, o := range f.Seen.Shards {
 		if o.Report == nil || !fleet.Serving(o.Report.State) { // it reports no groups
@@ -152,7 +152,7 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 		for _, g := range o.Report.Groups {
 			if state := fleet.TroubleOf(g); state != "" {
 				list = append(list, v1alpha1.GroupTrouble{Group: g.Group, Shard: o.Name, State: state,
-					Message: step.Cut(g.Message, fleet.TroubleBytesMax)})
+					Message: step.Truncate(g.Message, fleet.TroubleBytesMax)})
 			}
 		}
 	}

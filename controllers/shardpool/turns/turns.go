@@ -57,9 +57,9 @@ func CostOf(state v1alpha1.ShardState) Cost {
 	return CostUnknown // Parked, NodeDown, NodeLost: no pod exists, or deleting it would not restart the shard
 }
 
-// settled reports whether a shard is neither starting nor unreachable, so that what it serves will not change by
+// steady reports whether a shard is neither starting nor unreachable, so that what it serves will not change by
 // itself.
-func settled(state v1alpha1.ShardState) bool {
+func steady(state v1alpha1.ShardState) bool {
 	return state != v1alpha1.ShardPending && state != v1alpha1.ShardLoading && state != v1alpha1.ShardUnreachable
 }
 
@@ -104,7 +104,7 @@ func holdsUp(c Cost, other v1alpha1.ShardState, parkedWell bool) bool {
 	case CostNone:
 		return false
 	case CostSome:
-		return !settled(other)
+		return !steady(other)
 	}
 	return CostOf(other) != CostAll && (other != v1alpha1.ShardParked || !parkedWell)
 }
@@ -113,7 +113,7 @@ func holdsUp(c Cost, other v1alpha1.ShardState, parkedWell bool) bool {
 // restarts, or a shard stays down.
 func HoldReason(turns []Turn, parkedWell bool) string {
 	for _, t := range turns {
-		if settled(t.State) && holdsUp(CostAll, t.State, parkedWell) {
+		if steady(t.State) && holdsUp(CostAll, t.State, parkedWell) {
 			return ReasonHeldUp
 		}
 	}

@@ -125,8 +125,8 @@ func (p *Pulse) begin() {
 	}
 }
 
-// heard records an answer.
-func (p *Pulse) heard() {
+// answered records an answer.
+func (p *Pulse) answered() {
 	p.answers.Add(1)
 	if p.silent.Load() {
 		p.silent.Store(false)
@@ -151,7 +151,7 @@ func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grp
 	err := invoke(ctx, method, in, out, conn, options...)
 	p.underWay.Add(-1)
 	if err == nil || isAnswer(err) {
-		p.heard()
+		p.answered()
 	}
 	return err
 }
@@ -184,7 +184,7 @@ func (s *stream) end() { s.once.Do(func() { s.pulse.underWay.Add(-1) }) }
 func (s *stream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err == nil || errors.Is(err, io.EOF) || isAnswer(err) {
-		s.pulse.heard()
+		s.pulse.answered()
 	}
 	if err != nil || s.one {
 		s.leave()
@@ -219,7 +219,7 @@ func (p *Pulse) watch() {
 			looks = 0
 		case looks >= looksPerAfter:
 			if p.hangs(answers) {
-				p.cut()
+				p.disconnect()
 			}
 			looks = 0
 		}
@@ -268,11 +268,11 @@ func (p *Pulse) ask(ctx context.Context) {
 		return
 	}
 	if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); err == nil || isAnswer(err) {
-		p.heard()
+		p.answered()
 	}
 }
 
-func (p *Pulse) cut() {
+func (p *Pulse) disconnect() {
 	if p.opts.May != nil && !p.opts.May() {
 		return
 	}

@@ -58,12 +58,12 @@ func (h *Held) ask(n int64) error {
 		h.taken += more
 	}
 	h.asked = n
-	h.settle()
+	h.adjust()
 	return nil
 }
 
-// settle adjusts what is taken from the allowance to what the call holds. The caller holds mu.
-func (h *Held) settle() {
+// adjust adjusts what is taken from the allowance to what the call holds. The caller holds mu.
+func (h *Held) adjust() {
 	if n := max(h.asked, h.encoded); n != h.taken {
 		h.from.Add(n - h.taken)
 		h.taken = n
@@ -76,7 +76,7 @@ func (h *Held) encode(n int64) {
 	defer h.mu.Unlock()
 	if !h.dropped {
 		h.encoded += n
-		h.settle()
+		h.adjust()
 	}
 }
 
@@ -85,7 +85,7 @@ func (h *Held) release(n int64) {
 	defer h.mu.Unlock()
 	if !h.dropped {
 		h.encoded -= n
-		h.settle()
+		h.adjust()
 	}
 }
 
@@ -97,7 +97,7 @@ func (h *Held) end(dropped bool) {
 	if dropped {
 		h.encoded, h.dropped = 0, true
 	}
-	h.settle()
+	h.adjust()
 }
 
 // heldBytesMin is the length from which messages are counted individually. A stream holds at most 64 KiB of shorter

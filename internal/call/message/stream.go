@@ -24,7 +24,7 @@ type Stream struct {
 	under   atomic.Bool // SendMsg is in progress
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
-	cut     atomic.Bool
+	aborted atomic.Bool
 	refused chan error // the error given to CutterOf's function
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
@@ -131,10 +131,10 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 		case err := <-ended:
 			return err
 		case <-s.slow:
-			s.cut.Store(true)
+			s.aborted.Store(true)
 			return ErrSlow
 		case err := <-s.refused:
-			s.cut.Store(true)
+			s.aborted.Store(true)
 			return err
 		case <-stopping:
 			stopping = nil
@@ -144,7 +144,7 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 		case <-look:
 			now := s.moved.Load()
 			if now == moved && s.waits.Load() > 0 {
-				s.cut.Store(true)
+				s.aborted.Store(true)
 				return ErrStopping
 			}
 			moved = now
@@ -155,5 +155,5 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 // End gives back the held bytes. Call it when the handler has ended, before the stream ends.
 func (s *Stream) End() {
 	// If a stream's context ended before its handler, the stream was reset or has lost its connection.
-	s.held.end(!s.cut.Load() && s.ServerStream.Context().Err() != nil)
+	s.held.end(!s.aborted.Load() && s.ServerStream.Context().Err() != nil)
 }

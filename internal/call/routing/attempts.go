@@ -31,7 +31,7 @@ type Effect struct {
 // Failed records the failure of an attempt. sent: the request may have left this process. False: no attempt may follow,
 // however much time is left.
 func (e *Effect) Failed(v Verdict, sent bool) bool {
-	if e.Write && (v.Fate == Unknown || v.Cut && sent) {
+	if e.Write && (v.Fate == Unknown || v.TimedOut && sent) {
 		e.doubtful = true
 	}
 	return v.Fate == Refused || v.Fate == Unknown && (!e.Write || !e.Once)
@@ -68,10 +68,10 @@ func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 	return again
 }
 
-// Told returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing, the
-// failure of the previous attempt says more.
-func (a *Attempts) Told(err error, v Verdict, sent bool) error {
-	if v.Cut && a.last != nil && (!a.Write || !sent) {
+// Report returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing,
+// the failure of the previous attempt says more.
+func (a *Attempts) Report(err error, v Verdict, sent bool) error {
+	if v.TimedOut && a.last != nil && (!a.Write || !sent) {
 		return a.last
 	}
 	return err

@@ -85,7 +85,7 @@ func TestWhatFailuresMeanForACall(t *testing.T) {
 			st := failure(t, f.code, f.why)
 			errs = append(errs, st.Err())
 			last = Judge(st, f.sent)
-			told = a.Told(st.Err(), last, f.sent)
+			told = a.Report(st.Err(), last, f.sent)
 			again = a.Failed(st.Err(), last, f.sent)
 		}
 		if again != c.again || a.Doubtful(last) != c.doubtful || !errors.Is(told, errs[c.told]) {

@@ -29,8 +29,8 @@ type Verdict struct {
 	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
 	// earlier attempt with that id was applied. All other failures leave the effect of earlier attempts open.
 	EndsDoubt bool
-	// Cut is true if the end of the call's time ended the attempt, not a server.
-	Cut bool
+	// TimedOut is true if the end of the call's time ended the attempt, not a server.
+	TimedOut bool
 }
 
 // Overloaded reports whether the server was overloaded: the call was not applied, and may be retried later.
@@ -70,7 +70,7 @@ func Judge(st *status.Status, sent bool) Verdict {
 	case code == codes.Unknown && v.Reason == reason.OutcomeUnknown:
 		v.Fate = Unknown
 	case code == codes.DeadlineExceeded || code == codes.Canceled:
-		v.Cut = true
+		v.TimedOut = true
 	}
 	switch v.Reason {
 	case reason.VersionMismatch, reason.RecordExists, reason.RequestIDReused:

@@ -42,7 +42,7 @@ type swap struct {
 // not well, or at least does not lead, and then the first. If no member can take the lead over, the leader leaves only
 // if no other voter can.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
-	if first := extras[0]; first != d.Self && d.heir(false) == 0 {
+	if first := extras[0]; first != d.Self && d.transferTarget(false) == 0 {
 		extras = without(extras, d.Self)
 	}
 	best := swap{shared: len(d.voters) + 1}

@@ -137,7 +137,7 @@ func Decide(s State) Action {
 			return *a
 		}
 	}
-	return d.settled()
+	return d.atTarget()
 }
 
 // decider holds a state and the facts derived from it.

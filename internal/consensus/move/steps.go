@@ -83,9 +83,9 @@ func (d *decider) leaveJoint() *Action {
 	return &a
 }
 
-// heir returns a voter that is caught up and may take the lead over: the first such one in the target's order, else,
-// unless wantedOnly, any other voter; 0: none.
-func (d *decider) heir(wantedOnly bool) uint64 {
+// transferTarget returns a voter that is caught up and may take the lead over: the first such one in the target's
+// order, else, unless wantedOnly, any other voter; 0: none.
+func (d *decider) transferTarget(wantedOnly bool) uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
 			return id
@@ -251,10 +251,10 @@ func (d *decider) shrink() *Action {
 
 // handOver transfers the lead before this replica leaves.
 func (d *decider) handOver() *Action {
-	if to := d.heir(true); to != 0 {
+	if to := d.transferTarget(true); to != 0 {
 		return d.transfer(to, "it is to leave")
 	}
-	if to := d.heir(false); to != 0 {
+	if to := d.transferTarget(false); to != 0 {
 		return d.transfer(to, "it is to leave")
 	}
 	a := wait("%s is to leave, and nobody can take the lead over", d.name(d.Self))
@@ -335,8 +335,8 @@ func (d *decider) lead() *Action {
 	return nil
 }
 
-// settled reports that everything is as wanted, or what the group waits for.
-func (d *decider) settled() Action {
+// atTarget reports that everything is as wanted, or what the group waits for.
+func (d *decider) atTarget() Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")
 	}

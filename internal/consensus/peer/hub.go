@@ -231,7 +231,7 @@ func (h *Hub) Peers() []LinkStats {
 	out := make([]LinkStats, 0, len(links))
 	now := h.clock()
 	for _, l := range links {
-		heard := max(l.madeAt, time.Duration(l.heardAt.Load()))
+		heard := max(l.madeAt, time.Duration(l.receivedAt.Load()))
 		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard)})
 	}
 	h.mu.Unlock()
@@ -291,15 +291,15 @@ func (h *Hub) wake() {
 	}
 }
 
-// heard records that a message of a peer has just arrived.
-func (h *Hub) heard(l *link) {
-	l.heardAt.Store(int64(h.clock()))
+// received records that a message of a peer has just arrived.
+func (h *Hub) received(l *link) {
+	l.receivedAt.Store(int64(h.clock()))
 	if l.silent.Load() {
 		h.wake()
 	}
 }
 
-// clock is the monotonic time of links. It is above 0 from the start, so that a link with heardAt 0 was never heard.
+// clock is the monotonic time of links. It is above 0 from the start, so that a link with receivedAt 0 was never heard.
 func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
 // monitor reports which peers are alive and which messages were lost.
@@ -309,7 +309,7 @@ func (h *Hub) monitor() {
 	defer tick.Stop()
 	for {
 		h.tellReports()
-		h.tellAlive(seen.look(h.clock(), h.opts.SilenceMax/2))
+		h.reportAlive(seen.look(h.clock(), h.opts.SilenceMax/2))
 		select {
 		case <-h.ctx.Done():
 			return
@@ -342,10 +342,10 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	return l.resumed
 }
 
-// tellAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process was
-// held up gets SilenceMax once more, from when the process resumed. It is silent all the same if it was not heard for
-// StallMax.
-func (h *Hub) tellAlive(resumed time.Duration) {
+// reportAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process
+// was held up gets SilenceMax once more, from when the process resumed. It is silent all the same if it was not heard
+// for StallMax.
+func (h *Hub) reportAlive(resumed time.Duration) {
 	type change struct {
 		shard string
 		alive bool
@@ -354,18 +354,18 @@ func (h *Hub) tellAlive(resumed time.Duration) {
 	h.mu.Lock()
 	now := h.clock()
 	for shard, l := range h.links {
-		heard := time.Duration(l.heardAt.Load())
+		heard := time.Duration(l.receivedAt.Load())
 		if l.begun.Swap(false) && l.alive {
 			changes = append(changes, change{shard, false}, change{shard, true})
 			l.since = time.Now()
 		}
 		again := l.alive && now-resumed < h.opts.SilenceMax && now-heard < h.opts.StallMax
-		alive := l.heardAt.Load() > 0 && (now-heard < h.opts.SilenceMax || again)
+		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.SilenceMax || again)
 		// One that never answered is down only when it had the time to.
-		if alive == l.alive && (alive || l.told || now-l.madeAt < h.opts.SilenceMax) {
+		if alive == l.alive && (alive || l.reportedSilent || now-l.madeAt < h.opts.SilenceMax) {
 			continue
 		}
-		l.alive, l.told, l.since = alive, true, time.Now()
+		l.alive, l.reportedSilent, l.since = alive, true, time.Now()
 		l.silent.Store(!alive)
 		changes = append(changes, change{shard, alive})
 	}

@@ -39,15 +39,15 @@ type link struct {
 	queue  *queue
 	madeAt time.Duration // when the link was made, by Hub.clock
 
-	heardAt atomic.Int64  // ns of Hub.clock; 0: never
-	silent  atomic.Bool   // the peer is silent, as the monitor last determined
-	begun   atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
-	number  atomic.Uint64 // number of the peer's process
+	receivedAt atomic.Int64  // ns of Hub.clock; 0: never
+	silent     atomic.Bool   // the peer is silent, as the monitor last determined
+	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
+	number     atomic.Uint64 // number of the peer's process
 
 	// Fields of the monitor, guarded by Hub.mu.
-	alive bool
-	told  bool
-	since time.Time
+	alive          bool
+	reportedSilent bool
+	since          time.Time
 
 	mu       sync.Mutex
 	reported map[member]struct{} // members that were informed of lost messages since the last connection
@@ -188,7 +188,7 @@ func (l *link) session() (connected bool, err error) {
 	clear(l.reported)
 	l.mu.Unlock()
 	l.queue.open()
-	l.hub.heard(l)
+	l.hub.received(l)
 
 	ended := make(chan struct{})
 	go func() {
@@ -199,7 +199,7 @@ func (l *link) session() (connected bool, err error) {
 				cancel(err)
 				return
 			}
-			l.hub.heard(l)
+			l.hub.received(l)
 		}
 	}()
 	err = s.send(ctx)

@@ -75,7 +75,7 @@ func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.Excha
 		l := h.link(from)
 		h.mu.Unlock()
 		if l != nil {
-			h.heard(l)
+			h.received(l)
 		}
 		for _, m := range in.GetMessages() {
 			h.deliver(m)

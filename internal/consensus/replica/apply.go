@@ -39,7 +39,7 @@ func (rd *round) applyEarly() error {
 func (rd *round) applyReady() error {
 	if len(rd.ready.CommittedEntries) == 0 {
 		if rd.ready.SoftState != nil || !raft.IsEmptyHardState(rd.ready.HardState) || len(rd.ready.ReadStates) > 0 {
-			rd.settle(nil)
+			rd.complete(nil)
 		}
 		return nil
 	}
@@ -69,7 +69,7 @@ func (rd *round) apply(committed []*raftpb.Entry) error {
 		}
 	}
 	rd.visible = false
-	rd.settle(committed)
+	rd.complete(committed)
 	return nil
 }
 
@@ -91,17 +91,17 @@ func (rd *round) leads(e *format.Entry) bool {
 	return c.node.leader && e.Term == c.node.term
 }
 
-// settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
-func (rd *round) settle(committed []*raftpb.Entry) {
-	rd.answered = rd.settleCore(committed)
+// complete answers the writes among committed entries that were applied, then those that were lost with the leadership.
+func (rd *round) complete(committed []*raftpb.Entry) {
+	rd.answered = rd.completeCore(committed)
 	rd.requests = rd.requests[:0]
 	writes.Wake(rd.answered)
 }
 
-func (rd *round) settleCore(committed []*raftpb.Entry) (answered []*Pending) {
+func (rd *round) completeCore(committed []*raftpb.Entry) (answered []*Pending) {
 	c := rd.state.lock()
 	defer c.unlock()
-	c.settle(committed, rd.requests, &rd.syncs)
+	c.complete(committed, rd.requests, &rd.syncs)
 	return c.writes.Answered(rd.answered)
 }
 

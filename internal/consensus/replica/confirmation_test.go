@@ -140,7 +140,7 @@ func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
 		case <-one.done:
 			t.Errorf("it ended with %v", one.err)
 		default:
-			c.members.lose(errLeadLost)
+			c.members.abandon(errLeadLost)
 			if !errors.Is(one.err, ErrOutcomeUnknown) {
 				t.Errorf("it ended with %v", one.err)
 			}

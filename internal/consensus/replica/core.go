@@ -223,25 +223,25 @@ func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.announce()
 }
 
-// settle answers the writes among the committed entries that were applied, then those that were lost with the
+// complete answers the writes among the committed entries that were applied, then those that were lost with the
 // leadership. requests are the requests of the entries that have become visible.
-func (c *core) settle(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
+func (c *core) complete(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
 	c.writes.Remember(requests)
 	for _, e := range committed {
-		c.settleOne(e, syncs)
+		c.completeOne(e, syncs)
 	}
 	if c.node.lost {
 		c.node.lost = false
 		why := errLeadLost.Error()
-		c.members.lose(errLeadLost)
-		c.writes.Lose(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
-		c.reads.loseDeclined(notServing(ErrNoLeader, why))
+		c.members.abandon(errLeadLost)
+		c.writes.AbandonAll(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
+		c.reads.refuseDeclined(notServing(ErrNoLeader, why))
 	}
 	c.reads.release()
 	c.checkDrained()
 }
 
-func (c *core) settleOne(e *raftpb.Entry, syncs *writes.SyncLog) {
+func (c *core) completeOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 	c.node.applied = e.GetIndex()
 	if c.members.committed(c.node.applied) {
 		c.announce()
@@ -260,8 +260,8 @@ func (c *core) settleOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 // abandon answers everything that is left, and returns how many writes have an unknown outcome.
 func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	cut = c.writes.Logged()
-	c.writes.Lose(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
-	c.members.lose(why)
+	c.writes.AbandonAll(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
+	c.members.abandon(why)
 	c.reads.fail(why)
 	c.checkDrained()
 	return c.writes.Answered(nil), cut

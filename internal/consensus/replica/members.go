@@ -148,8 +148,8 @@ func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	}
 }
 
-// lose ends a change when the leadership is lost.
-func (m *members) lose(why error) {
+// abandon ends a change when the leadership is lost.
+func (m *members) abandon(why error) {
 	switch c := m.change; {
 	case c == nil:
 	case c.proposed:

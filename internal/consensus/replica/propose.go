@@ -50,7 +50,7 @@ func (r *Replica) accept(w *Write, d writes.Draft) *Pending {
 	if err := c.mayWrite(); err != nil {
 		return writes.Failed(err)
 	}
-	p := c.writes.Accept(w, d, writes.Lead{Sole: c.decidesAlone(), NoRoom: c.full.err, Hangs: c.hangs})
+	p := c.writes.Accept(w, d, writes.Lead{Sole: c.decidesAlone(), NoSpace: c.full.err, Hangs: c.hangs})
 	if p.IsQueued() {
 		c.quiet.wake()
 	}

@@ -188,9 +188,9 @@ func (r *reads) letGo(readers []*reader) {
 	}
 }
 
-// loseDeclined refuses the writes that were declined because of versions that this replica held as the leader. The new
-// leader may hold a newer version, and answers the question all the same. Call loseDeclined before release.
-func (r *reads) loseDeclined(why error) {
+// refuseDeclined refuses the writes that were declined because of versions that this replica held as the leader. The
+// new leader may hold a newer version, and answers the question all the same. Call refuseDeclined before release.
+func (r *reads) refuseDeclined(why error) {
 	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
 		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
 			if w.declined != nil {

@@ -60,8 +60,8 @@ type Options struct {
 	// Admit is called before each write with the bytes it will store (disk reserve, memory); nil: every write is
 	// admitted. For deletes, delete is true. It is called with the replica locked, so it must not call the replica.
 	Admit func(bytes int64, delete bool) error
-	// NoRoom is called when the log has no space to write. It must not block; nil: no call.
-	NoRoom func()
+	// NoSpace is called when the log has no space to write. It must not block; nil: no call.
+	NoSpace func()
 	// Transport carries messages to the other members; nil: there are none.
 	Transport Transport
 	// OnSnapshot is called when the leader from no longer has the entries that this replica needs. The replica must
@@ -163,7 +163,7 @@ func (r *Replica) init() error {
 	r.history = writes.NewHistory(&proposals)
 	r.round = round{
 		state: &r.state, log: r.log, seat: &r.seat, committer: opts.Committer, transport: opts.Transport,
-		lease: &r.lease, idle: &r.idle, seams: r.seams, noRoom: opts.NoRoom, logger: opts.Logger,
+		lease: &r.lease, idle: &r.idle, seams: r.seams, noSpace: opts.NoSpace, logger: opts.Logger,
 		id: opts.RaftID, firstConf: r.log.ConfIndex(),
 	}
 	c := r.state.lock()

@@ -28,7 +28,7 @@ type round struct {
 	lease     *lease
 	idle      *idle
 	seams     seams
-	noRoom    func() // Options.NoRoom
+	noSpace   func() // Options.NoSpace
 	logger    *slog.Logger
 	id        uint64 // Raft id of this replica
 	firstConf uint64 // index of the last membership change that the log had recorded when this replica started
@@ -163,7 +163,7 @@ func (rd *round) finish() {
 		rd.logFailed(err)
 		return
 	}
-	rd.setNoRoom(nil)
+	rd.setNoSpace(nil)
 	for rd.advance() {
 		if err := rd.applyEarly(); err != nil {
 			rd.logFailed(err)
@@ -296,22 +296,22 @@ func (rd *round) guard() {
 // any more.
 func (rd *round) logFailed(err error) {
 	if err = format.Lacking(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
-		rd.setNoRoom(err)
+		rd.setNoSpace(err)
 		return
 	}
 	rd.fail(err)
 }
 
-// setNoRoom records that the log has run out of space, or has space again.
-func (rd *round) setNoRoom(err error) {
+// setNoSpace records that the log has run out of space, or has space again.
+func (rd *round) setNoSpace(err error) {
 	if err == nil && !rd.idle.stuck.Load() {
 		return
 	}
 	c := rd.state.lock()
 	changed := c.full.set(err)
 	c.unlock()
-	if errors.Is(err, format.ErrNoSpace) && rd.noRoom != nil {
-		rd.noRoom()
+	if errors.Is(err, format.ErrNoSpace) && rd.noSpace != nil {
+		rd.noSpace()
 	}
 	switch {
 	case !changed:

@@ -366,7 +366,7 @@ func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
 	c.full.ticks = 1 << 30 // not by the clock
 	c.unlock()
 	noRoom.Remove()
-	m.committer.RoomMade()
+	m.committer.SpaceFreed()
 	mustWait(t, p)
 	if noRoom.Fired() == 0 {
 		t.Fatal("the fault did not fire")

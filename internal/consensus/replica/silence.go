@@ -19,7 +19,7 @@ type silence struct {
 	rules   rules.Off
 
 	down       map[uint64]bool // members whose shard is silent
-	heardAt    time.Time       // when the present leader was last heard; zero: not since the start
+	receivedAt time.Time       // when the present leader was last heard; zero: not since the start
 	leaderDown bool            // the leader's shard is silent: forget the leader after it was not heard for silenceMin
 	early      earlyCampaign
 }
@@ -41,10 +41,10 @@ func (s *silence) set(id uint64, down bool) {
 	}
 }
 
-// heard records a message from another member that Raft has accepted.
-func (s *silence) heard(m *raftpb.Message) {
+// received records a message from another member that Raft has accepted.
+func (s *silence) received(m *raftpb.Message) {
 	if s.node.isFromLeader(m) {
-		s.heardAt, s.leaderDown = time.Now(), false
+		s.receivedAt, s.leaderDown = time.Now(), false
 	}
 }
 
@@ -58,7 +58,7 @@ func (s *silence) forgetLeader() bool {
 	case s.node.leader:
 		s.leaderDown = false
 		return false
-	case time.Since(s.heardAt) < silenceMin && s.rules.Keeps(rules.Silence):
+	case time.Since(s.receivedAt) < silenceMin && s.rules.Keeps(rules.Silence):
 		return false
 	}
 	s.leaderDown = false

@@ -129,7 +129,7 @@ func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	}
 	if taken {
 		c.observe()
-		c.silence.heard(m)
+		c.silence.received(m)
 	}
 	return answer, nil
 }

@@ -146,7 +146,7 @@ func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState)
 		}
 		if !mixed || attempt == attempts {
 			s.size = int64(n)
-			return im.hand(ctx, j, s, data[:n], reserved, mixed)
+			return im.enqueue(ctx, j, s, data[:n], reserved, mixed)
 		}
 		im.memory.Release(reserved)
 		if s = now; s.size > dataBytesMax {
@@ -186,7 +186,7 @@ func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileStat
 		return im.readLarge(ctx, j, f)
 	}
 	s.size = int64(len(data))
-	return im.hand(ctx, j, s, data, reserved, false)
+	return im.enqueue(ctx, j, s, data, reserved, false)
 }
 
 func (im *importer) readSymlink(ctx context.Context, j job) error {
@@ -201,7 +201,7 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 	}
 	s := stateOf(info)
 	s.size = int64(len(target))
-	return im.hand(ctx, j, s, []byte(target), reserved, false)
+	return im.enqueue(ctx, j, s, []byte(target), reserved, false)
 }
 
 // stampOf returns the properties by which a file in this state is recognised.
@@ -223,8 +223,8 @@ func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	}
 }
 
-// hand passes a file that was read to the senders, unless its record has these bytes already.
-func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64, mixed bool) error {
+// enqueue passes a file that was read to the senders, unless its record has these bytes already.
+func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte, reserved int64, mixed bool) error {
 	if j.same {
 		equal, err := im.equal(ctx, j, s, bytes.NewReader(data))
 		if err != nil || equal {
@@ -338,7 +338,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 			s.size = result.Size
 			p.stamp = im.stampOf(j, s)
 			im.large.Add(1)
-			return im.settle(ctx, p, result.Size, result.Repeated, nil)
+			return im.complete(ctx, p, result.Size, result.Repeated, nil)
 		}
 		p.stamp = im.stampOf(j, s)
 		im.seenBytes.Add(-counter.counted)
@@ -352,7 +352,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 			shorter++ // the server refuses what is not as long as it was told
 			continue
 		case !retryable(err):
-			return im.settle(ctx, p, s.size, false, err)
+			return im.complete(ctx, p, s.size, false, err)
 		}
 		p.attempts++
 		if err := im.waitRetry(ctx, p, err); err != nil {

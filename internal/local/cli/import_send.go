@@ -80,7 +80,7 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 			continue
 		}
 		size := int64(len(p.data))
-		if err := im.settle(ctx, p, size, outcome.Repeated, outcome.Err); err != nil {
+		if err := im.complete(ctx, p, size, outcome.Repeated, outcome.Err); err != nil {
 			return nil, err
 		}
 		im.seenBytes.Add(size)
@@ -116,15 +116,15 @@ func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	}
 }
 
-// settle completes one file: it is stored (err nil), or was refused. A returned error ends the import.
-func (im *importer) settle(ctx context.Context, p *put, size int64, repeated bool, err error) error {
+// complete completes one file: it is stored (err nil), or was refused. A returned error ends the import.
+func (im *importer) complete(ctx context.Context, p *put, size int64, repeated bool, err error) error {
 	im.lastSuccess.Store(time.Now().UnixNano())
 	switch {
 	case err == nil && (!repeated || p.attempts > 0 || im.fresh):
 		im.countStored(p, size)
 		return nil
 	case err == nil, errors.Is(err, client.ErrExists), errors.Is(err, client.ErrVersionMismatch):
-		return im.settleTaken(ctx, p, size, repeated)
+		return im.completeTaken(ctx, p, size, repeated)
 	case errors.Is(err, client.ErrDiskFull), errors.Is(err, client.ErrMemoryFull):
 		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w",
 			displayName(p.job.item.Path), err)
@@ -133,8 +133,8 @@ func (im *importer) settle(ctx context.Context, p *put, size int64, repeated boo
 	return nil
 }
 
-// settleTaken finds out what already has the id of a file: the file itself, an older state of it, or another file.
-func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeated bool) error {
+// completeTaken finds out what already has the id of a file: the file itself, an older state of it, or another file.
+func (im *importer) completeTaken(ctx context.Context, p *put, size int64, repeated bool) error {
 	patient, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
 	record, err := im.conn.Get(patient, p.job.key, &client.GetOptions{MetadataOnly: true})
@@ -159,7 +159,7 @@ func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeate
 		im.countThere(size)
 		return nil
 	}
-	im.settleThere(p.job, size, there)
+	im.countTaken(p.job, size, there)
 	return nil
 }
 
@@ -195,8 +195,8 @@ func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	return nil
 }
 
-// settleThere counts a file whose id is taken. The argument there is the result of compare.
-func (im *importer) settleThere(j job, size int64, there error) {
+// countTaken counts a file whose id is taken. The argument there is the result of compare.
+func (im *importer) countTaken(j job, size int64, there error) {
 	switch {
 	case errors.Is(there, errOtherFile):
 		im.fail(failCollision, j.item.Path, there)
@@ -276,7 +276,7 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 		j.there = &record
 		return true
 	}
-	im.settleThere(*j, info.Size(), what)
+	im.countTaken(*j, info.Size(), what)
 	return false
 }
 

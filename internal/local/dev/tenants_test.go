@@ -30,8 +30,8 @@ type tenancy struct {
 	ctx     context.Context
 	records map[string][]recordv1.RecordServiceClient // by server, of each tenant
 	callers []*access.Caller
-	sealer  *access.Sealer // of the store: for values that nobody was given
-	other   *access.Sealer // of another store
+	sealer  *access.Signer // of the store: for values that nobody was given
+	other   *access.Signer // of another store
 	// handed holds the values that each tenant received, by kind.
 	handed [tenants]map[string][]handed
 	counts map[string]int
@@ -84,14 +84,14 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 		p.handed[n] = map[string][]handed{}
 	}
 	g.set(table)
-	key, err := g.store.SealKey(p.ctx)
+	key, err := g.store.SigningKey(p.ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.sealer, err = access.NewSealer(key); err != nil {
+	if p.sealer, err = access.NewSigner(key); err != nil {
 		t.Fatal(err)
 	}
-	if p.other, err = access.NewSealer(make([]byte, access.SealKeyBytes)); err != nil {
+	if p.other, err = access.NewSigner(make([]byte, access.SigningKeyBytes)); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -150,11 +150,11 @@ func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
 	case 3:
 		return out[signature:], "unsigned"
 	case 4:
-		return p.sealer.Seal(p.callers[tenant], out[signature:], time.Now().Add(-time.Hour)), "expired"
+		return p.sealer.Sign(p.callers[tenant], out[signature:], time.Now().Add(-time.Hour)), "expired"
 	case 5:
-		return p.sealer.Seal(p.callers[(tenant+1)%tenants], out[signature:], time.Now().Add(time.Hour)), "of another caller"
+		return p.sealer.Sign(p.callers[(tenant+1)%tenants], out[signature:], time.Now().Add(time.Hour)), "of another caller"
 	}
-	return p.other.Seal(p.callers[tenant], out[signature:], time.Now().Add(time.Hour)), "of another key"
+	return p.other.Sign(p.callers[tenant], out[signature:], time.Now().Add(time.Hour)), "of another key"
 }
 
 // outcome checks what a tenant received for a call about a group: only its own records, and of others not even whether

@@ -77,9 +77,9 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	}
 }
 
-// asideRoom is the free space that must remain when old data are set aside: etcd writes its log in files of 64 MiB, and
-// a database.
-const asideRoom = 512 << 20
+// asideFreeBytes is the free space that must remain when old data are set aside: etcd writes its log in files of 64
+// MiB, and a database.
+const asideFreeBytes = 512 << 20
 
 // setAside renames the data, which belong to a member that is no longer in the cluster. It is one rename: after a crash
 // the folder has all of the data, or none. If the disk is small, the data are removed instead: the quorum has
@@ -97,7 +97,7 @@ func (c *MemberConfig) setAside(f folder) error {
 	if err == nil {
 		err = syscall.Statfs(c.Dir, &disk)
 	}
-	if err == nil && disk.Bavail*uint64(disk.Bsize) < asideRoom { //nolint:gosec // a block has a size
+	if err == nil && disk.Bavail*uint64(disk.Bsize) < asideFreeBytes { //nolint:gosec // a block has a size
 		err = c.removeAside()
 	}
 	if err != nil {

@@ -154,7 +154,7 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
 	}
-	if err := cfg.claim(); err != nil {
+	if err := cfg.takeFolder(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
 	}
 	joins, err := cfg.prepare(ctx)

@@ -131,7 +131,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 // othersSaid holds the answers of the other members at their peer addresses. Each answers from its own knowledge.
 type othersSaid struct {
 	endpoints []string // client endpoints of the others
-	told      [][]othersMember
+	reported  [][]othersMember
 	errs      []string
 }
 
@@ -165,7 +165,7 @@ func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
 				said.errs = append(said.errs, err.Error())
 				return
 			}
-			said.told = append(said.told, members)
+			said.reported = append(said.reported, members)
 			for _, m := range members {
 				if own.isMe(m.PeerURLs) {
 					continue
@@ -209,14 +209,14 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 		}
 		return nil, errors.New("the other members have not formed the cluster yet")
 	}
-	for _, members := range others.told {
+	for _, members := range others.reported {
 		told := uint64(0)
 		for _, m := range members {
 			if in.isMe(m.PeerURLs) {
 				told = m.ID
 			}
 		}
-		in.Told = append(in.Told, told)
+		in.Reported = append(in.Reported, told)
 	}
 	client, err := Dial(c.clientOf(others.endpoints))
 	if err != nil {

@@ -39,9 +39,9 @@ type rejoinInput struct {
 	// reason.
 	View   *View
 	NoView string
-	// Told lists, for each other member that answers, the id that this member has in the answer, which may be older
+	// Reported lists, for each other member that answers, the id that this member has in the answer, which may be older
 	// than View; 0: the answer does not contain this member.
-	Told []uint64
+	Reported []uint64
 }
 
 // rejoin is the decision.
@@ -110,7 +110,7 @@ func (in *rejoinInput) empty() rejoin {
 	case me.Name != "":
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
-	case slices.ContainsFunc(in.Told, func(id uint64) bool { return id != me.ID }):
+	case slices.ContainsFunc(in.Reported, func(id uint64) bool { return id != me.ID }):
 		// etcd takes its id from the first member that it asks: no answer may contain an older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}

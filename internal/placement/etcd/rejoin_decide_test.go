@@ -97,7 +97,7 @@ func TestDecideRejoin(t *testing.T) {
 	} {
 		got := decideRejoin(&rejoinInput{
 			PeerURLs: []string{"http://c"}, Members: 3, Existing: !k.fresh, Folder: k.folder, View: k.view, NoView: "refused",
-			Told: k.told,
+			Reported: k.told,
 		})
 		if got.Step != k.want || got.ID != k.id || !strings.Contains(got.Why, k.words) {
 			t.Errorf("%s: %+v, want %s %d with %q", name, got, k.want, k.id, k.words)

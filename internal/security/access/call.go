@@ -25,10 +25,10 @@ type Call interface {
 	Can(verb Verb, group string) error
 	// Sees reports whether the caller may do anything at all in a group.
 	Sees(group string) bool
-	// Seal and Open sign and check a value that the caller sends back. It is valid for the given time; 0: forever.
+	// Sign and Open sign and check a value that the caller sends back. It is valid for the given time; 0: forever.
 	// Processes of the store, and gateways that call for a caller, get unsigned values: the gateway signs and
 	// checks the values of its callers. Errors are ErrForged or ErrOutdated.
-	Seal(value []byte, lasts time.Duration) []byte
+	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
 	// Signs reports whether Seal signs, and Open accepts only signed values.
 	Signs() bool

@@ -72,8 +72,9 @@ func TestWhatClientsHandBackIsSigned(t *testing.T) {
 					}
 				}
 				// PlanScan has splits only in its answer.
-				if hands != rule.HandsBack && method.Name() != "PlanScan" {
-					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands, rule.HandsBack)
+				if hands != rule.ReturnsSigned && method.Name() != "PlanScan" {
+					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands,
+						rule.ReturnsSigned)
 				}
 			}
 		}
@@ -84,7 +85,7 @@ func TestWhatClientsHandBackIsSigned(t *testing.T) {
 			t.Errorf("there is no field %s", field)
 		}
 	}
-	if !RuleOf("/sheaf.record.v1.RecordService/PlanScan").HandsBack {
+	if !RuleOf("/sheaf.record.v1.RecordService/PlanScan").ReturnsSigned {
 		t.Error("the splits of PlanScan are not signed")
 	}
 }

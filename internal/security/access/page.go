@@ -11,18 +11,18 @@ import (
 // pageLasts is the lifetime of page tokens, if callers are identified.
 const pageLasts = 7 * 24 * time.Hour
 
-// SealPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
+// SignPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
 // empty token, which means that no further page exists, stays empty. A signed token is text in URL-safe base64 without
 // padding.
-func SealPage(ctx context.Context, group, token string) string {
+func SignPage(ctx context.Context, group, token string) string {
 	call := CallOf(ctx)
 	if token == "" || call == nil || !call.Signs() {
 		return token
 	}
-	return base64.RawURLEncoding.EncodeToString(call.Seal([]byte(group+"\x00"+token), pageLasts))
+	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts))
 }
 
-// OpenPage is the inverse of SealPage. Errors are ErrForged, also for a token of another group, or ErrOutdated.
+// OpenPage is the inverse of SignPage. Errors are ErrForged, also for a token of another group, or ErrOutdated.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call := CallOf(ctx)
 	if sealed == "" || call == nil || !call.Signs() {

@@ -56,15 +56,15 @@ type Rule struct {
 	Lasting bool
 	// Apart: each message of the call is decided individually.
 	Apart bool
-	// HandsBack: request or answer contain values that callers send back, such as a cursor. They are signed for the
+	// ReturnsSigned: request or answer contain values that callers send back, such as a cursor. They are signed for the
 	// caller.
-	HandsBack bool
+	ReturnsSigned bool
 }
 
 func granted(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w} }
 
-func (r Rule) handsBack() Rule {
-	r.HandsBack = true
+func (r Rule) returnsSigned() Rule {
+	r.ReturnsSigned = true
 	return r
 }
 
@@ -82,16 +82,16 @@ var rules = map[string]Rule{
 	recordv1.RecordService_Get_FullMethodName:          granted(Get, InRequest),
 	recordv1.RecordService_BatchGet_FullMethodName:     granted(Get, InRequest),
 	recordv1.RecordService_Download_FullMethodName:     lasting(Get, InRequest),
-	recordv1.RecordService_ListVersions_FullMethodName: granted(Get, InRequest).handsBack(),
+	recordv1.RecordService_ListVersions_FullMethodName: granted(Get, InRequest).returnsSigned(),
 	recordv1.RecordService_Find_FullMethodName:         granted(Get, InRequest),
 	recordv1.RecordService_Put_FullMethodName:          granted(Put, InRequest),
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
 	// callers pass its answer to Scan
-	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).handsBack(),
-	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).handsBack(),
-	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).handsBack(),
+	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).returnsSigned(),
+	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).returnsSigned(),
+	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).returnsSigned(),
 
 	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing
 	// of the groups in which they may do anything at all.

@@ -128,7 +128,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet measures what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read, and its answer.
+// BenchmarkGet measures what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read, and its
+// answer.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),

@@ -367,7 +367,7 @@ type conn struct {
 	written  atomic.Int64 // bytes
 	frames   frames       // used only by the one reader
 	slow     bool         // the last read exceeded the connection's allowance; used only by the one reader
-	told     bool         // the slow reading was counted; used only by the one reader
+	counted  bool         // the slow reading was counted; used only by the one reader
 
 	once   sync.Once
 	closed chan struct{}
@@ -427,8 +427,8 @@ func (c *conn) wait(points int) error {
 		_ = c.Close()
 		return errExcess
 	}
-	if !c.told {
-		c.told = true
+	if !c.counted {
+		c.counted = true
 		c.guard.limited(reasonSlowed, c.RemoteAddr())
 	}
 	timer := time.NewTimer(wait)

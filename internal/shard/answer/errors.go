@@ -179,7 +179,7 @@ var knownErrors = []struct {
 	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
 	// if the group has copies, another member leads soon
-	{volume.ErrRoom, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
+	{volume.ErrFreeSpaceUnknown, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.ENOSPC, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},

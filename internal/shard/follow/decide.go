@@ -14,8 +14,8 @@ type Work[R any] struct {
 	Create     []placement.Group // targets without members: create the group here
 	Announce   []placement.Group // groups created here whose state was not written to etcd
 	MakeFolder []placement.Group // a learner of this shard is recorded, and has no folder yet
-	Confess    []placement.Group // this shard is a member without its data
-	Claim      []placement.Group // groups with a member here whose location etcd does not know
+	Missing    []placement.Group // this shard is a member without its data
+	Present    []placement.Group // groups with a member here whose location etcd does not know
 	Load       []R               // replicas that became this shard's after the first load
 	Join       []R               // replicas that have a folder, and are to be installed
 	Reinstall  []R               // replicas that lack entries that count, to be reinstalled in place
@@ -28,14 +28,14 @@ type Work[R any] struct {
 
 // groups returns the groups that are reported to etcd, or for which a folder is made.
 func (w *Work[R]) groups() []placement.Group {
-	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Confess, w.Claim)
+	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Missing, w.Present)
 }
 
 // acts reports whether anything is created or removed on the word of etcd.
 func (w *Work[R]) acts() bool { return len(w.groups())+len(w.Trash) > 0 }
 
 // Decide returns the work to do, and marks replicas as strays or lost. Called with Options.Lock held.
-func (f *Follower[R]) Decide(view placement.View) Work[R] {
+func (f *Watcher[R]) Decide(view placement.View) Work[R] {
 	var todo Work[R]
 	v := f.memberView(view)
 	known := make(map[R]bool, len(f.Replicas))
@@ -62,12 +62,12 @@ func (f *Follower[R]) Decide(view placement.View) Work[R] {
 			v.Unread = ""
 		}
 	}
-	f.Hands.Connect(f.peers())
+	f.Actions.Connect(f.peers())
 	return todo
 }
 
 // peers returns the shards that hold a member of a group which is here.
-func (f *Follower[R]) peers() []string {
+func (f *Watcher[R]) peers() []string {
 	wanted := map[string]bool{}
 	for _, owned := range f.Replicas {
 		r := owned.Known()
@@ -89,17 +89,17 @@ func (f *Follower[R]) peers() []string {
 
 // memberView returns the knowledge that decisions about all groups share, without a group. Called with Options.Lock
 // held.
-func (f *Follower[R]) memberView(view placement.View) *member.View {
+func (f *Watcher[R]) memberView(view placement.View) *member.View {
 	return &member.View{
 		Shard: f.Shard, Volume: f.Volume().Superblock().Volume,
-		EpochBase: view.Meta.EpochBase, SetBack: f.Held != "", LoadBegun: f.Hands.LoadBegun(), Spent: f.Spent,
+		EpochBase: view.Meta.EpochBase, SetBack: f.Held != "", LoadBegun: f.Actions.LoadBegun(), Retired: f.Retired,
 		CountRemnants: f.CountRemnants,
 	}
 }
 
 // decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo.
 // owned is the zero R if the group has no folder here.
-func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, owned R) {
+func (f *Watcher[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, owned R) {
 	v.Group, v.Target = state, nil
 	if len(state.Members) == 0 {
 		v.Target = view.Targets[state.Name].Shards
@@ -130,12 +130,12 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 		todo.Announce = append(todo.Announce, state)
 	case member.MakeFolder:
 		todo.MakeFolder = append(todo.MakeFolder, state)
-	case member.Claim:
-		todo.Claim = append(todo.Claim, state)
-	case member.Confess:
-		todo.Confess = append(todo.Confess, state)
-	case member.Lose:
-		f.lose(state)
+	case member.ReportPresent:
+		todo.Present = append(todo.Present, state)
+	case member.ReportMissing:
+		todo.Missing = append(todo.Missing, state)
+	case member.MarkLost:
+		f.markLost(state)
 	case member.Keep:
 		if fact != nil && fact.Serves {
 			owned.Known().Happens(member.SetAside, f.Logger)
@@ -152,14 +152,14 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 		seen := [3]int64{state.Revision, view.Targets[state.Name].Revision, replacedMembers(view, state)}
 		if r := owned.Known(); r.seen != seen {
 			r.seen = seen
-			f.Hands.Look(owned)
+			f.Actions.Look(owned)
 		}
 	}
 }
 
-// lose records that etcd places a group here which is not on this volume. The group is never served as if it were
+// markLost records that etcd places a group here which is not on this volume. The group is never served as if it were
 // empty.
-func (f *Follower[R]) lose(state placement.Group) {
+func (f *Watcher[R]) markLost(state placement.Group) {
 	here := f.Volume().Superblock().Volume
 	err := fmt.Errorf("etcd says that it is on volume %s of this shard, and it is not there: "+
 		"restore the group's folder", here)
@@ -169,7 +169,7 @@ func (f *Follower[R]) lose(state placement.Group) {
 	}
 	owned, known := f.Replicas[state.UUID]
 	if !known {
-		owned = f.Hands.Missing(state)
+		owned = f.Actions.Missing(state)
 		f.Replicas[state.UUID] = owned
 	}
 	r := owned.Known()

@@ -21,8 +21,8 @@ import (
 // is created, moved or deleted (rule 9).
 
 const (
-	// ThawEvery is the time between two attempts to end a freeze.
-	ThawEvery     = time.Second
+	// SafeModeRetry is the time between two attempts to end a freeze.
+	SafeModeRetry = time.Second
 	rememberEvery = 5 * time.Second // time between two writes of the facts, for views on which nothing was done
 	surveyTime    = 5 * time.Second // for the answer of one shard
 	reconcileTime = 10 * time.Second
@@ -37,7 +37,7 @@ type memory struct {
 }
 
 // recall reads what the volume remembers.
-func (f *Follower[R]) recall() placement.Seen {
+func (f *Watcher[R]) recall() placement.Progress {
 	m := &f.seen
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,9 +52,9 @@ func (f *Follower[R]) recall() placement.Seen {
 			"error", err)
 	case facts.Store == f.Store():
 		m.facts = facts
-		return placement.Seen{Store: f.Store(), Mark: markOf(facts)}
+		return placement.Progress{Store: f.Store(), Mark: markOf(facts)}
 	}
-	return placement.Seen{}
+	return placement.Progress{}
 }
 
 func markOf(f volume.Facts) placement.Mark {
@@ -66,7 +66,7 @@ func markOf(f volume.Facts) placement.Mark {
 
 // remember records on the volume the newest revision of etcd that was seen. It is called before anything is done that
 // an older etcd would not know of.
-func (f *Follower[R]) remember(view placement.View) error {
+func (f *Watcher[R]) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (f *Follower[R]) remember(view placement.View) error {
 
 // rememberLater is remember for a view on whose word nothing was done, at a limited rate. Revisions of etcd that come
 // from writes that do not concern this shard are remembered less often, so that a quiet volume is rarely written to.
-func (f *Follower[R]) rememberLater() {
+func (f *Watcher[R]) rememberLater() {
 	f.Lock.Lock()
 	view := f.View
 	f.Lock.Unlock()
@@ -113,7 +113,7 @@ func (f *Follower[R]) rememberLater() {
 }
 
 // See processes a view. A view of an etcd that was set back does not replace earlier knowledge.
-func (f *Follower[R]) See(view placement.View) {
+func (f *Watcher[R]) See(view placement.View) {
 	held := view.Held()
 	f.Lock.Lock()
 	if view.Own { // after a listing, a view is of everything
@@ -121,11 +121,11 @@ func (f *Follower[R]) See(view placement.View) {
 	}
 	f.neighbours.note(view.Shards)
 	for name, state := range view.Groups {
-		if f.Told.GroupUnknown(name) && !view.GroupUnknown(name) {
+		if f.NewestView.GroupUnknown(name) && !view.GroupUnknown(name) {
 			f.spend(state) // at the start nobody knew which replicas of it had been begun here
 		}
 	}
-	f.Told, f.Held = view, held
+	f.NewestView, f.Held = view, held
 	if held == "" || f.View.Groups == nil || f.View.Held() != "" {
 		if f.View.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range f.Replicas {
@@ -143,16 +143,16 @@ func (f *Follower[R]) See(view placement.View) {
 }
 
 // IsHeld reports whether nothing may be done on the word of etcd.
-func (f *Follower[R]) IsHeld() bool {
+func (f *Watcher[R]) IsHeld() bool {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	return f.Held != ""
 }
 
 // freeze informs all other shards that etcd was set back, if this shard is the first to notice.
-func (f *Follower[R]) freeze(ctx context.Context) error {
+func (f *Watcher[R]) freeze(ctx context.Context) error {
 	f.Lock.Lock()
-	told := f.Told
+	told := f.NewestView
 	f.Lock.Unlock()
 	if told.SetBack == "" || told.Freeze != nil {
 		return nil
@@ -162,9 +162,9 @@ func (f *Follower[R]) freeze(ctx context.Context) error {
 	return f.Etcd.Freeze(ctx, "shard "+f.Shard, told.SetBack)
 }
 
-// Thaw ends freezes, until ctx ends.
-func (f *Follower[R]) Thaw(ctx context.Context) {
-	tick := time.NewTicker(ThawEvery)
+// LeaveSafeMode ends freezes, until ctx ends.
+func (f *Watcher[R]) LeaveSafeMode(ctx context.Context) {
+	tick := time.NewTicker(SafeModeRetry)
 	defer tick.Stop()
 	for {
 		select {
@@ -178,7 +178,7 @@ func (f *Follower[R]) Thaw(ctx context.Context) {
 		}
 		err := f.freeze(ctx)
 		if err == nil {
-			err = f.thaw(ctx)
+			err = f.leaveSafeMode(ctx)
 		}
 		if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil {
 			err = nil // retry
@@ -187,11 +187,11 @@ func (f *Follower[R]) Thaw(ctx context.Context) {
 	}
 }
 
-// thaw asks all registered shards what their volumes hold, and overwrites etcd with the answers. The first shard by
-// name does it.
-func (f *Follower[R]) thaw(ctx context.Context) error {
+// leaveSafeMode asks all registered shards what their volumes hold, and overwrites etcd with the answers. The first
+// shard by name does it.
+func (f *Watcher[R]) leaveSafeMode(ctx context.Context) error {
 	f.Lock.Lock()
-	told := f.Told
+	told := f.NewestView
 	f.Lock.Unlock()
 	if told.Freeze == nil || !isFirst(told, f.Shard) {
 		return nil
@@ -223,7 +223,7 @@ func isFirst(view placement.View, shard string) bool {
 }
 
 // surveyAll asks each shard what its volume holds. silent describes the shards that did not answer.
-func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume,
+func (f *Watcher[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume,
 	silent []string) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {

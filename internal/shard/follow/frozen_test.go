@@ -20,7 +20,7 @@ type folder struct{ Replica }
 func (*folder) Node() (Node, bool) { return nil, false }
 
 // idle carries nothing out: the tests here check what is known, not what is done.
-type idle struct{ Hands[*folder] }
+type idle struct{ Actions[*folder] }
 
 func (idle) LoadBegun() bool  { return true }
 func (idle) Publish()         {}
@@ -33,7 +33,7 @@ func (n noted) Note(what string, err error)   { n[what] = err }
 func (n noted) Forget(func(what string) bool) {}
 
 // lone makes a Follower of shard a, with a volume in memory and without etcd.
-func lone(t *testing.T) *Follower[*folder] {
+func lone(t *testing.T) *Watcher[*folder] {
 	t.Helper()
 	store, disk := uuid.New(), vfstest.NewMem()
 	v, err := volume.Open(volume.Options{FS: disk, Dir: "v", Store: store, Shard: "a", Create: true,
@@ -51,7 +51,7 @@ func lone(t *testing.T) *Follower[*folder] {
 		Volume: func() *volume.Volume {
 			return v
 		}, Facts: func() (volume.Facts, error) { return volume.ReadFacts(disk, "v") },
-		Hands: idle{}, Background: context.Background(), Lock: new(sync.Mutex), Replicas: map[uuid.UUID]*folder{},
+		Actions: idle{}, Background: context.Background(), Lock: new(sync.Mutex), Replicas: map[uuid.UUID]*folder{},
 		Problems: noted{}, Logger: slog.New(slog.DiscardHandler),
 	})
 }
@@ -79,9 +79,9 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 		if err := f.remember(step.view); err != nil {
 			t.Fatal(err)
 		}
-		if f.View.Mark.Revision != step.seen || f.Told.Mark.Revision != step.told || f.IsHeld() != step.held {
+		if f.View.Mark.Revision != step.seen || f.NewestView.Mark.Revision != step.told || f.IsHeld() != step.held {
 			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, f.View.Mark.Revision,
-				f.Told.Mark.Revision, f.IsHeld())
+				f.NewestView.Mark.Revision, f.IsHeld())
 		}
 		facts, err := f.Facts()
 		if err != nil || facts.EtcdRevision != step.seen {
@@ -93,7 +93,7 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 		t.Errorf("the next start knows %+v", got)
 	}
 	again.Store = uuid.New
-	if got := again.recall(); got != (placement.Seen{}) {
+	if got := again.recall(); got != (placement.Progress{}) {
 		t.Errorf("of another store it knows %+v", got)
 	}
 }

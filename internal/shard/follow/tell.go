@@ -17,8 +17,8 @@ import (
 const etcdTime = 5 * time.Second
 
 // create creates a group that a target wants here, and serves it as soon as etcd lists it here.
-func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
-	if err := f.Hands.Create(ctx, state); err != nil {
+func (f *Watcher[R]) create(ctx context.Context, state placement.Group) error {
+	if err := f.Actions.Create(ctx, state); err != nil {
 		return fmt.Errorf("creating it: %w", err)
 	}
 	return f.announce(ctx, state)
@@ -26,7 +26,7 @@ func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
 
 // announce reports to etcd that the group is here. Its folder was created here for exactly this group, as its UUID
 // shows.
-func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error {
+func (f *Watcher[R]) announce(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	owned, ok := f.Replicas[state.UUID]
 	if !ok {
@@ -34,13 +34,13 @@ func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error
 		return nil
 	}
 	r := owned.Known()
-	pending := r.Phase == member.Pending && f.Hands.LoadBegun()
+	pending := r.Phase == member.Pending && f.Actions.LoadBegun()
 	if pending {
 		r.Happens(member.LoadBegins, f.Logger)
 	}
 	f.Lock.Unlock()
 	if pending {
-		f.Hands.LoadNow(ctx, owned)
+		f.Actions.LoadNow(ctx, owned)
 	}
 	if _, serves := owned.Node(); !serves {
 		return errLater // still loading, or failed, as its state shows
@@ -57,13 +57,13 @@ func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	r.Standing, r.Untold, r.Confirmed = member.Standing{}, false, f.View.Meta.EpochBase+uint64(stored.Revision)
-	f.Hands.Publish()
+	f.Actions.Publish()
 	return nil
 }
 
-// confess reports to etcd that replicas of a group of several copies are missing here, or incomplete, so that the
+// reportMissing reports to etcd that replicas of a group of several copies are missing here, or incomplete, so that the
 // leader replaces them. They never come back: a Raft id is not reused.
-func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error {
+func (f *Watcher[R]) reportMissing(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	sound := uint64(0) // Raft id of the replica that is here and not given up; 0: none
 	if owned, ok := f.Replicas[state.UUID]; ok {
@@ -86,11 +86,11 @@ func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error 
 	return nil
 }
 
-// claim reports to etcd that a member is here. etcd may lack the member's location because etcd was rebuilt without
-// this volume. It may also not name the member at all, because an older membership was written. Without the claim the
-// member would not be found, and the leader changes nothing until it knows the location of all members. If the member
-// has been removed since, the leader reports that with a later membership.
-func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
+// reportPresent reports to etcd that a member is here. etcd may lack the member's location because etcd was rebuilt
+// without this volume. It may also not name the member at all, because an older membership was written. Without the
+// claim the member would not be found, and the leader changes nothing until it knows the location of all members. If
+// the member has been removed since, the leader reports that with a later membership.
+func (f *Watcher[R]) reportPresent(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	owned, ok := f.Replicas[state.UUID]
 	if !ok {
@@ -119,7 +119,7 @@ func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
 
 // hasLeftNow asks etcd whether the group's own key confirms now what reconcile has found: that this replica has left
 // the group. An error means that etcd does not answer.
-func (f *Follower[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
+func (f *Watcher[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
 	r := owned.Known()
@@ -143,7 +143,7 @@ func (f *Follower[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 
 // adoptMembers takes over the groups that etcd assigns to another shard on this same volume, if that shard is not
 // there. It returns the resulting view.
-func (f *Follower[R]) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
+func (f *Watcher[R]) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
 	if !f.Adopt || view.Held() != "" {
 		return view, nil
 	}

@@ -22,7 +22,7 @@ func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 		Groups: map[string]placement.Group{}, Odd: map[string]placement.Odd{"groups/0": {Key: "/sheaf/s/groups/0", Why: "?"}},
 	}
 	f.See(unread)
-	f.Spend(unread)
+	f.Retire(unread)
 	decide := func() Work[*folder] {
 		f.Lock.Lock()
 		defer f.Lock.Unlock()
@@ -37,7 +37,7 @@ func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 		Members: []placement.Member{{Shard: "b", RaftID: 2}, {Shard: "c", RaftID: 3},
 			{Shard: "a", VolumeUUID: here, RaftID: 1, Role: placement.Learner}},
 	}}})
-	if todo := decide(); len(todo.MakeFolder) > 0 || len(todo.Confess) != 1 {
+	if todo := decide(); len(todo.MakeFolder) > 0 || len(todo.Missing) != 1 {
 		t.Errorf("a replica that may have been begun before: %+v", todo)
 	}
 }

@@ -87,7 +87,7 @@ func (h *Host) Status() status.Shard {
 	if space, err := id.FS.Space(id.Dir); err == nil {
 		st.CapacityBytes, st.FreeBytes = space.TotalBytes, space.FreeBytes
 	}
-	last, _ := id.Placement.Heard()
+	last, _ := id.Placement.LastAnswer()
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	st.Find(nil)
 	st.Summarize()

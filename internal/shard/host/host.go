@@ -42,8 +42,8 @@ type Shard interface {
 	Superblock() volume.Superblock
 	// Problem records a problem for an operator; a nil error removes it.
 	Problem(what string, err error)
-	// Deposed is closed when another process serves in the place of the shard; Successor then names that process.
-	Deposed() <-chan struct{}
+	// Superseded is closed when another process serves in the place of the shard; Successor then names that process.
+	Superseded() <-chan struct{}
 	Successor() error
 	// Stop ends the shard gracefully, and the server with it. Kill ends the shard at once, and the server keeps
 	// running.
@@ -205,7 +205,7 @@ func (h *Host) run() {
 			h.fatal <- held
 			return
 		}
-		if errors.Is(held, errDeposed) {
+		if errors.Is(held, errSuperseded) {
 			// to come back when the other process falls silent would roll back writes that it has acknowledged
 			<-h.ctx.Done()
 			return
@@ -231,8 +231,8 @@ func (h *Host) setHeld(held *heldError) {
 var (
 	// errEtcd marks errors that end when etcd answers, and with what a shard needs.
 	errEtcd = errors.New("etcd does not answer")
-	// errDeposed marks the end of a shard in whose place another process serves.
-	errDeposed = errors.New("another process took the place of this shard while it was silent")
+	// errSuperseded marks the end of a shard in whose place another process serves.
+	errSuperseded = errors.New("another process took the place of this shard while it was silent")
 )
 
 // serve checks the volume and starts a shard on it. It returns why the shard was not started, or must not go on; nil:
@@ -265,13 +265,13 @@ func (h *Host) serve() *heldError {
 	h.opts.Logger.Info("shard serves", "name", id.Name, "address", h.Addr(), "dir", id.Dir)
 	held = h.guard(&id, shard)
 	if held != nil { // nil: the host was stopped, and Stop does the rest
-		h.lose(shard, held)
+		h.takeOut(shard, held)
 	}
 	return held
 }
 
-// lose takes a shard out of service: it records the reason, then ends the calls, then closes the files.
-func (h *Host) lose(shard Shard, held *heldError) {
+// takeOut takes a shard out of service: it records the reason, then ends the calls, then closes the files.
+func (h *Host) takeOut(shard Shard, held *heldError) {
 	h.setHeld(held)
 	h.mu.Lock()
 	h.shard, h.seen = nil, inspected{superblock: shard.Superblock()}
@@ -336,10 +336,10 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 		select {
 		case <-h.ctx.Done():
 			return nil
-		case <-shard.Deposed():
+		case <-shard.Superseded():
 			return hold(recordv1.ShardState_SHARD_STATE_FOREIGN,
 				"%w: nothing is served any more: stop one of them, they are on copies of one "+
-					"volume or have one name: %w", errDeposed, shard.Successor())
+					"volume or have one name: %w", errSuperseded, shard.Successor())
 		case <-tick.C:
 		}
 		state, _ := shard.State()
@@ -384,7 +384,7 @@ func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 			return err
 		case <-patience.C:
 			shard.Problem(VolumeSilent, fmt.Errorf("a read of its superblock takes more than %v", h.opts.Times.GuardPatience))
-		case <-shard.Deposed():
+		case <-shard.Superseded():
 			return nil
 		case <-h.ctx.Done():
 			return nil

@@ -49,7 +49,7 @@ type Identity struct {
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
-	Heard() (last time.Time, held string)
+	LastAnswer() (last time.Time, held string)
 }
 
 // heldError says why a volume is not served, and the state that follows.

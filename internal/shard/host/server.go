@@ -167,7 +167,7 @@ func (s *Server) Leave() {
 		return
 	}
 	s.setServing(false)
-	s.listener.cut()
+	s.listener.disconnectAll()
 	now.underWay.Lock()
 }
 
@@ -314,8 +314,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// cut closes all connections. The listening socket stays open.
-func (l *listener) cut() {
+// disconnectAll closes all connections. The listening socket stays open.
+func (l *listener) disconnectAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {

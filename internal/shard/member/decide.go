@@ -27,9 +27,9 @@ type View struct {
 
 	SetBack   bool // etcd was set back: nothing is created, moved or deleted on its word (rule 9)
 	LoadBegun bool // the first load after the start has begun
-	// Spent are the Raft ids that were, or may have been, begun on this volume before. A replica with such an id may
+	// Retired are the Raft ids that were, or may have been, begun on this volume before. A replica with such an id may
 	// have answered and voted, so none is begun again (rule 7).
-	Spent map[uint64]bool
+	Retired map[uint64]bool
 
 	// CountRemnants switches a rule off in tests: the remnant of a learner's folder after a kill counts as a replica.
 	CountRemnants bool
@@ -70,20 +70,20 @@ type Kind int
 
 // The kinds.
 const (
-	Nothing    Kind = iota
-	Load            // load the folder and serve the group
-	Join            // install the replica from another copy, then load it
-	Reinstall       // install the replica in place, or give it up
-	Create          // create the group here
-	Announce        // report to etcd that the group, which was created here, is here
-	MakeFolder      // make the folder of a learner that is to join
-	Claim           // report to etcd that a member is here whose location etcd does not know
-	Confess         // report to etcd that a member is missing here, or incomplete
-	Lose            // record that a member is missing here: no other copy replaces it
-	Keep            // do not serve the replica, and delete nothing
-	EndFetch        // end the install in progress, and decide again
-	Trash           // take the replica out of service, and move its files to the trash
-	kinds           // number of kinds
+	Nothing       Kind = iota
+	Load               // load the folder and serve the group
+	Join               // install the replica from another copy, then load it
+	Reinstall          // install the replica in place, or give it up
+	Create             // create the group here
+	Announce           // report to etcd that the group, which was created here, is here
+	MakeFolder         // make the folder of a learner that is to join
+	ReportPresent      // report to etcd that a member is here whose location etcd does not know
+	ReportMissing      // report to etcd that a member is missing here, or incomplete
+	MarkLost           // record that a member is missing here: no other copy replaces it
+	Keep               // do not serve the replica, and delete nothing
+	EndFetch           // end the install in progress, and decide again
+	Trash              // take the replica out of service, and move its files to the trash
+	kinds              // number of kinds
 )
 
 func (k Kind) String() string {
@@ -136,7 +136,7 @@ func Decide(v *View, r *Replica) Action {
 		a.Named = true
 		return a
 	case !r.Foreign && (r.isLookedFor(v.Group) || len(here) == 0 && EtcdIsBehind(v.Group, r)):
-		return does(Claim, r)
+		return does(ReportPresent, r)
 	case v.Left(r) && (!r.Foreign && !r.Unreadable || len(here) > 0):
 		return leave(r)
 	}
@@ -174,10 +174,10 @@ func (v *View) goOn(r *Replica) Action {
 		return Action{Kind: Load}
 	case r.Phase == Joining && free:
 		return Action{Kind: Join}
-	case (r.Phase == Torn || r.Phase == Forgetful) && free:
+	case (r.Phase == DamagedTail || r.Phase == LacksEntries) && free:
 		return Action{Kind: Reinstall}
 	case r.Phase == GivenUp:
-		return Action{Kind: Confess}
+		return Action{Kind: ReportMissing}
 	}
 	return Action{}
 }
@@ -186,10 +186,10 @@ func (v *View) goOn(r *Replica) Action {
 // on the volume.
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
-	case isLearner(here) && v.LoadBegun && !v.Spent[here[0].RaftID]:
+	case isLearner(here) && v.LoadBegun && !v.Retired[here[0].RaftID]:
 		return does(MakeFolder, r)
 	case len(here) > 0 && IsShared(v.Group):
-		return does(Confess, r)
+		return does(ReportMissing, r)
 	case len(here) == 0 && v.isMember() && IsShared(v.Group):
 		return stay(r) // the volume that had it is gone: the group's leader replaces it
 	}
@@ -218,7 +218,7 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 		// not the one that etcd names here.
 		return stay(r)
 	case v.isMember():
-		return Action{Kind: Lose}
+		return Action{Kind: MarkLost}
 	case r != nil && len(v.Group.Members) == 0 && v.EpochBase+uint64(v.Group.Revision) < r.Confirmed:
 		return stay(r) // the view is older than this shard's last write to etcd: the group continues to serve
 	case len(v.Group.Members) == 0 && len(v.Target) > 0 && v.Target[0] == v.Shard:

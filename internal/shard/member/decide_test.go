@@ -44,7 +44,7 @@ func and[T any](all ...func(*T)) func(*T) {
 
 func early(v *View)         { v.LoadBegun = false }
 func setBack(v *View)       { v.SetBack = true }
-func spent(v *View)         { v.Spent = map[uint64]bool{9: true} }
+func spent(v *View)         { v.Retired = map[uint64]bool{9: true} }
 func target(v *View)        { v.Target = []string{"a", "b"} }
 func unknown(v *View)       { v.Known, v.Group = false, placement.Group{} }
 func unread(v *View)        { unknown(v); v.Unread = "key groups/0 in etcd cannot be used" }
@@ -223,7 +223,7 @@ func TestEveryDecisionKeepsTheRules(t *testing.T) {
 // breaks returns the rule that an action breaks; empty: none.
 func breaks(v *View, r *Replica, a Action) string {
 	named := r != nil && r.RaftID != 0 && Names(v.Group, r.RaftID)
-	needs := slices.Contains([]Kind{Load, Join, Reinstall, Announce, Claim, Keep, EndFetch, Trash}, a.Kind)
+	needs := slices.Contains([]Kind{Load, Join, Reinstall, Announce, ReportPresent, Keep, EndFetch, Trash}, a.Kind)
 	runs := slices.Contains([]Kind{Load, Join, Reinstall}, a.Kind)
 	switch {
 	case a.Kind < 0 || a.Kind >= kinds:
@@ -234,14 +234,14 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "etcd was set back, and its word is taken (rule 9)"
 	case !v.LoadBegun && (runs || a.Kind == MakeFolder):
 		return "the first load has not begun"
-	case a.Kind == MakeFolder && v.Spent[v.here()[0].RaftID]:
+	case a.Kind == MakeFolder && v.Retired[v.here()[0].RaftID]:
 		return "a Raft id is used twice (rule 7)"
 	case r == nil:
 		return ""
-	case r.Foreign && (runs || a.Kind == Claim):
+	case r.Foreign && (runs || a.Kind == ReportPresent):
 		return "it was made elsewhere, and runs (rule 7)"
 	case a.Kind == Load && r.Phase != Pending, a.Kind == Join && r.Phase != Joining,
-		a.Kind == Reinstall && r.Phase != Torn && r.Phase != Forgetful:
+		a.Kind == Reinstall && r.Phase != DamagedTail && r.Phase != LacksEntries:
 		return "its phase does not allow it"
 	case runs && a.Standing.Stray():
 		return "a stray is brought into service"
@@ -251,7 +251,7 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "it knows a later membership than etcd, and its files are thrown away"
 	case r.Fetching && (a.Kind == Trash || a.Kind == Join || a.Kind == Reinstall):
 		return "files are being installed"
-	case r.Phase == Lost && (a.Kind == Claim || a.Kind == Trash || a.Named):
+	case r.Phase == Lost && (a.Kind == ReportPresent || a.Kind == Trash || a.Named):
 		return "it is lost"
 	}
 	return ""
@@ -268,9 +268,9 @@ func TestPhases(t *testing.T) {
 				t.Errorf("%v after %v: %v, %t", phase, event, next, ok)
 			case phase == Lost && next != Lost, event == Missing && next != Lost:
 				t.Errorf("%v after %v: %v, and it is not here", phase, event, next)
-			case next == Serving && phase != Loading && phase != Torn && phase != Serving:
+			case next == Serving && phase != Loading && phase != DamagedTail && phase != Serving:
 				t.Errorf("%v after %v serves", phase, event)
-			case (phase == GivenUp || phase == Forgetful) && !next.LacksEntries() && next != Lost:
+			case (phase == GivenUp || phase == LacksEntries) && !next.LacksEntries() && next != Lost:
 				t.Errorf("%v after %v: %v, and entries are missing", phase, event, next)
 			}
 		}

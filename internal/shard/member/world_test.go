@@ -45,7 +45,7 @@ func everything(do func(v View, r *Replica)) {
 				v := View{
 					Shard: "a", Volume: here, Known: true, EpochBase: 50,
 					Group:   placement.Group{Name: "0", Members: members, ConfIndex: index, Revision: 50},
-					SetBack: is(0), LoadBegun: is(1), Spent: map[uint64]bool{9: is(2)}, Target: []string{"b", "a"},
+					SetBack: is(0), LoadBegun: is(1), Retired: map[uint64]bool{9: is(2)}, Target: []string{"b", "a"},
 				}
 				if is(2) {
 					v.Target = []string{"a", "b"}

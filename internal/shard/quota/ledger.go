@@ -134,9 +134,9 @@ func (s *Share) add(other Share) {
 	s.Used, s.Slack, s.Want = s.Used.plus(other.Used), s.Slack.plus(other.Slack), s.Want.plus(other.Want)
 }
 
-// toldShare: the amount that a shard stores may change by one part in toldShare of a quota before it is reported, if
-// the last report is recent.
-const toldShare = 128
+// reportShare: the amount that a shard stores may change by one part in reportShare of a quota before it is reported,
+// if the last report is recent.
+const reportShare = 128
 
 // isWorth reports whether the computed share must be written. That is so if the number of groups or the wanted amount
 // has changed, if a shard is gone, if the reported amount is old or far from the actual one, if what is left of the
@@ -151,7 +151,7 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 		used, slack := of(o.share.Used), of(o.share.Slack)
 		moved, left := used-of(old.Used), of(old.top())-used
 		switch {
-		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/toldShare, moved != 0 && f.aged:
+		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/reportShare, moved != 0 && f.aged:
 			worth = true
 		case left < 0:
 			worth = true // groups moved here that store more than was left of the slack

@@ -263,7 +263,7 @@ func (s *Set) look(ctx context.Context) error {
 	}
 	var errs []error
 	for i, t := range asked {
-		errs = append(errs, t.settle(ctx, at[t], found[i]))
+		errs = append(errs, t.rebalance(ctx, at[t], found[i]))
 	}
 	return errors.Join(errs...)
 }
@@ -299,8 +299,8 @@ const agedLooks = 10
 // conflictsMax is how often the write of a share is retried after other shards wrote the ledger in between.
 const conflictsMax = 5
 
-// settle computes what this shard may use, and writes its share if the change is worth a write.
-func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger) error {
+// rebalance computes what this shard may use, and writes its share if the change is worth a write.
+func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Ledger) error {
 	for range conflictsMax {
 		ledger, err := ParseLedger(found.Value)
 		if err != nil {

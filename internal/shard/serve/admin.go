@@ -55,7 +55,9 @@ func (s *adminServer) SetShardState(context.Context, *recordv1.SetShardStateRequ
 }
 
 // RemoveShard implements AdminService.
-func (s *adminServer) RemoveShard(context.Context, *recordv1.RemoveShardRequest) (*recordv1.RemoveShardResponse, error) {
+func (s *adminServer) RemoveShard(
+	context.Context, *recordv1.RemoveShardRequest,
+) (*recordv1.RemoveShardResponse, error) {
 	return nil, answer.NotHere("RemoveShard")
 }
 

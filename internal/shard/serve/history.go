@@ -54,7 +54,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	out := &recordv1.ListVersionsResponse{}
 	if len(records) > n {
 		records = records[:n]
-		out.NextPageToken = access.SealPage(ctx, sv.Name(), cursor.PageToken(id, records[n-1].Index))
+		out.NextPageToken = access.SignPage(ctx, sv.Name(), cursor.PageToken(id, records[n-1].Index))
 	}
 	for i := range records {
 		record := &recordv1.Record{}

@@ -73,7 +73,7 @@ func (s *Server) propose(ctx context.Context, w *write) error {
 func (s *Server) proposeAgain(ctx context.Context, g Group, w replica.Write,
 	pending *replica.Pending) *replica.Pending {
 	first := true
-	_ = s.shard.WithRoom(ctx, func() error {
+	_ = s.shard.WithSpace(ctx, func() error {
 		if !first {
 			pending = g.Replica().Propose(w)
 		}

@@ -39,8 +39,8 @@ type Replicas interface {
 	Admit(bytes int64) error
 	// AdmitFile is called for data that is written directly to a file, and not kept in memory.
 	AdmitFile(bytes int64) error
-	// WithRoom calls try, which needs space on the volume, and repeats it as long as space is being freed for it.
-	WithRoom(ctx context.Context, try func() error) error
+	// WithSpace calls try, which needs space on the volume, and repeats it as long as space is being freed for it.
+	WithSpace(ctx context.Context, try func() error) error
 
 	// WasSlow records a call that took longer than Options.SlowCallMin.
 	WasSlow(status.SlowCall)

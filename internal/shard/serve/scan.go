@@ -114,7 +114,7 @@ func (s *Server) splits(ctx context.Context, name string, log *group.Log, id gro
 	for i := 1; i < len(bounds); i++ {
 		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
 		splits = append(splits, &recordv1.ScanSplit{
-			Group: name, Split: access.Seal(ctx, c.Encode(), sealed), Addresses: []string{s.shard.Address()},
+			Group: name, Split: access.Sign(ctx, c.Encode(), sealed), Addresses: []string{s.shard.Address()},
 			Bytes: info.Bytes / n, Records: info.Records / n,
 		})
 	}
@@ -313,7 +313,7 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	for ended := false; !ended; {
 		ended, err = sc.read(ctx, sv, at)
 		if err == nil {
-			err = sc.settle()
+			err = sc.flush()
 		}
 		if err != nil {
 			return answer.Of(err, w)

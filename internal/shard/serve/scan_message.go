@@ -128,7 +128,7 @@ func (sc *scan) prepare() error {
 // wait for theirs, or the caller does not read the message. If the message is still being sent, settle returns its
 // result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
-	sc.out.Cursor = access.Seal(sc.stream.Context(), at.Encode(), sealed)
+	sc.out.Cursor = access.Sign(sc.stream.Context(), at.Encode(), sealed)
 	sc.sending = true
 	go func() {
 		var err error
@@ -154,8 +154,8 @@ func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	}
 }
 
-// settle waits until the message in transit was sent, and empties it.
-func (sc *scan) settle() error {
+// flush waits until the message in transit was sent, and empties it.
+func (sc *scan) flush() error {
 	if !sc.sending {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (sc *scan) send(at *cursor.Cursor) error {
 	if len(sc.out.Records) == 0 {
 		return nil
 	}
-	sc.out.Cursor = access.Seal(sc.stream.Context(), at.Encode(), sealed)
+	sc.out.Cursor = access.Sign(sc.stream.Context(), at.Encode(), sealed)
 	err := sc.transmit()
 	sc.clear()
 	return err

@@ -122,7 +122,7 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 		return err
 	}
 	// Data for which there is no space is refused before the caller sends it.
-	return answer.Of(u.server.shard.WithRoom(ctx, func() error {
+	return answer.Of(u.server.shard.WithSpace(ctx, func() error {
 		return u.server.shard.Admit(in.GetSizeBytes())
 	}), w.where)
 }
@@ -188,7 +188,7 @@ func (u *upload) reserve(ctx context.Context, bytes int64) error {
 }
 
 func (u *upload) store(ctx context.Context, data []byte) error {
-	if err := u.server.shard.WithRoom(ctx, func() error {
+	if err := u.server.shard.WithSpace(ctx, func() error {
 		return u.server.shard.AdmitFile(int64(len(data)))
 	}); err != nil {
 		return answer.Of(err, u.write.where)

@@ -11,7 +11,7 @@ import (
 
 // Find sets the findings, as sheaf doctor computes them.
 func (st *Shard) Find(groups []*recordv1.Group) {
-	st.Findings = finding.Of(finding.Seen{Shards: []*recordv1.Shard{st.Row()}, Groups: groups})
+	st.Findings = finding.Of(finding.Facts{Shards: []*recordv1.Shard{st.Row()}, Groups: groups})
 }
 
 // Summarize describes the state in a sentence.

@@ -23,8 +23,8 @@ func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
 
-// Seen is the collected data: shards, and one row of groups for each copy, as AdminService lists them.
-type Seen struct {
+// Facts is the collected data: shards, and one row of groups for each copy, as AdminService lists them.
+type Facts struct {
 	Store  []string // what is wrong with the store itself, as a gateway says
 	Shards []*recordv1.Shard
 	Groups []*recordv1.Group
@@ -33,7 +33,7 @@ type Seen struct {
 }
 
 // Of returns what is wrong with the shards and groups in the collected data, the worst first.
-func Of(seen Seen) []Finding {
+func Of(seen Facts) []Finding {
 	var f List
 	for _, p := range seen.Store {
 		f.Add(Problem, "store", p, "")
@@ -108,7 +108,7 @@ type lack struct {
 }
 
 // gather sums up the rows by group and by silent shard.
-func gather(seen Seen) *facts {
+func gather(seen Facts) *facts {
 	st := &facts{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{}, whole: seen.Whole,
 	}

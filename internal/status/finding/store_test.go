@@ -21,7 +21,7 @@ func wellGroup(name, shard string, leader bool) *recordv1.Group {
 }
 
 func TestAWellStoreHasNoFindings(t *testing.T) {
-	found := Of(Seen{
+	found := Of(Facts{
 		Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")},
 		Groups: []*recordv1.Group{wellGroup("0", "a", true), wellGroup("0", "b", false), wellGroup("1", "b", true)},
 		Whole:  true,
@@ -124,7 +124,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 			if c.group != nil {
 				c.group(g)
 			}
-			found := Of(Seen{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{g}, Whole: true})
+			found := Of(Facts{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{g}, Whole: true})
 			if len(found) != 1 || found[0].Severity != c.severity || found[0].Where != c.where {
 				t.Fatalf("%+v", found)
 			}
@@ -142,7 +142,7 @@ func TestManyGroupsWithOneCauseAreOneFinding(t *testing.T) {
 	for n := range 1000 {
 		groups = append(groups, &recordv1.Group{Group: fmt.Sprint(n), State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE})
 	}
-	found := Of(Seen{Shards: []*recordv1.Shard{wellShard("a")}, Groups: groups, Whole: true})
+	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a")}, Groups: groups, Whole: true})
 	if len(found) != 1 || found[0].Where != "groups 0, 1, 2, 3, 4, 5, 6, 7 and 992 more" {
 		t.Fatalf("%+v", found)
 	}
@@ -156,7 +156,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	nearly := wellShard("d")
 	nearly.FreeBytes = nearly.ReserveBytes + 1
 	var got []string
-	for _, f := range Of(Seen{Shards: []*recordv1.Shard{loading, silent, newer, nearly}}) {
+	for _, f := range Of(Facts{Shards: []*recordv1.Shard{loading, silent, newer, nearly}}) {
 		got = append(got, string(f.Severity)+" "+f.Where)
 	}
 	if want := "problem shard b, warning shard d, note shard a, note shards"; strings.Join(got, ", ") != want {
@@ -168,7 +168,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 func TestWhatIsNotToldIsNotFound(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
-	if found := Of(Seen{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",
+	if found := Of(Facts{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",
 		false)}}); len(found) != 0 {
 		t.Fatalf("%+v", found)
 	}
@@ -184,7 +184,7 @@ func awayRow(name, shard string) *recordv1.Group {
 func TestOneSilentShardIsOneFinding(t *testing.T) {
 	silent := wellShard("c")
 	silent.Alive = false
-	seen := Seen{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), silent}, Whole: true}
+	seen := Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), silent}, Whole: true}
 	for _, name := range []string{"0", "1", "2"} {
 		leader := wellGroup(name, "a", true)
 		leader.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b", Active: true}, {Shard: "c"}}
@@ -215,13 +215,13 @@ func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
 			{Group: "1", State: recordv1.GroupState_GROUP_STATE_PENDING, Message: "the first placement waits"},
 		},
 	} {
-		found := Of(Seen{Groups: groups, Whole: true})
+		found := Of(Facts{Groups: groups, Whole: true})
 		if len(found) != 1 || found[0].Severity != Problem || found[0].Where != "store" ||
 			groups != nil && !strings.Contains(found[0].What, "the first placement waits") {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}
-	if found := Of(Seen{}); len(found) != 0 {
+	if found := Of(Facts{}); len(found) != 0 {
 		t.Errorf("a part of a store: %+v", found)
 	}
 }
@@ -230,7 +230,7 @@ func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
 func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	stuck := wellGroup("7", "a", false)
 	stuck.Message = "reads are served, writes are not: append: input/output error"
-	found := Of(Seen{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), wellShard("c")}, Whole: true,
+	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), wellShard("c")}, Whole: true,
 		Groups: []*recordv1.Group{stuck, wellGroup("7", "b", false), wellGroup("7", "c", false)}})
 	if len(found) != 2 || found[0].Where != "group 7" || found[1].Where != "group 7 on shard a" {
 		t.Fatalf("%+v", found)

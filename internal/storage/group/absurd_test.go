@@ -44,8 +44,8 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 }
 
 // TestAbsurdNumbersOfAGroup: each number of a manifest or mark whose checksum is right may be anything. Nothing panics
-// or goes on for ever, and no memory is taken that the files do not account for: a size is compared with the file before
-// it is believed. It costs 6 s.
+// or goes on for ever, and no memory is taken that the files do not account for: a size is compared with the file
+// before it is believed. It costs 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))

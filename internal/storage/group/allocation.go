@@ -68,6 +68,6 @@ func (a *allocation) truncate(file vfs.File, end int64) error {
 		return err
 	}
 	a.allocated = end
-	a.ahead.cut(end)
+	a.ahead.truncate(end)
 	return nil
 }

@@ -87,7 +87,7 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	}
 	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
 	err := c.run()
-	l.memory.settle()
+	l.memory.recover()
 	if err != nil {
 		return c.report, fmt.Errorf("group %s: compact: %w", l.opts.Identity.Name, err)
 	}
@@ -135,7 +135,7 @@ func (c *compaction) run() error {
 	if err = c.rewriteRuns(own); err == nil {
 		c.noteUnfreed()
 	}
-	if c.opts.Room {
+	if c.opts.SpaceLow {
 		c.editor.awaitHints()
 	}
 	return err
@@ -208,7 +208,7 @@ func (c *compaction) compactRun(run []view) error {
 		drop := v.used.figures()
 		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
 	}
-	if err := c.editor.checkRoom(max(0, bytes-superseded)+hintBytesFor(rows), int(rows), bytes); err != nil {
+	if err := c.editor.checkSpace(max(0, bytes-superseded)+hintBytesFor(rows), int(rows), bytes); err != nil {
 		return err
 	}
 	through := run[len(run)-1].through

@@ -29,8 +29,8 @@ type looked struct {
 	until     time.Time
 }
 
-// roomPart: when free space is low, a segment is rewritten if a sixteenth of it is superseded.
-const roomPart = 16
+// lowSpacePart: when free space is low, a segment is rewritten if a sixteenth of it is superseded.
+const lowSpacePart = 16
 
 // unfreedAgain is the delay until the next try after a compaction that freed nothing, although there seemed to be data
 // to drop.
@@ -252,7 +252,7 @@ func (c *compaction) sealEarly() error {
 			return err
 		}
 		superseded := v.used.figures()
-		isShort := c.opts.Room && superseded > 0 && superseded*roomPart >= v.end
+		isShort := c.opts.SpaceLow && superseded > 0 && superseded*lowSpacePart >= v.end
 		isMuch := c.opts.SealBytes > 0 && superseded >= c.opts.SealBytes && 2*superseded >= v.end
 		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.bytes())/rewritePart) {
 			continue

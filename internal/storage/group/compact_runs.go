@@ -12,9 +12,10 @@ import (
 // the old one.
 const mergeMin = 4
 
-// roomMergeBytes is the greatest total size of neighbours that are merged when free space is low. The limit is small
-// because only small files are a problem then: the number of files of some KB grows large before their total size does.
-const roomMergeBytes = 4 << 20
+// lowSpaceMergeBytes is the greatest total size of neighbours that are merged when free space is low. The limit is
+// small because only small files are a problem then: the number of files of some KB grows large before their total size
+// does.
+const lowSpaceMergeBytes = 4 << 20
 
 // extent is the information that the decision about a sealed segment needs.
 type extent struct {
@@ -49,8 +50,8 @@ func (c *compaction) runs(views []view) [][]view {
 	var out [][]view
 	for len(views) > 0 {
 		most := c.segmentBytes
-		if c.opts.Room { // a writer that waits for free space should not wait for a long copy
-			most = min(most, roomMergeBytes)
+		if c.opts.SpaceLow { // a writer that waits for free space should not wait for a long copy
+			most = min(most, lowSpaceMergeBytes)
 		}
 		n := mergeRun(extents, most, c.opts.All)
 		out = append(out, views[:n:n])
@@ -80,8 +81,8 @@ func (c *compaction) worth(run []view) bool {
 	if c.opts.All {
 		return bytes+blobs > 0 || requests > 0 && v.first <= c.forgotten
 	}
-	if c.opts.Room {
-		return blobs > 0 || bytes > 0 && bytes*roomPart >= v.end
+	if c.opts.SpaceLow {
+		return blobs > 0 || bytes > 0 && bytes*lowSpacePart >= v.end
 	}
 	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.bytes())
 }

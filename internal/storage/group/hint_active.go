@@ -34,7 +34,7 @@ type activeHint struct {
 	frame format.StateFrame // the last state frame of the active segment
 	// the last state frame of the active segment that was found to have only applied entries before it
 	ready    format.StateFrame
-	told     format.HintPart // the part of the active segment that the hint covers
+	covered  format.HintPart // the part of the active segment that the hint covers
 	tried    int64           // offset for which a piece was tried last; 0: not yet
 	unsynced bool            // a piece was written that is not durable
 }
@@ -84,7 +84,7 @@ func (h *activeHint) grow(s *segment) {
 	if h.frame.Last <= h.state.applied.Load() && h.isSynced(h.frame) {
 		at = h.frame
 	}
-	if at.Offset-max(h.told.End, h.tried, format.SegmentHeaderBytes) < h.pieceBytes || !h.isSynced(at) || s.incomplete {
+	if at.Offset-max(h.covered.End, h.tried, format.SegmentHeaderBytes) < h.pieceBytes || !h.isSynced(at) || s.incomplete {
 		return
 	}
 	h.state.mu.RLock()
@@ -95,16 +95,16 @@ func (h *activeHint) grow(s *segment) {
 		return
 	}
 	h.tried = at.Offset
-	p := format.MakePiece(s.manifest(), h.told, at, rows, terms)
+	p := format.MakePiece(s.manifest(), h.covered, at, rows, terms)
 	b := p.Encode()
-	if err := format.WritePiece(h.folder.fs, h.folder.dir, h.told.Bytes, b); err != nil {
+	if err := format.WritePiece(h.folder.fs, h.folder.dir, h.covered.Bytes, b); err != nil {
 		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group",
 			h.folder.identity.Name,
 			"segment", s.number, "error", err)
 		return
 	}
-	h.told = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)),
-		Bytes: h.told.Bytes + int64(len(b))}
+	h.covered = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)),
+		Bytes: h.covered.Bytes + int64(len(b))}
 	h.unsynced = true
 }
 
@@ -128,10 +128,11 @@ func (h *activeHint) keep() {
 
 // drop removes the hint of a segment that is no longer active.
 func (h *activeHint) drop() {
-	if h.told.Bytes > 0 {
+	if h.covered.Bytes > 0 {
 		h.folder.remove(format.ActiveHintName)
 	}
-	h.frame, h.ready, h.told, h.tried, h.unsynced = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
+	h.frame, h.ready, h.covered = format.StateFrame{}, format.StateFrame{}, format.HintPart{}
+	h.tried, h.unsynced = 0, false
 }
 
 // activeHintHead returns which part of the active segment its hint covers, for a plan in Index residency. It does not

@@ -43,8 +43,8 @@ type loading struct {
 	found  []*format.Damage
 	// tailIDs are the records with an entry above the commit. Their used flags may have been cleared for an entry that
 	// is not known to be committed yet.
-	tailIDs  map[int64]struct{}
-	voteLost bool // bad bytes may have held a vote
+	tailIDs     map[int64]struct{}
+	voteMissing bool // bad bytes may have held a vote
 }
 
 // loaded is the result of loading one segment.
@@ -107,7 +107,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		l.abandon()
 		return fail(err)
 	}
-	l.memory.settle()
+	l.memory.recover()
 	ld.endInstall()
 	return l, ld.report, nil
 }
@@ -122,7 +122,7 @@ func (ld *loading) run() error {
 	if err != nil {
 		return err
 	}
-	ld.voteLost = active != nil && active.VoteLost
+	ld.voteMissing = active != nil && active.VoteMissing
 	if err := ld.holdBackConf(active); err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 		part.header = append(part.header, damage)
 	}
 	if w != nil {
-		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.folder.manifest.MayHaveCuts())
+		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.folder.manifest.MayBeTruncated())
 	}
 	if hint == nil {
 		part.terms, part.blobs, part.lastCommit = w.Terms, w.Rows.Blobs, w.Rows.LastCommit
@@ -371,7 +371,7 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 		}
 		return w != nil && w.IsBad(place.Offset())
 	}
-	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.lose)
+	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.clearUsed)
 	return err
 }
 

@@ -87,7 +87,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 		if hint != nil && through > hint.End {
 			w, usable, err := ld.walkBehind(s, hint, through)
 			if err != nil || usable {
-				ld.w.hint.told, ld.report.HintedBytes = hint.HintPart, hint.End
+				ld.w.hint.covered, ld.report.HintedBytes = hint.HintPart, hint.End
 				ld.read(max(0, through-hint.End) + hint.Bytes)
 				return w, err
 			}
@@ -95,7 +95,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 				ld.opts.Identity.Name,
 				"segment", s.number)
 		}
-		hint, ld.w.hint.told, ld.report.HintedBytes = nil, format.HintPart{}, 0
+		hint, ld.w.hint.covered, ld.report.HintedBytes = nil, format.HintPart{}, 0
 		w := replay.NewActive(s.first)
 		err := s.walkFileOn(w, format.SegmentHeaderBytes, through)
 		if through == size {
@@ -194,7 +194,7 @@ func (ld *loading) findTailIDs() error {
 	if next <= ld.state.last {
 		ld.commit = ld.state.last
 	}
-	if len(format.VotersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteLost) {
+	if len(format.VotersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteMissing) {
 		return ErrTailDamaged
 	}
 	return nil

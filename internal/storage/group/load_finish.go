@@ -18,7 +18,7 @@ func (ld *loading) assemble(active *replay.Recovered) error {
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
 	st.last = max(st.last, st.floor)
 	for i, part := range ld.loaded {
-		st.terms = format.CutTerms(st.terms, st.segments[i].first)
+		st.terms = format.TruncateTerms(st.terms, st.segments[i].first)
 		for _, run := range part.terms {
 			ld.state.addTerm(run.FirstIndex, run.Term)
 		}
@@ -70,7 +70,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	}
 	size := ld.active.size
 	switch {
-	case r.Cut:
+	case r.HasTornTail:
 		if err := f.Truncate(r.End); err != nil {
 			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.End, err)
 		}
@@ -78,7 +78,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path,
 				format.Lacking(err))
 		}
-		size, ld.report.CutBytes = r.End, r.CutBytes
+		size, ld.report.TornTailBytes = r.End, r.TornTailBytes
 	case r.End < size:
 		w.allocation.inherited = true // the existing space reads as zero
 	}
@@ -197,7 +197,7 @@ func (ld *loading) conclude() {
 		}
 	}
 	ld.report.Outcome = Loaded
-	if ld.report.CutBytes > 0 {
+	if ld.report.TornTailBytes > 0 {
 		ld.report.Outcome = Truncated
 	}
 	if len(ld.found) > 0 {

@@ -61,7 +61,7 @@ func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	if hs != nil {
 		bytes += format.FrameBytes(0, format.StateRecordBytes)
 	}
-	if err := w.makeRoom(batch, bytes); err != nil {
+	if err := w.prepareActive(batch, bytes); err != nil {
 		return err
 	}
 	return w.writeBatch(hs, batch, bytes)
@@ -105,10 +105,10 @@ func (w *writer) commitFloor() uint64 {
 	return max(min(w.hard.Commit, w.state.last), w.state.applied.Load(), w.state.floor)
 }
 
-// makeRoom prepares the active segment for bytes more. It continues the log in a new segment after a failure, removes
-// segments that the batch makes void, seals a full segment, requests memory and allocates disk space.
-func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
-	if err := w.settle(); err != nil {
+// prepareActive prepares the active segment for bytes more. It continues the log in a new segment after a failure,
+// removes segments that the batch makes void, seals a full segment, requests memory and allocates disk space.
+func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
+	if err := w.recover(); err != nil {
 		return err
 	}
 	first := w.state.last + 1
@@ -163,7 +163,7 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 		}
 		// The log was continued in a new segment, which begins after the synced entries. That is too late for a batch
 		// that truncates the log.
-		if err := w.makeRoom(batch, bytes); err != nil {
+		if err := w.prepareActive(batch, bytes); err != nil {
 			return err
 		}
 	}
@@ -242,7 +242,7 @@ func (w *writer) writeFailed(cause error) error {
 		return cause
 	}
 	w.suspect = errors.Join(cause, err)
-	if err := w.settle(); err != nil {
+	if err := w.recover(); err != nil {
 		return err
 	}
 	if format.Passes(cause) {

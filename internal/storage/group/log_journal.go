@@ -34,7 +34,7 @@ func (w *writer) syncShared() bool {
 // clean records that nothing is left to be synced. The caller holds mu.
 func (w *writer) clean() {
 	w.dirty = false
-	w.share.settled()
+	w.share.durable()
 }
 
 // leaveJournal syncs the data that only the journal has made durable, because the journal does not ask a closed log to
@@ -101,10 +101,10 @@ func (h *share) startWriting(active *segment, synced int64) {
 	}
 }
 
-// settled tells the journal that all data that it has of the group is durable in the segments.
-func (h *share) settled() {
+// durable tells the journal that all data that it has of the group is durable in the segments.
+func (h *share) durable() {
 	if h.member != nil {
-		h.member.Settled()
+		h.member.Durable()
 	}
 }
 

@@ -101,7 +101,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 	ok(t, f.Close())
 	d.opts.FS = disk
 	report := d.load()
-	if report.Outcome != Truncated || report.CutBytes == 0 || d.last() != 2 {
+	if report.Outcome != Truncated || report.TornTailBytes == 0 || d.last() != 2 {
 		t.Fatalf("%+v, last index %d", report, d.last())
 	}
 	// The entry written now is shorter than the truncated ones, and nothing after it comes back.
@@ -146,7 +146,7 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 			ok(t, f.Close())
 			d.opts.FS = disk
 			report := d.load()
-			if report.Outcome != Damaged || len(report.Damages) != 1 || report.CutBytes != 0 {
+			if report.Outcome != Damaged || len(report.Damages) != 1 || report.TornTailBytes != 0 {
 				t.Fatalf("%+v", report)
 			}
 			var damage *format.DamageError

@@ -22,7 +22,7 @@ func (l *Log) Sync() error {
 
 // sync implements Sync. The caller holds mu.
 func (w *writer) sync() error {
-	if err := w.settle(); err != nil {
+	if err := w.recover(); err != nil {
 		return err
 	}
 	if !w.dirty {
@@ -34,7 +34,7 @@ func (w *writer) sync() error {
 		w.folder.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", w.folder.identity.Name,
 			"segment", w.active.number, "offset", w.state.syncedEnd, "error", err)
 		w.suspect = err
-		return w.settle()
+		return w.recover()
 	}
 	w.syncedTo(w.end, w.last)
 	w.hintWhileOpen()
@@ -48,9 +48,9 @@ func (w *writer) syncedTo(end int64, last uint64) {
 	w.state.synced(w.active, end, last)
 }
 
-// settle completes what an earlier failure left open: a manifest that may have been replaced, or an active segment that
-// must not be continued. Afterwards the active segment and the manifest are sound. The caller holds mu.
-func (w *writer) settle() error {
+// recover completes what an earlier failure left open: a manifest that may have been replaced, or an active segment
+// that must not be continued. Afterwards the active segment and the manifest are sound. The caller holds mu.
+func (w *writer) recover() error {
 	if w.folder.unsure {
 		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
 			return err
@@ -72,7 +72,7 @@ func (w *writer) settle() error {
 
 // amend calls settle, and then writes a changed manifest. The caller holds mu.
 func (w *writer) amend(change func(*format.Manifest)) error {
-	if err := w.settle(); err != nil {
+	if err := w.recover(); err != nil {
 		return err
 	}
 	return w.folder.writeManifest(change)
@@ -150,7 +150,7 @@ func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegmen
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
-	old.rows.CutUnsynced(old.first, sealed.Bytes)
+	old.rows.TruncateUnsynced(old.first, sealed.Bytes)
 	old.counted(old.rows)
 	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
 	w.places.publish(st.listed())

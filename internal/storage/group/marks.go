@@ -27,7 +27,7 @@ type markFile struct {
 func (l *Log) Tick() error {
 	l.w.mu.Lock() // before enter: Close holds mu while it waits for the callers that have entered
 	if !l.closed.Load() {
-		l.w.giveBackRoom()
+		l.w.releasePreallocated()
 	}
 	l.w.mu.Unlock()
 	if err := l.enter(); err != nil {
@@ -40,9 +40,9 @@ func (l *Log) Tick() error {
 	return nil
 }
 
-// giveBackRoom frees the space after the end that the load found there, as the next write may come much later. The load
-// does not do this, because freeing blocks takes time. The caller holds mu.
-func (w *writer) giveBackRoom() {
+// releasePreallocated frees the space after the end that the load found there, as the next write may come much later.
+// The load does not do this, because freeing blocks takes time. The caller holds mu.
+func (w *writer) releasePreallocated() {
 	if !w.allocation.inherited || w.suspect != nil {
 		return
 	}

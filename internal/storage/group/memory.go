@@ -62,8 +62,8 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// settle returns the memory above used to the budget, if it is more than memorySlackBytes.
-func (m *memory) settle() {
+// recover returns the memory above used to the budget, if it is more than memorySlackBytes.
+func (m *memory) recover() {
 	used := m.used()
 	m.mu.Lock()
 	defer m.mu.Unlock()

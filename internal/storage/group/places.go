@@ -79,15 +79,15 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	case err != nil:
 		return err
 	case won && old != 0:
-		p.lose(old)
+		p.clearUsed(old)
 	case !won && old != loc:
-		p.lose(loc)
+		p.clearUsed(loc)
 	}
 	return nil
 }
 
-// lose clears the used flag of the frame at a place, in whichever segment the frame is.
-func (p *places) lose(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
+// clearUsed clears the used flag of the frame at a place, in whichever segment the frame is.
+func (p *places) clearUsed(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
 // supersede clears the used flag of a frame.
 func (p *places) supersede(s *segment, loc index.Loc) {
@@ -109,7 +109,7 @@ func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
 		p.table.CompareAndDelete(id, from)
 	} else if !p.table.CompareAndSwap(id, from, to) {
-		p.lose(to)
+		p.clearUsed(to)
 	}
 }
 

@@ -56,7 +56,7 @@ func (r *renewal) manifest() ([]format.Damage, error) {
 	if err := r.gate.usable(); err != nil {
 		return nil, err
 	}
-	if err := r.w.settle(); err != nil {
+	if err := r.w.recover(); err != nil {
 		return nil, err
 	}
 	var copies [2]error
@@ -141,7 +141,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 // activeHint rewrites the hint of the active segment if it covers less than was written, or is in found.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
-	part, s := r.w.hint.told, r.w.active.manifest()
+	part, s := r.w.hint.covered, r.w.active.manifest()
 	r.w.mu.Unlock()
 	told := slices.ContainsFunc(found, func(d format.Damage) bool { return d.File == format.ActiveHintName })
 	whole := func() bool {
@@ -153,10 +153,10 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	}
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
-	if r.gate.closed.Load() || r.w.active.id != s.ID || r.w.hint.told.End < part.End || whole() {
+	if r.gate.closed.Load() || r.w.active.id != s.ID || r.w.hint.covered.End < part.End || whole() {
 		return nil // the hint is gone, or was rewritten meanwhile
 	}
-	r.w.hint.told, r.w.hint.tried = format.HintPart{}, 0
+	r.w.hint.covered, r.w.hint.tried = format.HintPart{}, 0
 	r.w.growHint()
 	r.folder.logger.Warn("the hint of the active segment was bad and is made anew", "group", r.folder.identity.Name,
 		"segment", s.Number)

@@ -109,7 +109,7 @@ func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry)
 
 // rewrite writes the new segment; it is durable on return.
 func (p *rangeRepair) rewrite() error {
-	if err := p.checkRoom(); err != nil {
+	if err := p.checkSpace(); err != nil {
 		return err
 	}
 	var err error
@@ -126,7 +126,7 @@ func (p *rangeRepair) rewrite() error {
 	return err
 }
 
-func (p *rangeRepair) checkRoom() error {
+func (p *rangeRepair) checkSpace() error {
 	need := int64(format.SegmentHeaderBytes)
 	for _, k := range p.s.kept {
 		need += k.bytes
@@ -137,7 +137,7 @@ func (p *rangeRepair) checkRoom() error {
 	if need > index.OffsetMax {
 		return fmt.Errorf("%w: %d bytes are above the limit of a segment", ErrRepairByInstall, need)
 	}
-	return p.editor.checkRoom(need, len(p.s.kept)+len(p.given), need)
+	return p.editor.checkSpace(need, len(p.s.kept)+len(p.given), need)
 }
 
 // copyAll writes kept and given entries in order of the index.

@@ -80,7 +80,7 @@ func (r *reader) survey(v view) (*survey, error) {
 		return nil, err
 	}
 	w.EndAt(v.end, v.end)
-	w.Cut(v.first, v.through+1)
+	w.Truncate(v.first, v.through+1)
 	damages, _ := w.Explain(r.group, v.m, v.through, nil, !s.rows)
 	s.finish(v, w, floor, headers, damages)
 	return s, nil
@@ -244,7 +244,7 @@ func (s *survey) ranges() []IndexRange {
 
 // replaceTerms replaces the runs from first to through by other ones.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
-	out := slices.Clone(format.CutTerms(runs, first))
+	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {
 		out = format.AddTerm(out, r.FirstIndex, r.Term)
 	}

@@ -24,7 +24,7 @@ func (l *Log) Seal() error {
 
 // seal implements Seal. The caller holds mu.
 func (w *writer) seal() error {
-	if err := w.settle(); err != nil {
+	if err := w.recover(); err != nil {
 		return err
 	}
 	if w.end == format.SegmentHeaderBytes {
@@ -51,7 +51,7 @@ func (w *writer) roll(first uint64, bytes int64) error {
 		}
 		if err := file.Sync(); err != nil {
 			w.suspect = err
-			return w.settle()
+			return w.recover()
 		}
 	}
 	next, err := w.createSegment(first, bytes)
@@ -104,7 +104,7 @@ func (w *writer) begin(next *segment, first uint64) {
 	w.goOn(next, format.SegmentHeaderBytes, first-1)
 	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
 	st.segments = append(slices.Clip(st.segments), next)
-	st.cut(first)
+	st.truncate(first)
 	w.places.publish(st.listed())
 }
 

@@ -111,7 +111,7 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 					}
 					return
 				}
-				if last < 120 || report.Outcome != Damaged || report.CutBytes > 0 {
+				if last < 120 || report.Outcome != Damaged || report.TornTailBytes > 0 {
 					t.Fatalf("last index %d, report %+v", last, report)
 				}
 				refused := 0

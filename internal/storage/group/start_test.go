@@ -188,7 +188,7 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		}
 		report := d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		if report.Outcome != Damaged || report.CutBytes != 0 || len(report.Damages) != 2 ||
+		if report.Outcome != Damaged || report.TornTailBytes != 0 || len(report.Damages) != 2 ||
 			report.Damages[1].IndexLast > 210 {
 			t.Errorf("report %+v", report)
 		}

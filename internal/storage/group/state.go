@@ -102,13 +102,13 @@ func (st *state) addTerm(at, term uint64) {
 	}
 }
 
-// cut removes the entries from an index on from memory. They are not committed. The active segment still holds them.
-// The caller holds mu.
-func (st *state) cut(from uint64) {
-	st.tail.cut(from)
+// truncate removes the entries from an index on from memory. They are not committed. The active segment still holds
+// them. The caller holds mu.
+func (st *state) truncate(from uint64) {
+	st.tail.truncate(from)
 	active := st.segments[len(st.segments)-1]
-	active.rows.Cut(active.first, from)
-	st.terms = slices.Clip(format.CutTerms(st.terms, from))
+	active.rows.Truncate(active.first, from)
+	st.terms = slices.Clip(format.TruncateTerms(st.terms, from))
 	st.last = min(st.last, from-1)
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }
@@ -124,7 +124,7 @@ func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	}
 	first := batch[0].entry.Index
 	if first <= st.last {
-		st.cut(first)
+		st.truncate(first)
 	}
 	st.tail.push(first, batch)
 	for i := range batch {

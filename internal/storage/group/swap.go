@@ -48,10 +48,10 @@ type editor struct {
 	memory *memory
 }
 
-// checkRoom checks that there is enough free space on the disk, and enough memory for a segment with this many entries
+// checkSpace checks that there is enough free space on the disk, and enough memory for a segment with this many entries
 // and bytes.
-func (e *editor) checkRoom(disk int64, entries int, bytes int64) error {
-	if err := format.CheckRoom(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
+func (e *editor) checkSpace(disk int64, entries int, bytes int64) error {
+	if err := format.CheckFreeSpace(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
 		return err
 	}
 	return e.memory.askMore(entries, bytes)

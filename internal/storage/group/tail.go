@@ -37,8 +37,8 @@ func (t *tail) at(at uint64) *tailEntry {
 	return &t.entries[at-t.first]
 }
 
-// cut drops the entries from an index on.
-func (t *tail) cut(from uint64) {
+// truncate drops the entries from an index on.
+func (t *tail) truncate(from uint64) {
 	if from >= t.first && from-t.first < uint64(len(t.entries)) {
 		clear(t.entries[from-t.first:])
 		t.keep(t.entries[:from-t.first])

@@ -31,7 +31,7 @@ func TestTailIsAList(t *testing.T) {
 			},
 			"cut": func(rt *rapid.T) {
 				n := rapid.IntRange(0, len(list)).Draw(rt, "left")
-				tail.cut(first + uint64(n))
+				tail.truncate(first + uint64(n))
 				list = list[:n]
 			},
 			"": func(rt *rapid.T) {

@@ -103,9 +103,9 @@ const (
 
 // Report is the result of loading.
 type Report struct {
-	Outcome  Outcome
-	Damages  []format.Damage
-	CutBytes int64 // size of the torn tail that was removed
+	Outcome       Outcome
+	Damages       []format.Damage
+	TornTailBytes int64 // size of the torn tail that was removed
 	// HintedBytes are the bytes of the active segment that were not read because its hint covers them.
 	HintedBytes int64
 }
@@ -157,9 +157,9 @@ type CompactOptions struct {
 	// Through: segments with entries above this index stay as they are, so that members that do not have these entries
 	// yet can receive them one by one. 0: everything that is applied may be compacted.
 	Through uint64
-	// Room says that free space is low. Then only little data is merged; the newest segment is sealed if much of it is
+	// SpaceLow says that free space is low. Then only little data is merged; the newest segment is sealed if much of it is
 	// superseded; and every segment is rewritten of which a 16th can be dropped.
-	Room bool
+	SpaceLow bool
 	// SealBytes: if at least this many bytes and at least half of the newest segment are superseded, it is sealed so
 	// that it can be rewritten. 0: it stays active until it is full.
 	SealBytes int64

@@ -295,8 +295,8 @@ func (c *walkCase) checkOpen() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close(false)) }()
-	if (report.CutBytes > 0) != c.cut {
-		return fmt.Errorf("a torn tail of %d bytes was cut", report.CutBytes)
+	if (report.TornTailBytes > 0) != c.cut {
+		return fmt.Errorf("a torn tail of %d bytes was cut", report.TornTailBytes)
 	}
 	last, err := l.LastIndex()
 	if err != nil {

@@ -67,5 +67,5 @@ func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	}
 }
 
-// cut records that the file was truncated at end.
-func (a *zerosAhead) cut(end int64) { a.end = min(a.end, end) }
+// truncate records that the file was truncated at end.
+func (a *zerosAhead) truncate(end int64) { a.end = min(a.end, end) }

@@ -196,7 +196,7 @@ func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 }
 
 func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won bool, err error) {
-	at, err := t.room(s, hash, id)
+	at, err := t.slotFor(s, hash, id)
 	if err != nil {
 		return 0, false, err
 	}
@@ -207,8 +207,8 @@ func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won boo
 	return old, true, nil
 }
 
-// room returns the slot of an id, or an empty slot. It grows the stripe if needed. The caller holds mu.
-func (t *Table) room(s *stripe, hash uint64, id int64) (*slot, error) {
+// slotFor returns the slot of an id, or an empty slot. It grows the stripe if needed. The caller holds mu.
+func (t *Table) slotFor(s *stripe, hash uint64, id int64) (*slot, error) {
 	if s.slots != nil {
 		// A known id needs no new slot: the operation must not fail because the table may not grow.
 		if at := s.find(hash, id); at.loc != 0 || (s.used+1)*loadMaxDen <= len(s.slots)*loadMaxNum {

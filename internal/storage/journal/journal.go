@@ -152,7 +152,7 @@ func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error
 			return nil, fmt.Errorf("journal: what it holds of group %s cannot be written to the group's segment: %w", group, err)
 		}
 		for _, m := range left {
-			m.Settled()
+			m.Durable()
 		}
 	}
 	return &Member{journal: j, group: group}, nil
@@ -169,8 +169,8 @@ func (m *Member) Ended() bool {
 	return m.journal.closed
 }
 
-// Settled is called when everything that the member wrote to the journal is durable in the log's own files, or is void.
-func (m *Member) Settled() {
+// Durable is called when everything that the member wrote to the journal is durable in the log's own files, or is void.
+func (m *Member) Durable() {
 	if !m.live.Load() {
 		return
 	}
@@ -246,7 +246,7 @@ func (j *Journal) flush() {
 // write makes a batch durable, or returns ErrUnused if it cannot.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
-	h := j.room(n)
+	h := j.halfFor(n)
 	if h == nil {
 		return ErrUnused
 	}
@@ -296,8 +296,8 @@ func (j *Journal) release(h *half) {
 	}
 }
 
-// room returns the half that has space for n bytes, or nil if none has now.
-func (j *Journal) room(n int64) *half {
+// halfFor returns the half that has space for n bytes, or nil if none has now.
+func (j *Journal) halfFor(n int64) *half {
 	h := &j.halves[j.current]
 	if h.file != nil && h.end+n <= h.size {
 		return h

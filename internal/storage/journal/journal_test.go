@@ -58,7 +58,7 @@ func (m *member) write(b []byte) bool {
 		return true
 	}
 	m.durable, m.own = len(m.bytes), len(m.bytes)
-	m.Settled()
+	m.Durable()
 	return false
 }
 
@@ -196,7 +196,7 @@ func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	}
 	idle.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 	idle.own = len(idle.bytes)
-	idle.Settled()
+	idle.Durable()
 	taken := 0
 	for range 20 {
 		if busy.write(make([]byte, 2000)) {
@@ -236,7 +236,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	join(t, j, 0) // nothing is left now
-	other.Settled()
+	other.Durable()
 	if clean, err := j.Close(); !clean || err != nil {
 		t.Errorf("clean %v, %v", clean, err)
 	}
@@ -299,7 +299,7 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 	spare, j.failed = spare+1, j.failed.Add(-2*tryAgain)
 	for range 5 * fileBytesFirst / blockBytes { // fast enough for larger files, if there were space for them
 		m.write(make([]byte, 100))
-		m.Settled()
+		m.Durable()
 	}
 	if s := j.Stats(); s.Refused != 1 {
 		t.Errorf("%+v", s)
@@ -312,7 +312,7 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 	spare *= 4
 	for range 5 * fileBytesFirst / blockBytes {
 		m.write(make([]byte, 100))
-		m.Settled()
+		m.Durable()
 	}
 	if got := max(j.halves[0].size, j.halves[1].size); got != 4*fileBytesFirst {
 		t.Errorf("the larger file has %d bytes, with room for more", got)
@@ -548,12 +548,12 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 		m.write([]byte("old"))
 	}
 	m.own = len(m.bytes)
-	m.Settled()
+	m.Durable()
 	for range 3 {
 		m.write([]byte("mid"))
 	}
 	m.own = len(m.bytes)
-	m.Settled()
+	m.Durable()
 	m.write([]byte("new"))
 	var got []string
 	for _, r := range read(t, disk).Ranges {
@@ -575,7 +575,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		for range files * (fileBytesFirst/blockBytes - 1) {
 			m.write([]byte("x"))
 			m.own = len(m.bytes)
-			m.Settled()
+			m.Durable()
 		}
 	}
 	fill(1)

@@ -13,7 +13,8 @@ import (
 )
 
 // TestALackIsToldFromAFailure: what opens, makes or renames a file may lack something for a moment. A write or sync
-// that fails is never such a lack. It uses a folder, and the limit of descriptors of this process, of the operating system.
+// that fails is never such a lack. It uses a folder, and the limit of descriptors of this process, of the operating
+// system.
 func TestALackIsToldFromAFailure(t *testing.T) {
 	at := func(op string, cause error) error { return &fs.PathError{Op: op, Path: "f", Err: cause} }
 	for _, c := range []struct {

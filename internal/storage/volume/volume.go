@@ -21,17 +21,17 @@ import (
 
 // Errors of opening and writing a volume. Test with errors.Is. The messages name the folder and say what to do.
 var (
-	ErrLocked        = errors.New("volume is locked by another process")
-	ErrNoVolume      = errors.New("no volume here")
-	ErrNotEmpty      = errors.New("folder is not empty and holds no volume")
-	ErrForeign       = errors.New("volume belongs to another store")
-	ErrOtherShard    = errors.New("volume belongs to another shard")
-	ErrFormatVersion = errors.New("volume has a newer format than this program")
-	ErrDamaged       = errors.New("superblock is damaged")
-	ErrFull          = errors.New("volume is full")
-	ErrRoom          = errors.New("the file system does not tell how much room it has")
-	ErrClosed        = errors.New("volume is closed")
-	ErrChanged       = errors.New("the device does not hold what was written to it")
+	ErrLocked           = errors.New("volume is locked by another process")
+	ErrNoVolume         = errors.New("no volume here")
+	ErrNotEmpty         = errors.New("folder is not empty and holds no volume")
+	ErrForeign          = errors.New("volume belongs to another store")
+	ErrOtherShard       = errors.New("volume belongs to another shard")
+	ErrFormatVersion    = errors.New("volume has a newer format than this program")
+	ErrDamaged          = errors.New("superblock is damaged")
+	ErrFull             = errors.New("volume is full")
+	ErrFreeSpaceUnknown = errors.New("the file system does not tell how much room it has")
+	ErrClosed           = errors.New("volume is closed")
+	ErrChanged          = errors.New("the device does not hold what was written to it")
 )
 
 // Names in the folder of a volume.
@@ -110,9 +110,9 @@ type Volume struct {
 	// last superblock that a write was tried for; after a failed write it may or may not be on disk
 	tried Superblock
 
-	mu   longlock.Mutex // guards what follows
-	lock io.Closer      // nil: closed
-	room room
+	mu        longlock.Mutex // guards what follows
+	lock      io.Closer      // nil: closed
+	freeSpace freeSpace
 }
 
 // Open locks the volume and raises its generation. Errors say which problem there is and what to do: another process

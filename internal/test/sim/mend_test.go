@@ -87,7 +87,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 		if err != nil {
 			break
 		}
-		err = p.log.Mend(w.ctx, repair, mendSource{p, source, r})
+		err = p.log.RepairFrom(w.ctx, repair, mendSource{p, source, r})
 		w.trace("%v: repair of %s, indexes %v, from %v: %v; there was %v", p.machine, repair.File, repair.Ranges,
 			source.machine, err, p.log.Stats().Damages)
 		if err == nil {
@@ -130,7 +130,7 @@ type mendSource struct {
 	random   *rand.Rand
 }
 
-// Entries implements group.MendSource.
+// Entries implements group.RepairSource.
 func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group.RangeAnswer, err error) {
 	w := s.to.machine.world
 	w.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
@@ -151,7 +151,7 @@ func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group
 	return out, nil
 }
 
-// FetchBlob implements group.MendSource.
+// FetchBlob implements group.RepairSource.
 func (s mendSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	s.to.machine.world.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
 	return s.from.copyBlob(s.to, ref)

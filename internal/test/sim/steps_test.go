@@ -134,7 +134,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		w.found(oracleDisk, fmt.Sprintf("%v: its volume was set back, and is taken: %+v", m, sb))
 	}
 	m.aged = uuid.UUID{}
-	w.volumes[s.shard.VolumeUUID] = s.shard.Seen()
+	w.volumes[s.shard.VolumeUUID] = s.shard.Record()
 	m.session, m.since.restarted = s, true
 	return true
 }
@@ -271,7 +271,7 @@ func (w *world) step(m *machine) {
 	if err := placement.MayFollow(w.volumes[s.shard.VolumeUUID], s.shard); err != nil && w.cfg.mutation == mutateNothing {
 		w.found(oracleDisk, fmt.Sprintf("%v: its next step is refused: %v", m, err))
 	}
-	w.volumes[s.shard.VolumeUUID] = s.shard.Seen()
+	w.volumes[s.shard.VolumeUUID] = s.shard.Record()
 	s.told, s.last = true, time.Now()
 	w.fired["step of a volume"]++
 }

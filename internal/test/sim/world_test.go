@@ -81,16 +81,16 @@ type world struct {
 	mu         sync.Mutex // guards all below
 	random     *rand.Rand // of the network
 	machines   []*machine
-	at         map[uint64]*machine                // Raft id -> where it is, or was
-	lost       map[uint64]bool                    // incarnations whose disk is gone
-	leads      map[uint64]uint64                  // term -> who has led in it
-	cut        map[[2]int]bool                    // from, to: nothing goes through
-	bad        bool                               // the network loses, repeats and delays
-	trap       trap                               // nil: none
-	calm       bool                               // clients read, and write nothing new
-	stopping   bool                               // no new call, no new fault
-	volumes    map[uuid.UUID]placement.VolumeSeen // in etcd
-	etcdSilent time.Time                          // until then
+	at         map[uint64]*machine                  // Raft id -> where it is, or was
+	lost       map[uint64]bool                      // incarnations whose disk is gone
+	leads      map[uint64]uint64                    // term -> who has led in it
+	cut        map[[2]int]bool                      // from, to: nothing goes through
+	bad        bool                                 // the network loses, repeats and delays
+	trap       trap                                 // nil: none
+	calm       bool                                 // clients read, and write nothing new
+	stopping   bool                                 // no new call, no new fault
+	volumes    map[uuid.UUID]placement.VolumeRecord // in etcd
+	etcdSilent time.Time                            // until then
 	fired      map[string]int
 	violations []violation
 	history    []operation
@@ -135,7 +135,7 @@ func newWorld(seed uint64, cfg config) *world {
 		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
 		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{},
 		fired:   map[string]int{},
-		volumes: map[uuid.UUID]placement.VolumeSeen{},
+		volumes: map[uuid.UUID]placement.VolumeRecord{},
 	}
 	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
 	w.ledger = newLedger(w)

@@ -107,7 +107,7 @@ func doctor(t *testing.T, ctx context.Context, s *Server) (problems []finding.Fi
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range finding.Of(finding.Seen{
+	for _, f := range finding.Of(finding.Facts{
 		Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true,
 	}) {
 		if f.Severity == finding.Problem {

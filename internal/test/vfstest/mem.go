@@ -482,8 +482,8 @@ func (m *Mem) Space(dir string) (vfs.Space, error) {
 	return vfs.Space{TotalBytes: total, FreeBytes: max(0, total-m.usedBytes)}, nil
 }
 
-// room returns how many more bytes fit on the disk.
-func (m *Mem) room() int64 {
+// freeBytes returns how many more bytes fit on the disk.
+func (m *Mem) freeBytes() int64 {
 	if m.capacity == 0 {
 		return math.MaxInt64
 	}

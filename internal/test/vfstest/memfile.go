@@ -132,7 +132,7 @@ func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 		if n.pages[i] != nil {
 			continue
 		}
-		if m.room() < pageBytes {
+		if m.freeBytes() < pageBytes {
 			return max(offset, i*pageBytes)
 		}
 		n.pages[i] = zeroPage
@@ -423,7 +423,7 @@ func (f *memFile) Allocate(offset, length int64) error {
 				missing += pageBytes
 			}
 		}
-		if missing > f.m.room() {
+		if missing > f.m.freeBytes() {
 			return syscall.ENOSPC
 		}
 		if err := begin(); err != nil {

@@ -108,8 +108,8 @@ func (c *Committer) Close() {
 	}
 }
 
-// RoomMade signals that space was freed on the volume: logs without space are retried at once.
-func (c *Committer) RoomMade() {
+// SpaceFreed signals that space was freed on the volume: logs without space are retried at once.
+func (c *Committer) SpaceFreed() {
 	var stuck []*Seat
 	c.mu.Lock()
 	for s := range c.seats {

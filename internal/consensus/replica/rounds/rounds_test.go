@@ -184,7 +184,7 @@ func TestRoomMadeWakesThoseThatAreStuck(t *testing.T) {
 		stuck.stuck.Store(true)
 		enter(t, c, stuck)
 		enter(t, c, other)
-		c.RoomMade()
+		c.SpaceFreed()
 		synctest.Wait()
 		if stuck.rounds.Load() != 1 || other.rounds.Load() != 0 {
 			t.Fatalf("%d and %d rounds", stuck.rounds.Load(), other.rounds.Load())

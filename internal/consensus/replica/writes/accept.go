@@ -39,9 +39,9 @@ func lookUp(w *Write, log Log) head {
 
 // Lead is the state of the leader that accepts a write.
 type Lead struct {
-	Sole   bool            // no other member can lead: a committed version is the newest
-	NoRoom error           // why the log accepts nothing now; nil: it does
-	Hangs  <-chan struct{} // closed when the leadership was lost and no round ends
+	Sole    bool            // no other member can lead: a committed version is the newest
+	NoSpace error           // why the log accepts nothing now; nil: it does
+	Hangs   <-chan struct{} // closed when the leadership was lost and no round ends
 }
 
 // Accept decides about a write, in the order of all writes of the group. It evaluates the condition against all writes
@@ -66,7 +66,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 			return q.decline(p, before, h.index, lead.Sole)
 		}
 	}
-	if err := q.admit(w, p, lead.NoRoom); err != nil {
+	if err := q.admit(w, p, lead.NoSpace); err != nil {
 		return Failed(err)
 	}
 	q.enqueue(w, p)

@@ -141,11 +141,11 @@ func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	if p.timed {
 		p.result.Sync = syncs.Of(p.index)
 	}
-	q.settle(p)
+	q.markAnswered(p)
 }
 
-// Lose answers everything: writes in the log may yet be applied, queued writes certainly not.
-func (q *Queue) Lose(logged, queued error) {
+// AbandonAll answers everything: writes in the log may yet be applied, queued writes certainly not.
+func (q *Queue) AbandonAll(logged, queued error) {
 	for q.logged.len() > 0 {
 		q.Refuse(q.logged.pop(), logged)
 	}
@@ -156,13 +156,13 @@ func (q *Queue) Lose(logged, queued error) {
 // Answer answers a declined write; current is the newest version of its record.
 func (q *Queue) Answer(p *Pending, current uint64) {
 	q.decided(p, current)
-	q.settle(p)
+	q.markAnswered(p)
 }
 
 // Refuse answers a write with an error.
 func (q *Queue) Refuse(p *Pending, err error) {
 	p.err = err
-	q.settle(p)
+	q.markAnswered(p)
 }
 
 // Answered returns the writes whose callers are to be woken (Wake), and keeps scratch for the next ones.
@@ -172,8 +172,8 @@ func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	return answered
 }
 
-// settle notes that the answer of a write is set, and answers the writes that wait for it.
-func (q *Queue) settle(p *Pending) {
+// markAnswered notes that the answer of a write is set, and answers the writes that wait for it.
+func (q *Queue) markAnswered(p *Pending) {
 	q.inFlightBytes -= p.bytes
 	if q.newest[p.id] == p {
 		delete(q.newest, p.id)
@@ -187,7 +187,7 @@ func (q *Queue) settle(p *Pending) {
 		case next.role == repeated:
 			next.result, next.err = p.result, p.err
 			next.result.Repeated = p.err == nil && p.role == written
-			q.settle(next)
+			q.markAnswered(next)
 		case p.err != nil:
 			q.Refuse(next, fmt.Errorf("%w: nothing was written, and what that depends on has an unknown outcome", ErrNoLeader))
 		default:

@@ -269,7 +269,7 @@ func TestWhatIsLostIsUnknownInTheLogAndRefusedInTheQueue(t *testing.T) {
 	l.store()
 	behind := l.propose(Write{ID: 1, Condition: Condition{IfVersion: 3}})
 	queued := l.propose(put(2, "b"))
-	l.Lose(ErrOutcomeUnknown, ErrNoLeader)
+	l.AbandonAll(ErrOutcomeUnknown, ErrNoLeader)
 	Wake(l.Answered(nil))
 	for p, want := range map[*Pending]error{logged: ErrOutcomeUnknown, behind: ErrNoLeader, queued: ErrNoLeader} {
 		if _, err := answer(t, p); !errors.Is(err, want) {
@@ -303,7 +303,7 @@ func TestWhatIsInFlightIsBounded(t *testing.T) {
 	if err := l.propose(put(2, "b")).Refused(); !errors.Is(err, full) {
 		t.Fatal(err)
 	}
-	l.lead.NoRoom = format.ErrNoSpace
+	l.lead.NoSpace = format.ErrNoSpace
 	if err := l.propose(put(2, "b")).Refused(); !errors.Is(err, format.ErrNoSpace) || !l.IsEmpty() {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 	clock.Store(begin.Unix())
 	s := serveWith(t, nil, func(cfg *Config) {
 		cfg.Now = func() time.Time { return time.Unix(clock.Load(), 0) }
-		cfg.Key = tables.SealKey
+		cfg.Key = tables.SigningKey
 		cfg.Follow = func(ctx context.Context, take func([]byte)) {
 			for found := range tables.WatchAccess(ctx) {
 				take(found.Table)

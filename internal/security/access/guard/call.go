@@ -24,7 +24,7 @@ type call struct {
 	rule   access.Rule
 	method string
 
-	sealer *access.Sealer // nil: the caller's values are not signed
+	signer *access.Signer // nil: the caller's values are not signed
 
 	lasts   bool // the call is in Guard.open
 	end     func(error)
@@ -71,26 +71,26 @@ func (c *call) Can(verb access.Verb, group string) error {
 func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
 
 // Signs implements access.Call.
-func (c *call) Signs() bool { return c.sealer != nil }
+func (c *call) Signs() bool { return c.signer != nil }
 
-// Seal implements access.Call.
-func (c *call) Seal(value []byte, lasts time.Duration) []byte {
-	if c.sealer == nil {
+// Sign implements access.Call.
+func (c *call) Sign(value []byte, lasts time.Duration) []byte {
+	if c.signer == nil {
 		return value
 	}
 	var ends time.Time
 	if lasts > 0 {
 		ends = c.guard.cfg.Now().Add(lasts)
 	}
-	return c.sealer.Seal(&c.caller, value, ends)
+	return c.signer.Sign(&c.caller, value, ends)
 }
 
 // Open implements access.Call.
 func (c *call) Open(sealed []byte) ([]byte, error) {
-	if c.sealer == nil {
+	if c.signer == nil {
 		return sealed, nil
 	}
-	return c.sealer.Open(&c.caller, sealed, c.guard.cfg.Now())
+	return c.signer.Open(&c.caller, sealed, c.guard.cfg.Now())
 }
 
 // May implements access.Call.

@@ -57,7 +57,7 @@ type Guard struct {
 	done    chan struct{}
 	current atomic.Pointer[decided]
 	first   chan struct{} // closed when current is set
-	sealer  atomic.Pointer[access.Sealer]
+	signer  atomic.Pointer[access.Signer]
 	sealed  chan struct{} // closed when sealer is set
 
 	forwarded callers
@@ -112,10 +112,10 @@ func (g *Guard) followKey(ctx context.Context) {
 	for {
 		pause := keyRetry
 		if next, err := g.readKey(ctx); err == nil {
-			if pause = keyAgain; g.sealer.Swap(next) == nil {
+			if pause = keyAgain; g.signer.Swap(next) == nil {
 				close(g.sealed)
 			}
-		} else if ctx.Err() == nil && g.sealer.Load() == nil {
+		} else if ctx.Err() == nil && g.signer.Load() == nil {
 			g.cfg.Logger.Warn("the key of seals cannot be read: scans and watches wait", "error", err)
 		}
 		timer := time.NewTimer(pause)
@@ -128,26 +128,26 @@ func (g *Guard) followKey(ctx context.Context) {
 	}
 }
 
-func (g *Guard) readKey(ctx context.Context) (*access.Sealer, error) {
+func (g *Guard) readKey(ctx context.Context) (*access.Signer, error) {
 	ctx, cancel := context.WithTimeout(ctx, tablePatience)
 	defer cancel()
 	key, err := g.cfg.Key(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return access.NewSealer(key)
+	return access.NewSigner(key)
 }
 
 // waitKey returns when the seal key is known.
-func (g *Guard) waitKey(ctx context.Context) (*access.Sealer, error) {
-	if s := g.sealer.Load(); s != nil {
+func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
+	if s := g.signer.Load(); s != nil {
 		return s, nil
 	}
 	timer := time.NewTimer(tablePatience)
 	defer timer.Stop()
 	select {
 	case <-g.sealed:
-		return g.sealer.Load(), nil
+		return g.signer.Load(), nil
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -322,8 +322,8 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 	if err == nil && rule.Where == access.InAll {
 		err = c.inTable(rule.Verb, "")
 	}
-	if err == nil && waits && c.via == "" && !c.caller.IsProcess() && rule.HandsBack {
-		c.sealer, err = g.waitKey(ctx)
+	if err == nil && waits && c.via == "" && !c.caller.IsProcess() && rule.ReturnsSigned {
+		c.signer, err = g.waitKey(ctx)
 	}
 	if err != nil {
 		c.refused(rule.Verb, "", nil, err)

@@ -119,7 +119,7 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 			return identity.Identity{Store: of, Role: identity.Role(role), Name: name}, true
 		},
 		Required: s.required.Load,
-		Key:      func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
+		Key:      func(context.Context) ([]byte, error) { return make([]byte, access.SigningKeyBytes), nil },
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for {
 				select {

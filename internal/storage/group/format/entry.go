@@ -73,8 +73,8 @@ type BlobRef struct {
 	CRC32C uint32    // checksum of the record's whole data
 }
 
-// CutTerms returns the runs of the entries below an index.
-func CutTerms(runs []TermRun, from uint64) []TermRun {
+// TruncateTerms returns the runs of the entries below an index.
+func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	n := len(runs)
 	for n > 0 && runs[n-1].FirstIndex >= from {
 		n--

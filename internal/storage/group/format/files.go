@@ -83,8 +83,8 @@ func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
 	return fs.Create(name)
 }
 
-// CheckRoom returns ErrNoSpace if a volume has fewer free bytes than needed.
-func CheckRoom(fs vfs.FS, dir string, bytes int64, what string) error {
+// CheckFreeSpace returns ErrNoSpace if a volume has fewer free bytes than needed.
+func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	space, err := fs.Space(dir)
 	if err == nil && space.FreeBytes < bytes {
 		err = fmt.Errorf("%w: %s: %s takes up to %d bytes, %d are free; delete other files or grow the volume", ErrNoSpace,

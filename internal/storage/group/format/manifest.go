@@ -291,9 +291,9 @@ func CheckIdentity(is, want Identity) error {
 	return nil
 }
 
-// MayHaveCuts reports whether a new leader may ever have truncated the log. This is impossible while there has always
-// been a single voter.
-func (m *Manifest) MayHaveCuts() bool { return m.ConfIndex > 0 || len(VotersOf(m.Conf)) > 1 }
+// MayBeTruncated reports whether a new leader may ever have truncated the log. This is impossible while there has
+// always been a single voter.
+func (m *Manifest) MayBeTruncated() bool { return m.ConfIndex > 0 || len(VotersOf(m.Conf)) > 1 }
 
 // VotersOf returns the ids of all voters, including the outgoing ones of a joint membership.
 func VotersOf(conf *raftpb.ConfState) map[uint64]bool {

@@ -79,8 +79,9 @@ func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	}
 }
 
-// Cut drops the rows from an index on. The columns keep their memory: a reader may still use the rows that it has seen.
-func (r *Rows) Cut(first, from uint64) {
+// Truncate drops the rows from an index on. The columns keep their memory: a reader may still use the rows that it has
+// seen.
+func (r *Rows) Truncate(first, from uint64) {
 	n := len(r.IDs)
 	for n > 0 && first+uint64(r.Indexes[n-1]) >= from {
 		n--
@@ -96,12 +97,12 @@ func (r *Rows) Cut(first, from uint64) {
 // Synced records that all entries so far, including those of KindRequest, are on disk.
 func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
 
-// CutUnsynced drops the rows from an offset on; the segment was synced up to that offset.
-func (r *Rows) CutUnsynced(first uint64, offset int64) {
+// TruncateUnsynced drops the rows from an offset on; the segment was synced up to that offset.
+func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	r.LastCommit = r.syncedCommit
 	n := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
 	if n < len(r.IDs) {
-		r.Cut(first, first+uint64(r.Indexes[n]))
+		r.Truncate(first, first+uint64(r.Indexes[n]))
 	}
 }
 

@@ -92,7 +92,7 @@ func (r *repairer) repair() error {
 		return fmt.Errorf(
 			"it is one of %d voters, and what it lost must come from the others: start the shard, which repairs it", n)
 	}
-	if err := r.checkRoom(); err != nil {
+	if err := r.checkSpace(); err != nil {
 		return err
 	}
 	if err := r.quarantine(); err != nil { // 1
@@ -183,8 +183,8 @@ func (r *repairer) falseFrameFlag(s *segmentScan) bool {
 	})
 }
 
-// checkRoom checks, before anything is written, that there is free space for the copies and the new segments.
-func (r *repairer) checkRoom() error {
+// checkSpace checks, before anything is written, that there is free space for the copies and the new segments.
+func (r *repairer) checkSpace() error {
 	var need int64
 	for name, damages := range r.damagedFiles() {
 		info, err := r.fs.Stat(path.Join(r.dir, name))
@@ -199,7 +199,7 @@ func (r *repairer) checkRoom() error {
 	for s := range r.rewrite {
 		need += max(s.fileBytes, 0)
 	}
-	return format.CheckRoom(r.fs, r.dir, need, "quarantine with new segments")
+	return format.CheckFreeSpace(r.fs, r.dir, need, "quarantine with new segments")
 }
 
 // damagedFiles groups the damages by file.

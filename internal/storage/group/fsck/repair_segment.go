@@ -75,7 +75,7 @@ func (r *repairer) writeSegment(s *segmentScan) error {
 	}
 	if !m.Sealed() {
 		m.LastIndex, m.Bytes = s.Last, s.end
-		if err := r.cutFile(s.name, s.end); err != nil {
+		if err := r.truncateFile(s.name, s.end); err != nil {
 			return err
 		}
 	}
@@ -83,8 +83,8 @@ func (r *repairer) writeSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, &s.Rows)
 }
 
-// cutFile truncates the file after its whole frames.
-func (r *repairer) cutFile(name string, size int64) error {
+// truncateFile truncates the file after its whole frames.
+func (r *repairer) truncateFile(name string, size int64) error {
 	f, err := r.fs.OpenWrite(path.Join(r.dir, name))
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ func (v *verifier) checkOrder() {
 	var last, term, commit uint64 // commit: the greatest commit in earlier state records
 	for i, s := range v.scans {
 		if first := s.manifest.FirstIndex; last >= first {
-			v.cutBefore(i, commit)
+			v.truncateBefore(i, commit)
 			last, term = first-1, v.termBefore(i)
 		}
 		v.report.Entries += s.Entries
@@ -54,9 +54,9 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// cutBefore makes the entries of earlier segments void that segment i truncates by its first index. commit is the
+// truncateBefore makes the entries of earlier segments void that segment i truncates by its first index. commit is the
 // greatest commit in state records before it.
-func (v *verifier) cutBefore(i int, commit uint64) {
+func (v *verifier) truncateBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
 		v.damage(format.Damage{File: v.scans[i].name, What: fmt.Sprintf(
@@ -83,7 +83,7 @@ func (v *verifier) termBefore(i int) uint64 {
 func (v *verifier) dropVoid() {
 	for _, s := range v.scans {
 		if s.through != math.MaxUint64 {
-			s.Cut(s.manifest.FirstIndex, s.through+1)
+			s.Truncate(s.manifest.FirstIndex, s.through+1)
 		}
 	}
 }

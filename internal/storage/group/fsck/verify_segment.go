@@ -86,7 +86,7 @@ func (v *verifier) scanSegments() error {
 		}
 		v.hard.MergeHardState(hard)
 		if s.recovered != nil {
-			v.report.TornBytes += s.recovered.CutBytes
+			v.report.TornBytes += s.recovered.TornTailBytes
 		}
 	}
 	return nil
@@ -240,7 +240,7 @@ func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	if !s.manifest.Sealed() {
 		last = max(s.Last, v.mark.Index)
 	}
-	out, _ := s.Explain(v.report.Group, s.manifest, last, s.hint, v.manifest.MayHaveCuts())
+	out, _ := s.Explain(v.report.Group, s.manifest, last, s.hint, v.manifest.MayBeTruncated())
 	return out
 }
 

@@ -5,13 +5,13 @@ import "sheaf.dev/sheaf/internal/storage/group/format"
 // Recovered is the result of the recovery of the last segment.
 type Recovered struct {
 	*Walk
-	End      int64  // offset at which the log continues
-	VoteLost bool   // see Walk.LostState
-	Cut      bool   // a torn tail begins at End: it must be removed
-	CutBytes int64  // size of the torn tail, without the zeros at its end
-	reach    uint64 // no entry that counts has a greater index: whole entries after bad bytes show this
-	Damages  []*format.Damage
-	IDs      []DamagedID
+	End           int64  // offset at which the log continues
+	VoteMissing   bool   // see Walk.StateMissing
+	HasTornTail   bool   // a torn tail begins at End: it must be removed
+	TornTailBytes int64  // size of the torn tail, without the zeros at its end
+	reach         uint64 // no entry that counts has a greater index: whole entries after bad bytes show this
+	Damages       []*format.Damage
+	IDs           []DamagedID
 }
 
 // Recover is step 5 of the recovery in docs/format.md, without the truncation itself. size is the offset at which the
@@ -27,12 +27,13 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 	if mark.Segment == s.ID && mark.Offset >= synced {
 		synced, syncedIndex = mark.Offset, mark.Index
 	}
-	out := &Recovered{Walk: w, VoteLost: w.LostState(synced), End: max(min(w.Zeros, size), format.SegmentHeaderBytes)}
+	out := &Recovered{Walk: w, VoteMissing: w.StateMissing(synced),
+		End: max(min(w.Zeros, size), format.SegmentHeaderBytes)}
 	if hole, ok := w.firstHole(synced); ok {
 		if out.Walk, err = walk(hole); err != nil {
 			return nil, err
 		}
-		out.End, out.Cut, out.CutBytes = hole, true, min(w.Zeros, size)-hole
+		out.End, out.HasTornTail, out.TornTailBytes = hole, true, min(w.Zeros, size)-hole
 		if out.Zeros < hole {
 			out.End = out.Zeros
 		}
@@ -44,10 +45,10 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 	}
 	if commit := max(m.HardState.Commit, out.State.Commit); commit > last {
 		out.Unknown(out.End, 0, "committed entries are gone", true)
-		last, out.VoteLost = commit, true // a vote may have stood behind them
+		last, out.VoteMissing = commit, true // a vote may have stood behind them
 	}
 	out.reach = out.mayEnd(last)
-	out.Damages, out.IDs = out.Explain(group, s, last, nil, m.MayHaveCuts())
+	out.Damages, out.IDs = out.Explain(group, s, last, nil, m.MayBeTruncated())
 	return out, nil
 }
 

@@ -26,14 +26,14 @@ type badRange struct {
 	known         *format.Entry // the entry whose header is intact: without attributes and data
 	before, After uint64        // indexes of the whole entries around it; after 0: none follows
 	commit        uint64        // commit index of the state records before it
-	// cutFrom, if not 0, is an index from which the entries before this range may be void: the range may have held
+	// truncatedFrom, if not 0, is an index from which the entries before this range may be void: the range may have held
 	// entries of another leader that truncated the log there, because the entry after it has another term.
-	cutFrom uint64
+	truncatedFrom uint64
 }
 
-// mayHideCut reports whether bad bytes are long enough for an entry and lie where the term changes (it may rise or
-// fall). A term of 0 is unknown.
-func mayHideCut(bytes int64, before, after uint64) bool {
+// mayHideTruncation reports whether bad bytes are long enough for an entry and lie where the term changes (it may rise
+// or fall). A term of 0 is unknown.
+func mayHideTruncation(bytes int64, before, after uint64) bool {
 	return bytes >= format.FrameHeaderBytes && before != 0 && after != 0 && after != before
 }
 
@@ -220,7 +220,7 @@ func (w *Walk) whole(first uint64, step *segio.FrameStep) {
 // greater term before e, the entry that made those entries void was in bad bytes.
 func (w *Walk) follow(first uint64, e *format.Entry) {
 	if from := w.voidFrom(e); from <= w.Last {
-		w.Cut(first, from)
+		w.Truncate(first, from)
 	}
 	w.Last = e.Index
 	w.Terms = format.AddTerm(w.Terms, e.Index, e.Term)
@@ -235,14 +235,14 @@ func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	return from
 }
 
-// Cut makes the entries with indexes from the given one on void.
-func (w *Walk) Cut(first, from uint64) {
-	w.Rows.Cut(first, from)
-	w.Others, w.Headers = cutOthers(w.Others, from), cutOthers(w.Headers, from)
-	w.Terms = format.CutTerms(w.Terms, from)
+// Truncate makes the entries with indexes from the given one on void.
+func (w *Walk) Truncate(first, from uint64) {
+	w.Rows.Truncate(first, from)
+	w.Others, w.Headers = truncateOthers(w.Others, from), truncateOthers(w.Headers, from)
+	w.Terms = format.TruncateTerms(w.Terms, from)
 }
 
-func cutOthers(others []Other, from uint64) []Other {
+func truncateOthers(others []Other, from uint64) []Other {
 	n := len(others)
 	for n > 0 && others[n-1].Index >= from {
 		n--
@@ -271,8 +271,8 @@ func (w *Walk) closeRanges(e *format.Entry) {
 		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
-		if b.known == nil && mayHideCut(b.Bytes, w.Term, e.Term) {
-			b.cutFrom = b.commit + 1 // no state record before the range allows more
+		if b.known == nil && mayHideTruncation(b.Bytes, w.Term, e.Term) {
+			b.truncatedFrom = b.commit + 1 // no state record before the range allows more
 		}
 	}
 	w.Term, w.open = e.Term, len(w.Bad)
@@ -299,16 +299,16 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		after := b.After
 		if after == 0 {
 			after = lastIndex + 1
-			if mayHideCut(b.Bytes, w.Term, math.MaxUint64) { // any term may follow
-				b.cutFrom = b.commit + 1
+			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) { // any term may follow
+				b.truncatedFrom = b.commit + 1
 			}
 		}
 		d.IndexFirst, d.IndexLast = b.before+1, after-1
 		if after <= b.before {
 			d.IndexLast = max(b.before, lastIndex) // the log was truncated here: any entry may have been in between
 		}
-		if b.cutFrom != 0 && cuts && hint == nil {
-			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.cutFrom, m.FirstIndex)), max(d.IndexLast, b.before)
+		if b.truncatedFrom != 0 && cuts && hint == nil {
+			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.truncatedFrom, m.FirstIndex)), max(d.IndexLast, b.before)
 		}
 		if b.After != 0 { // the entry after the range says where the log ends
 			d.IndexLast = min(d.IndexLast, w.mayEnd(lastIndex))
@@ -350,9 +350,9 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	return w.Last
 }
 
-// LostState reports whether a state frame that counts may have been in bad bytes: in those below the synced mark, or in
-// unreadable ones after the last whole state frame.
-func (w *Walk) LostState(synced int64) bool {
+// StateMissing reports whether a state frame that counts may have been in bad bytes: in those below the synced mark, or
+// in unreadable ones after the last whole state frame.
+func (w *Walk) StateMissing(synced int64) bool {
 	for _, b := range w.Bad {
 		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
 			(b.Offset < synced || b.doubt) {

@@ -12,15 +12,15 @@ import (
 const (
 	aheadBytes = 1 << 20 // size of one read
 	aheadDepth = 3       // number of concurrent reads
-	// aheadRoom is free space in front of the bytes read. It takes the end of the previous piece, so that a frame that
+	// carryBytes is free space in front of the bytes read. It takes the end of the previous piece, so that a frame that
 	// spans both is contiguous.
-	aheadRoom = WindowBytes
+	carryBytes = WindowBytes
 	// ScanBufferBytes is the greatest size of the buffers of a Scan that reads a cold log: the bytes read ahead, the
 	// current piece, and a window.
-	ScanBufferBytes = (aheadDepth+1)*(aheadRoom+aheadBytes) + WindowBytes
+	ScanBufferBytes = (aheadDepth+1)*(carryBytes+aheadBytes) + WindowBytes
 )
 
-var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(aheadRoom + aheadBytes); return &b }}
+var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes + aheadBytes); return &b }}
 
 // ReadAhead keeps reads of a sequentially read file in flight, so that the device works while checksums are computed. A
 // read at an unexpected offset makes it start again at that offset. A read of a single block, as after a bad sector,
@@ -37,7 +37,7 @@ type ReadAhead struct {
 
 type aheadRead struct {
 	offset int64
-	buffer *[]byte // aheadRoom, then the bytes read
+	buffer *[]byte // carryBytes, then the bytes read
 	n      int
 	err    error
 	done   chan struct{} // closed when n and err are set
@@ -66,7 +66,7 @@ func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 		<-head.done
 		skip := int(r.at - head.offset)
 		if skip < head.n {
-			k := copy(p[n:], (*head.buffer)[aheadRoom+skip:aheadRoom+head.n])
+			k := copy(p[n:], (*head.buffer)[carryBytes+skip:carryBytes+head.n])
 			n, r.at, skip = n+k, r.at+int64(k), skip+k
 		}
 		if skip < head.n {
@@ -95,7 +95,7 @@ func (r *ReadAhead) ask() {
 		r.asked += aheadBytes
 		go func() {
 			defer close(a.done)
-			a.n, a.err = r.src.ReadAt((*a.buffer)[aheadRoom:], a.offset)
+			a.n, a.err = r.src.ReadAt((*a.buffer)[carryBytes:], a.offset)
 		}()
 	}
 }
@@ -122,7 +122,7 @@ func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	}
 	r.queue, r.lent = r.queue[1:], append(r.lent, head)
 	r.at = head.offset + int64(head.n)
-	return (*head.buffer)[:aheadRoom+head.n], aheadRoom + skip
+	return (*head.buffer)[:carryBytes+head.n], carryBytes + skip
 }
 
 // release takes back all pieces that next returned, except the last one.

@@ -82,7 +82,7 @@ func (w *Window) slideAhead(offset, n int64) bool {
 		case offset-have >= aheadBytes:
 			at = offset &^ (format.BlockBytes - 1)
 		}
-		if len(kept) > aheadRoom {
+		if len(kept) > carryBytes {
 			return false
 		}
 		buffer, begin := w.ahead.next(at)

@@ -98,7 +98,7 @@ const (
 // begin opens the file, and truncates the unusable part.
 func (w *installFile) begin() (err error) {
 	fs := w.install.opts.FS
-	if err := w.install.room(w.in.Bytes - w.at); err != nil {
+	if err := w.install.checkSpace(w.in.Bytes - w.at); err != nil {
 		return err
 	}
 	w.file, err = fs.OpenWrite(w.name)

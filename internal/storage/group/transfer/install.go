@@ -155,32 +155,32 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 			missing += f.Bytes - f.Have
 		}
 	}
-	if err := i.room(missing); err != nil {
+	if err := i.checkSpace(missing); err != nil {
 		return err
 	}
 	return i.learnBlobs()
 }
 
-// room returns an ErrNoSpace if the volume has fewer free bytes than the given number.
-func (i *Install) room(bytes int64) error {
+// checkSpace returns an ErrNoSpace if the volume has fewer free bytes than the given number.
+func (i *Install) checkSpace(bytes int64) error {
 	space, err := i.opts.FS.Space(i.opts.Dir)
 	if err == nil && space.FreeBytes < bytes {
-		err = &RoomError{NeedBytes: bytes, FreeBytes: space.FreeBytes}
+		err = &SpaceError{NeedBytes: bytes, FreeBytes: space.FreeBytes}
 	}
 	return err
 }
 
-// RoomError says how much space an install needs and how much is free, in bytes. It is an ErrNoSpace.
-type RoomError struct{ NeedBytes, FreeBytes int64 }
+// SpaceError says how much space an install needs and how much is free, in bytes. It is an ErrNoSpace.
+type SpaceError struct{ NeedBytes, FreeBytes int64 }
 
 // Error names the needed bytes, the free bytes and what to do.
-func (e *RoomError) Error() string {
+func (e *SpaceError) Error() string {
 	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume",
 		format.ErrNoSpace, e.NeedBytes, e.FreeBytes)
 }
 
 // Is makes errors.Is(err, ErrNoSpace) true.
-func (e *RoomError) Is(target error) bool { return target == format.ErrNoSpace }
+func (e *SpaceError) Is(target error) bool { return target == format.ErrNoSpace }
 
 // takeBack moves files back that an unfinished Finish has put into the group's folder.
 func (i *Install) takeBack(own *ownLog) error {

@@ -132,7 +132,7 @@ func (o *ownLog) readTail() error {
 	if found && mark.Segment == active.ID {
 		synced = max(synced, mark.Offset)
 	}
-	if o.walk.LostState(synced) {
+	if o.walk.StateMissing(synced) {
 		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged",
 			ErrBehind)
 	}

@@ -36,11 +36,11 @@ func TestWhichScansAreGivenUp(t *testing.T) {
 		scans []scanOf
 		want  string
 	}{
-		{scansCutOff, scans, "[3 6]"},
+		{scansAbandoned, scans, "[3 6]"},
 		{scansOldest, scans, "[2 3 1]"},
 		{scansOldest, scans[:1], "[1]"},
 		{scansOldest, scans[4:5], "[]"},
-		{scansCutOff, nil, "[]"},
+		{scansAbandoned, nil, "[]"},
 	} {
 		ids := []int{}
 		for _, s := range c.loss.losers(c.scans, now) {

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/controllers/trust"
 )
 
-// heardTransport summarizes what the processes of a store reported about their certificates.
-type heardTransport struct {
+// reportedTransport summarizes what the processes of a store reported about their certificates.
+type reportedTransport struct {
 	at        time.Time
 	running   string // identifies the processes that were asked
 	reports   trust.Reports
@@ -31,21 +31,21 @@ type heardTransport struct {
 
 // Pauses before all processes of a store are asked again while nothing changes.
 const (
-	hearPause     = 2 * time.Minute
-	hearPauseSome = 30 * time.Second // if some processes do not use what they were given
+	askPause     = 2 * time.Minute
+	askPauseSome = 30 * time.Second // if some processes do not use what they were given
 )
 
 // pause returns the time until all processes are asked again while nothing changes.
-func (h *heardTransport) pause() time.Duration {
-	if h.reports.AsTold < h.reports.Processes {
-		return hearPauseSome
+func (h *reportedTransport) pause() time.Duration {
+	if h.reports.UpToDate < h.reports.Processes {
+		return askPauseSome
 	}
-	return hearPause
+	return askPause
 }
 
-// hearTransport asks all running processes, if a change is in progress, if other processes run than before, or if the
+// askTransport asks all running processes, if a change is in progress, if other processes run than before, or if the
 // pause is over. Otherwise it keeps the last answers.
-func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
+func (r *Reconciler) askTransport(ctx context.Context, run *storeRun) error {
 	store, status, now := run.store, run.store.Status.TLS, r.now()
 	var pods corev1.PodList
 	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
@@ -57,7 +57,7 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) &&
 		cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
 	if last, ok := r.transports.Load(store.UID); ok && rests {
-		if heard := last.(*heardTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
+		if heard := last.(*reportedTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
 			again := *heard
 			again.changes = false
 			run.transport = &again
@@ -72,8 +72,8 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 }
 
 // compare compares the reports of the processes with what they were given.
-func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) *heardTransport {
-	status, out := store.Status.TLS, &heardTransport{stale: map[string]bool{}}
+func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) *reportedTransport {
+	status, out := store.Status.TLS, &reportedTransport{stale: map[string]bool{}}
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
 		lacks := a.Lacks(status)
@@ -93,7 +93,7 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 			}
 		}
 		if lacks == "" {
-			out.reports.AsTold++
+			out.reports.UpToDate++
 			newest, known := r.Trust.NotAfter(store, a.Secret)
 			if known && newest.Equal(a.Report.NotAfter) {
 				out.reports.Renewed++

@@ -12,9 +12,9 @@ import (
 // caller comes back.
 
 const (
-	// cutOffAfter is the time without a read after which a scan counts as cut off: a caller that lost its connection
+	// abandonedAfter is the time without a read after which a scan counts as cut off: a caller that lost its connection
 	// would be back by then.
-	cutOffAfter = 10 * time.Second
+	abandonedAfter = 10 * time.Second
 	// scansPart: if scans keep more than a sixteenth of the volume, those that are cut off are given up even if there
 	// is free space.
 	scansPart = 16
@@ -24,8 +24,8 @@ const (
 type scanLoss string
 
 const (
-	scansCutOff scanLoss = "cut_off" // nobody reads them
-	scansOldest scanLoss = "oldest"  // the older half of all
+	scansAbandoned scanLoss = "cut_off" // nobody reads them
+	scansOldest    scanLoss = "oldest"  // the older half of all
 )
 
 // scanOf is an open scan of a group.
@@ -37,7 +37,9 @@ type scanOf struct {
 
 // losers returns those of the scans that are given up. Only scans that keep something are.
 func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
-	keep := func(s scanOf) bool { return !s.Keeps || l == scansCutOff && (s.Read || now.Sub(s.Used) < cutOffAfter) }
+	keep := func(s scanOf) bool {
+		return !s.Keeps || l == scansAbandoned && (s.Read || now.Sub(s.Used) < abandonedAfter)
+	}
 	left := slices.DeleteFunc(slices.Clone(scans), keep)
 	if l == scansOldest {
 		slices.SortStableFunc(left, func(a, b scanOf) int { return a.Opened.Compare(b.Opened) })
@@ -82,6 +84,6 @@ func (c *compactor) limitScans() {
 		kept += keptByScans(&g.stats.Reclaim)
 	}
 	if total := c.volume.TotalBytes(); total > 0 && kept > total/scansPart {
-		c.giveUpScans(scansCutOff)
+		c.giveUpScans(scansAbandoned)
 	}
 }

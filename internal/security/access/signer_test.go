@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-func sealer(t testing.TB, first byte) *Sealer {
+func sealer(t testing.TB, first byte) *Signer {
 	t.Helper()
-	s, err := NewSealer(append([]byte{first}, make([]byte, SealKeyBytes-1)...))
+	s, err := NewSigner(append([]byte{first}, make([]byte, SigningKeyBytes-1)...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,9 +21,9 @@ func TestASealIsGoodForItsCallerAndTime(t *testing.T) {
 	user := func(issuer, name string, groups ...string) *Caller { c := user(issuer, name, groups); return &c }
 	value := []byte("\x01value")
 	ada := user("https://a", "ada", "ops")
-	sealed := s.Seal(ada, value, now.Add(time.Hour))
+	sealed := s.Sign(ada, value, now.Add(time.Hour))
 	for name, tt := range map[string]struct {
-		by     *Sealer
+		by     *Signer
 		caller *Caller
 		sealed []byte
 		now    time.Time
@@ -33,15 +33,15 @@ func TestASealIsGoodForItsCallerAndTime(t *testing.T) {
 		"of other groups now":     {s, user("https://a", "ada", "dev", "ops"), sealed, now, nil},
 		"at its end":              {s, ada, sealed, now.Add(time.Hour), nil},
 		"behind its end":          {s, ada, sealed, now.Add(time.Hour + time.Second), ErrOutdated},
-		"without an end":          {s, ada, s.Seal(ada, value, time.Time{}), now.Add(1000 * time.Hour), nil},
+		"without an end":          {s, ada, s.Sign(ada, value, time.Time{}), now.Add(1000 * time.Hour), nil},
 		"of another":              {s, user("https://a", "bob", "ops"), sealed, now, ErrForged},
 		"of another issuer":       {s, user("https://b", "ada", "ops"), sealed, now, ErrForged},
 		"of a certificate":        {s, certificate("ada"), sealed, now, ErrForged},
 		"of another key":          {other, ada, sealed, now, ErrOutdated},
 		"not sealed":              {s, ada, value, now, ErrOutdated},
 		"empty":                   {s, ada, nil, now, ErrForged},
-		"short":                   {s, ada, sealed[:sealBytes-1], now, ErrForged},
-		"without its value":       {s, ada, sealed[:sealBytes], now, ErrForged},
+		"short":                   {s, ada, sealed[:signedBytes-1], now, ErrForged},
+		"without its value":       {s, ada, sealed[:signedBytes], now, ErrForged},
 		"with more":               {s, ada, append(bytes.Clone(sealed), 0), now, ErrForged},
 		"of a format that is not": {s, ada, append([]byte{3}, sealed[1:]...), now, ErrForged},
 	} {
@@ -59,17 +59,17 @@ func TestASealIsGoodForItsCallerAndTime(t *testing.T) {
 			}
 		}
 	}
-	if _, err := NewSealer(make([]byte, 31)); err == nil {
+	if _, err := NewSigner(make([]byte, 31)); err == nil {
 		t.Error("a short key is taken")
 	}
 }
 
 func FuzzOpen(f *testing.F) {
 	s, c := sealer(f, 1), certificate("a")
-	f.Add(s.Seal(c, []byte("value"), time.Time{}))
+	f.Add(s.Sign(c, []byte("value"), time.Time{}))
 	f.Fuzz(func(t *testing.T, sealed []byte) {
 		if value, err := s.Open(c, sealed, time.Now()); err == nil &&
-			!bytes.Equal(s.Seal(c, value, time.Time{})[sealBytes:], value) {
+			!bytes.Equal(s.Sign(c, value, time.Time{})[signedBytes:], value) {
 			t.Error(value)
 		}
 	})

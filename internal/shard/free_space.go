@@ -21,22 +21,22 @@ import (
 const (
 	// barrenTime is how long callers are refused without a wait after a pass that freed no space.
 	barrenTime = time.Second
-	// roomPasses is the number of passes for which a caller waits: other callers may take the space that a pass freed.
-	roomPasses = 4
+	// spacePasses is the number of passes for which a caller waits: other callers may take the space that a pass freed.
+	spacePasses = 4
 	// lowSegments: free space is low if it does not hold two segments above the reserve; on a small volume, if it is
 	// less than a sixteenth (lowPart) of the volume.
 	lowSegments = 2
 	lowPart     = 16
 )
 
-// withRoom calls try, which needs space, and repeats it as long as space is being freed for it.
-func (c *compactor) withRoom(ctx context.Context, try func() error) error {
+// withSpace calls try, which needs space, and repeats it as long as space is being freed for it.
+func (c *compactor) withSpace(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)
 	for errors.Is(err, volume.ErrFull) || errors.Is(err, format.ErrNoSpace) {
 		progress, passes, ok := c.ask(missing(err))
 		if last == 0 {
-			last = passes + roomPasses
+			last = passes + spacePasses
 		}
 		if !ok || passes >= last {
 			return err
@@ -56,7 +56,7 @@ func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 // missing returns how many bytes an error says are needed; 0: it does not say.
 func missing(err error) int64 {
 	var full *volume.FullError
-	var none *transfer.RoomError
+	var none *transfer.SpaceError
 	switch {
 	case errors.As(err, &full):
 		return full.Bytes
@@ -83,8 +83,8 @@ func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// noRoom is ask for callers that retry by themselves.
-func (c *compactor) noRoom(bytes int64) { _, _, _ = c.ask(bytes) }
+// askForSpace is ask for callers that retry by themselves.
+func (c *compactor) askForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
 func (c *compactor) isShort() bool {
 	c.mu.Lock()
@@ -92,42 +92,42 @@ func (c *compactor) isShort() bool {
 	return c.short
 }
 
-// hasRoom reports whether the space above the reserve is not low, and is enough for bytes.
-func (c *compactor) hasRoom(bytes int64) bool {
+// hasSpace reports whether the space above the reserve is not low, and is enough for bytes.
+func (c *compactor) hasSpace(bytes int64) bool {
 	space, reserve, err := c.volume.Space()
 	if err != nil {
 		return true // deleting does not help a broken volume
 	}
-	return space.FreeBytes-reserve >= max(bytes, lowRoom(space.TotalBytes, c.cfg.SegmentBytes))
+	return space.FreeBytes-reserve >= max(bytes, lowSpaceBytes(space.TotalBytes, c.cfg.SegmentBytes))
 }
 
-// lowRoom returns the free space above the reserve below which the shard starts to free some.
-func lowRoom(volumeBytes, segmentBytes int64) int64 {
+// lowSpaceBytes returns the free space above the reserve below which the shard starts to free some.
+func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 	if segmentBytes <= 0 {
 		segmentBytes = group.SegmentBytesDefault
 	}
 	return min(lowSegments*segmentBytes, volumeBytes/lowPart)
 }
 
-// makeRoom gives up one thing after another until there is enough space, the most expendable first: the trash,
+// freeSpace gives up one thing after another until there is enough space, the most expendable first: the trash,
 // superseded records, scans that nobody reads. If a caller would be refused otherwise, it also gives up scans that are
 // being read, the older half of them at a time.
-func (c *compactor) makeRoom(ctx context.Context) {
+func (c *compactor) freeSpace(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
 	c.mu.Unlock()
-	done := func() bool { return ctx.Err() != nil || c.hasRoom(asked) }
+	done := func() bool { return ctx.Err() != nil || c.hasSpace(asked) }
 	made := c.freeTrash(done)
 	if !done() {
 		made = c.compactAll(ctx) || made
 	}
-	if !done() && c.giveUpScans(scansCutOff) {
+	if !done() && c.giveUpScans(scansAbandoned) {
 		made = c.compactAll(ctx) || made
 	}
 	for refused && !done() && c.giveUpScans(scansOldest) {
 		made = c.compactAll(ctx) || made
 	}
-	made = c.hasRoom(asked) || made
+	made = c.hasSpace(asked) || made
 	c.lookAtVolume()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.follower.Nudge() // groups may wait for space to join
+		c.watcher.Nudge() // groups may wait for space to join
 	case refused:
 		c.barren = time.Now()
 	}
@@ -152,7 +152,7 @@ func (c *compactor) freeTrash(done func() bool) (made bool) {
 	})
 	c.problems.Note("emptying the trash", err)
 	if made {
-		c.roomMade()
+		c.spaceFreed()
 	}
 	return made
 }
@@ -171,7 +171,7 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 		if ctx.Err() != nil {
 			break
 		}
-		made = c.compact(ctx, &g, group.CompactOptions{Room: true}) > 0 || made
+		made = c.compact(ctx, &g, group.CompactOptions{SpaceLow: true}) > 0 || made
 	}
 	return made
 }
@@ -183,8 +183,8 @@ func (c *compactor) lookAtVolume() {
 	}
 }
 
-// roomMade wakes the callers that wait for space.
-func (c *compactor) roomMade() {
+// spaceFreed wakes the callers that wait for space.
+func (c *compactor) spaceFreed() {
 	c.lookAtVolume()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,16 +205,16 @@ func (c *compactor) wakeWaiters() {
 	c.progress = make(chan struct{})
 }
 
-// admitWithRoom reserves space for data that is not in memory: a blob, or a part of one.
-func (c *compactor) admitWithRoom(ctx context.Context, bytes int64) error {
-	return c.withRoom(ctx, func() error { return c.volume.Admit(bytes, false) })
+// admitWithSpace reserves space for data that is not in memory: a blob, or a part of one.
+func (c *compactor) admitWithSpace(ctx context.Context, bytes int64) error {
+	return c.withSpace(ctx, func() error { return c.volume.Admit(bytes, false) })
 }
 
 // admitSoon checks for space, and requests more if there is none; the caller retries.
 func (c *compactor) admitSoon(bytes int64) error {
 	err := c.volume.Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {
-		c.noRoom(missing(err))
+		c.askForSpace(missing(err))
 	}
 	return err
 }

@@ -23,7 +23,7 @@ func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 	}
 	pool.Status.Shards = 25
 	pool.Status.ShardStatuses = pool.Status.ShardStatuses[:20]
-	seen := fleet.SeenOf(pools, shards)
+	seen := fleet.ObservedOf(pools, shards)
 	groups, counts := rollUp(pools, seen, fleet.PlacementState{Groups: 100}, 1, fleet.GroupSum{})
 	if counts.Serving != 24 || groups.Serving != 96 {
 		t.Errorf("%d shards and %d groups serve, want 24 and 96", counts.Serving, groups.Serving)
@@ -35,7 +35,7 @@ func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 	if len(wanted) != 25 || wanted["ssd-24"] != v1alpha1.PoolDrained || wanted["ssd-23"] == v1alpha1.PoolDrained {
 		t.Errorf("%d shards are placed on: %v", len(wanted), wanted)
 	}
-	if asked := shardsAt(&storeRun{store: &v1alpha1.RecordStore{}, pools: pools, seen: seen}); len(asked) != 25 {
+	if asked := shardsAt(&storeRun{store: &v1alpha1.RecordStore{}, pools: pools, observed: seen}); len(asked) != 25 {
 		t.Errorf("%d shards are asked", len(asked))
 	}
 }

@@ -67,8 +67,8 @@ func checkFields[T any](t *testing.T, told func(T) T, moving map[string]bool) {
 }
 
 func TestFieldsThatMoveWaitAndTheOthersDoNot(t *testing.T) {
-	checkFields(t, ToldOfShard, movingOfShard)
-	checkFields(t, ToldOfPool, movingOfPool)
+	checkFields(t, UrgentOfShard, movingOfShard)
+	checkFields(t, UrgentOfPool, movingOfPool)
 }
 
 func TestWhatAStatusTells(t *testing.T) {
@@ -103,7 +103,7 @@ func TestWhatAStatusTells(t *testing.T) {
 	} {
 		after := *c.before.DeepCopy()
 		c.change(&after)
-		if got := step.WriteDue(c.before, after, ToldOfShard, 0); got != c.now {
+		if got := step.WriteDue(c.before, after, UrgentOfShard, 0); got != c.now {
 			t.Errorf("%s: written at once: %t", name, got)
 		}
 	}
@@ -137,7 +137,7 @@ func TestWhatAStatusTells(t *testing.T) {
 	} {
 		after := *pool.DeepCopy()
 		c.change(&after)
-		if got := step.WriteDue(pool, after, ToldOfPool, 0); got != c.now {
+		if got := step.WriteDue(pool, after, UrgentOfPool, 0); got != c.now {
 			t.Errorf("pool: %s: written at once: %t", name, got)
 		}
 	}
@@ -160,7 +160,7 @@ func TestAStatusIsWrittenAtOnceOrAtMostEach30Seconds(t *testing.T) {
 				now.Records, now.LoadPercent = random.Int64N(5), random.Int32N(3)
 			}
 			differs, tells := !reflect.DeepEqual(there, now), there.State != now.State || there.Node != now.Node
-			due := step.WriteDue(there, now, ToldOfShard, at-wroteAt)
+			due := step.WriteDue(there, now, UrgentOfShard, at-wroteAt)
 			switch {
 			case !differs && due:
 				t.Fatalf("seed %d: at %s it is written, and nothing has changed", seed, at)

@@ -44,17 +44,17 @@ func Steady(before, now, whole int64) int64 {
 	return now
 }
 
-// Seen holds all shards of some pools as they were last observed, by pool.
-type Seen map[types.NamespacedName][]v1alpha1.ShardStatus
+// Observed holds all shards of some pools as they were last observed, by pool.
+type Observed map[types.NamespacedName][]v1alpha1.ShardStatus
 
-// SeenOf returns the observed shards of these pools. shards may include those of other pools.
-func SeenOf(pools []v1alpha1.ShardPool, shards []v1alpha1.Shard) Seen {
+// ObservedOf returns the observed shards of these pools. shards may include those of other pools.
+func ObservedOf(pools []v1alpha1.ShardPool, shards []v1alpha1.Shard) Observed {
 	byPool := map[types.NamespacedName][]v1alpha1.Shard{}
 	for _, s := range shards {
 		at := types.NamespacedName{Namespace: s.Namespace, Name: s.Spec.Pool}
 		byPool[at] = append(byPool[at], s)
 	}
-	seen := Seen{}
+	seen := Observed{}
 	for i := range pools {
 		at := client.ObjectKeyFromObject(&pools[i])
 		seen[at] = v1alpha1.ShardsOf(&pools[i], byPool[at])
@@ -62,24 +62,24 @@ func SeenOf(pools []v1alpha1.ShardPool, shards []v1alpha1.Shard) Seen {
 	return seen
 }
 
-// ReadSeen reads the Shards of some pools.
-func ReadSeen(
+// ReadObserved reads the Shards of some pools.
+func ReadObserved(
 	ctx context.Context, reader client.Reader, pools []v1alpha1.ShardPool, in ...client.ListOption,
-) (Seen, error) {
+) (Observed, error) {
 	var list v1alpha1.ShardList
 	if err := reader.List(ctx, &list, in...); err != nil {
 		return nil, fmt.Errorf("list Shards: %w", err)
 	}
-	return SeenOf(pools, list.Items), nil
+	return ObservedOf(pools, list.Items), nil
 }
 
 // Of returns the shards of one pool.
-func (s Seen) Of(pool *v1alpha1.ShardPool) []v1alpha1.ShardStatus {
+func (s Observed) Of(pool *v1alpha1.ShardPool) []v1alpha1.ShardStatus {
 	return s[client.ObjectKeyFromObject(pool)]
 }
 
 // ByName returns the shards of all these pools by name. The pools are in one namespace.
-func (s Seen) ByName() map[string]v1alpha1.ShardStatus {
+func (s Observed) ByName() map[string]v1alpha1.ShardStatus {
 	all := map[string]v1alpha1.ShardStatus{}
 	for _, shards := range s {
 		for _, shard := range shards {
@@ -90,7 +90,7 @@ func (s Seen) ByName() map[string]v1alpha1.ShardStatus {
 }
 
 // Silent returns the shards whose disk did not answer.
-func (s Seen) Silent() map[string]bool {
+func (s Observed) Silent() map[string]bool {
 	silent := map[string]bool{}
 	for _, shards := range s {
 		for i := range shards {

@@ -17,17 +17,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// follower follows etcd with this package's type of replica.
-type follower = follow.Follower[*groupReplica]
+// watcher follows etcd with this package's type of replica.
+type watcher = follow.Watcher[*groupReplica]
 
-// newFollower makes the follower of the shard.
-func (s *Shard) newFollower() *follower {
+// newWatcher makes the follower of the shard.
+func (s *Shard) newWatcher() *watcher {
 	return follow.New(follow.Options[*groupReplica]{
 		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },
-		Volume: func() *volume.Volume { return s.volume.Volume },
-		Facts:  func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
-		Etcd:   s.cfg.Placement,
-		Hands:  hands{s},
+		Volume:  func() *volume.Volume { return s.volume.Volume },
+		Facts:   func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
+		Etcd:    s.cfg.Placement,
+		Actions: actions{s},
 		Ask: func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error) {
 			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
@@ -37,46 +37,46 @@ func (s *Shard) newFollower() *follower {
 	})
 }
 
-// hands implements follow.Hands for a shard.
-type hands struct{ s *Shard }
+// actions implements follow.Actions for a shard.
+type actions struct{ s *Shard }
 
-var _ follow.Hands[*groupReplica] = hands{}
+var _ follow.Actions[*groupReplica] = actions{}
 
-// LoadBegun implements follow.Hands.
-func (h hands) LoadBegun() bool { return h.s.loading.begun() }
+// LoadBegun implements follow.Actions.
+func (h actions) LoadBegun() bool { return h.s.loading.begun() }
 
-// Missing implements follow.Hands.
-func (h hands) Missing(state placement.Group) *groupReplica { return h.s.volume.newReplica(state) }
+// Missing implements follow.Actions.
+func (h actions) Missing(state placement.Group) *groupReplica { return h.s.volume.newReplica(state) }
 
-// Look implements follow.Hands.
-func (h hands) Look(g *groupReplica) { h.s.steerer.ask(g) }
+// Look implements follow.Actions.
+func (h actions) Look(g *groupReplica) { h.s.steerer.ask(g) }
 
-// Publish implements follow.Hands.
-func (h hands) Publish() { h.s.publish() }
+// Publish implements follow.Actions.
+func (h actions) Publish() { h.s.publish() }
 
-// Connect implements follow.Hands.
-func (h hands) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
+// Connect implements follow.Actions.
+func (h actions) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
-// Load implements follow.Hands.
-func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) }) }
+// Load implements follow.Actions.
+func (h actions) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) }) }
 
-// Join implements follow.Hands.
-func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
+// Join implements follow.Actions.
+func (h actions) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
 
-// Reinstall implements follow.Hands.
-func (h hands) Reinstall(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
+// Reinstall implements follow.Actions.
+func (h actions) Reinstall(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
 
-// LoadNow implements follow.Hands.
-func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loading.loadOne(ctx, g, nil) }
+// LoadNow implements follow.Actions.
+func (h actions) LoadNow(ctx context.Context, g *groupReplica) { h.s.loading.loadOne(ctx, g, nil) }
 
-// Close implements follow.Hands.
-func (h hands) Close(ctx context.Context, g *groupReplica) error {
+// Close implements follow.Actions.
+func (h actions) Close(ctx context.Context, g *groupReplica) error {
 	h.s.setHealth(g, false)
 	return g.close(ctx, true)
 }
 
-// Trash implements follow.Hands.
-func (h hands) Trash(ctx context.Context, g *groupReplica) error {
+// Trash implements follow.Actions.
+func (h actions) Trash(ctx context.Context, g *groupReplica) error {
 	s := h.s
 	s.setHealth(g, false)
 	if err := g.close(ctx, false); err != nil {
@@ -104,8 +104,8 @@ func (h hands) Trash(ctx context.Context, g *groupReplica) error {
 	return nil
 }
 
-// Create implements follow.Hands.
-func (h hands) Create(ctx context.Context, state placement.Group) error {
+// Create implements follow.Actions.
+func (h actions) Create(ctx context.Context, state placement.Group) error {
 	s := h.s
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
@@ -123,9 +123,9 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// MakeFolder implements follow.Hands. A folder in the way of the new one belongs to a replica that is no longer a
+// MakeFolder implements follow.Actions. A folder in the way of the new one belongs to a replica that is no longer a
 // member, or never was one here.
-func (h hands) MakeFolder(state placement.Group) error {
+func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
 	s.mu.Lock()
 	before := s.groups[state.UUID]
@@ -139,7 +139,7 @@ func (h hands) MakeFolder(state placement.Group) error {
 		return err
 	}
 	g := s.volume.newReplica(state)
-	g.Phase, g.RaftID = member.Joining, s.follower.Here(state)[0].RaftID
+	g.Phase, g.RaftID = member.Joining, s.watcher.Here(state)[0].RaftID
 	g.Learn(state.Members)
 	file := s.volume.replicaFile(g, g.RaftID)
 	file.Joining = true
@@ -147,7 +147,7 @@ func (h hands) MakeFolder(state placement.Group) error {
 		return err
 	}
 	s.mu.Lock()
-	s.groups[g.UUID], s.follower.Spent[g.RaftID] = g, true // the following reconcile publishes it
+	s.groups[g.UUID], s.watcher.Retired[g.RaftID] = g, true // the following reconcile publishes it
 	s.mu.Unlock()
 	return nil
 }
@@ -157,7 +157,7 @@ func (s *Shard) newTrash() *trash.Bin {
 	return &trash.Bin{Options: trash.Options{
 		FS: s.cfg.FS, Dir: func() string {
 			return s.volume.TrashDir()
-		}, Delay: s.cfg.TrashDelay, Held: s.follower.IsHeld, Coming: s.isComing,
+		}, Delay: s.cfg.TrashDelay, Held: s.watcher.IsHeld, Coming: s.isComing,
 		Fuller: s.compactor.moreToFree, Freed: s.compactor.freed, Problem: s.problems.Note, Logger: s.logger,
 	}}
 }
@@ -166,8 +166,8 @@ func (s *Shard) newTrash() *trash.Bin {
 func (s *Shard) isComing(id uuid.UUID) bool {
 	s.mu.Lock()
 	wanted := false
-	for _, state := range s.follower.View.Groups {
-		wanted = wanted || state.UUID == id && len(s.follower.Here(state)) > 0
+	for _, state := range s.watcher.View.Groups {
+		wanted = wanted || state.UUID == id && len(s.watcher.Here(state)) > 0
 	}
 	var sv *served
 	if g := s.groups[id]; g != nil {

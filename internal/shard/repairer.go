@@ -19,13 +19,13 @@ import (
 // replica from leading.
 
 const (
-	mendEvery  = time.Second
-	scrubPause = 10 * time.Minute
+	repairEvery = time.Second
+	scrubPause  = 10 * time.Minute
 )
 
-// mender finds damage in the replicas that serve here, and has it repaired. It finds the replicas in routes, and
+// repairer finds damage in the replicas that serve here, and has it repaired. It finds the replicas in routes, and
 // fetches missing data from peers. One goroutine repairs, another one reads.
-type mender struct {
+type repairer struct {
 	cfg      *Config
 	routes   *atomic.Pointer[routes]
 	peers    *peers
@@ -34,14 +34,14 @@ type mender struct {
 	logger   *slog.Logger
 }
 
-func newMender(s *Shard) *mender {
-	return &mender{cfg: &s.cfg, routes: &s.routes, peers: s.peers, catchUp: s.steerer.catchUp, problems: &s.problems,
+func newRepairer(s *Shard) *repairer {
+	return &repairer{cfg: &s.cfg, routes: &s.routes, peers: s.peers, catchUp: s.steerer.catchUp, problems: &s.problems,
 		logger: s.logger}
 }
 
-// mendAll repairs damage, and reads everything regularly to find it, until ctx ends.
-func (m *mender) mendAll(ctx context.Context) {
-	tick := time.NewTicker(m.cfg.mendEvery)
+// repairAll repairs damage, and reads everything regularly to find it, until ctx ends.
+func (m *repairer) repairAll(ctx context.Context) {
+	tick := time.NewTicker(m.cfg.repairEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -51,7 +51,7 @@ func (m *mender) mendAll(ctx context.Context) {
 		}
 		for _, g := range m.routes.Load().byUUID {
 			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Alone() && ctx.Err() == nil {
-				err := m.mend(ctx, sv)
+				err := m.repair(ctx, sv)
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
@@ -61,8 +61,8 @@ func (m *mender) mendAll(ctx context.Context) {
 	}
 }
 
-// mend repairs the damaged files of a replica.
-func (m *mender) mend(ctx context.Context, sv *served) error {
+// repair repairs the damaged files of a replica.
+func (m *repairer) repair(ctx context.Context, sv *served) error {
 	members := sv.replica.Members()
 	from, ok := sv.group.Route(members.LeaderID)
 	if members.LeaderID == sv.raftID {
@@ -77,10 +77,10 @@ func (m *mender) mend(ctx context.Context, sv *served) error {
 		return err
 	}
 	for _, r := range repairs {
-		source := mendSource{m.peers.hub.Fetcher(from), sv.group.UUID, func(ctx context.Context, ref format.BlobRef) error {
+		source := repairSource{m.peers.hub.Fetcher(from), sv.group.UUID, func(ctx context.Context, ref format.BlobRef) error {
 			return m.peers.fetchBlob(ctx, sv.group, sv.log, from, ref)
 		}}
-		err := sv.log.Mend(ctx, r, source)
+		err := sv.log.RepairFrom(ctx, r, source)
 		if errors.Is(err, group.ErrRepairByInstall) {
 			m.catchUp(sv.group, members.LeaderID)
 			return nil
@@ -93,15 +93,15 @@ func (m *mender) mend(ctx context.Context, sv *served) error {
 	return nil
 }
 
-// mendSource is the copy from which a replica is repaired.
-type mendSource struct {
+// repairSource is the copy from which a replica is repaired.
+type repairSource struct {
 	from      *peer.Fetcher
 	group     uuid.UUID
 	fetchBlob func(ctx context.Context, ref format.BlobRef) error
 }
 
-// Entries implements group.MendSource.
-func (m mendSource) Entries(ctx context.Context, r group.IndexRange) (group.RangeAnswer, error) {
+// Entries implements group.RepairSource.
+func (m repairSource) Entries(ctx context.Context, r group.IndexRange) (group.RangeAnswer, error) {
 	got, err := m.from.Entries(ctx, m.group, r.First, r.Last)
 	if errors.Is(err, peer.ErrNotHere) {
 		err = group.ErrRepairLater
@@ -109,8 +109,8 @@ func (m mendSource) Entries(ctx context.Context, r group.IndexRange) (group.Rang
 	return group.RangeAnswer{Entries: got.Entries, Through: got.Through, Applied: got.Applied}, err
 }
 
-// FetchBlob implements group.MendSource.
-func (m mendSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
+// FetchBlob implements group.RepairSource.
+func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {
 		// Or the group does not serve there now: then an install from there would fail, too.
@@ -121,7 +121,7 @@ func (m mendSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 
 // scrubAll reads every byte of all groups of several copies again and again, slowly, so that damage is found while
 // there are copies to repair it from.
-func (m *mender) scrubAll(ctx context.Context) {
+func (m *repairer) scrubAll(ctx context.Context) {
 	if m.cfg.ScrubBytesPerSecond < 0 {
 		return
 	}

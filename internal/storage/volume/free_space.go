@@ -14,8 +14,8 @@ const (
 	lookInterval    = 50 * time.Millisecond
 )
 
-// room is the state of the disk when it was last examined.
-type room struct {
+// freeSpace is the state of the disk when it was last examined.
+type freeSpace struct {
 	looked   time.Time // zero: never
 	space    vfs.Space
 	admitted int64 // number of bytes admitted since then
@@ -57,16 +57,17 @@ func (v *Volume) reserve(totalBytes int64) int64 {
 func (v *Volume) look() error {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {
-		return fmt.Errorf("volume %s: %w: %w", v.dir, ErrRoom, err)
+		return fmt.Errorf("volume %s: %w: %w", v.dir, ErrFreeSpaceUnknown, err)
 	}
-	v.room = room{looked: v.now(), space: space}
+	v.freeSpace = freeSpace{looked: v.now(), space: space}
 	return nil
 }
 
 // Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if they would use bytes
-// of the reserve, and an ErrRoom if the file system is broken. Deletes may use half of the reserve. Admit examines the
-// disk at most every 50 ms and counts the bytes admitted since, so freed space is noticed without a restart. Bytes that
-// were admitted before the last examination and are not on the disk yet are not counted: the reserve covers them.
+// of the reserve, and an ErrFreeSpaceUnknown if the file system is broken. Deletes may use half of the reserve. Admit
+// examines the disk at most every 50 ms and counts the bytes admitted since, so freed space is noticed without a
+// restart. Bytes that were admitted before the last examination and are not on the disk yet are not counted: the
+// reserve covers them.
 func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	if bytes < 0 {
 		return fmt.Errorf("volume %s: a write of %d bytes cannot be", v.dir, bytes)
@@ -76,20 +77,20 @@ func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	if v.lock == nil {
 		return fmt.Errorf("volume %s: %w", v.dir, ErrClosed)
 	}
-	if v.room.looked.IsZero() || v.now().Sub(v.room.looked) >= lookInterval {
+	if v.freeSpace.looked.IsZero() || v.now().Sub(v.freeSpace.looked) >= lookInterval {
 		if err := v.look(); err != nil {
 			return err
 		}
 	}
-	reserve := v.reserve(v.room.space.TotalBytes)
+	reserve := v.reserve(v.freeSpace.space.TotalBytes)
 	if forDelete {
 		reserve /= 2
 	}
-	free := v.room.space.FreeBytes - v.room.admitted
+	free := v.freeSpace.space.FreeBytes - v.freeSpace.admitted
 	if bytes > free-reserve { // not bytes+reserve > free, which can overflow
 		return &FullError{Dir: v.dir, Bytes: bytes, FreeBytes: max(0, free), ReserveBytes: reserve, Delete: forDelete}
 	}
-	v.room.admitted += bytes
+	v.freeSpace.admitted += bytes
 	return nil
 }
 
@@ -100,19 +101,19 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	if err := v.look(); err != nil {
 		return vfs.Space{}, 0, err
 	}
-	return v.room.space, v.reserve(v.room.space.TotalBytes), nil
+	return v.freeSpace.space, v.reserve(v.freeSpace.space.TotalBytes), nil
 }
 
 // TotalBytes returns the size of the file system when it was last examined; 0 if unknown.
 func (v *Volume) TotalBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.room.looked.IsZero() {
+	if v.freeSpace.looked.IsZero() {
 		if err := v.look(); err != nil {
 			return 0
 		}
 	}
-	return v.room.space.TotalBytes
+	return v.freeSpace.space.TotalBytes
 }
 
 // Spare returns the free bytes above the reserve; 0 if unknown.

@@ -111,15 +111,15 @@ func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	ok(t, err)
 	for _, r := range repairs {
 		m.gone = true
-		if err := l.Mend(t.Context(), r, m); !errors.Is(err, ErrRepairLater) {
+		if err := l.RepairFrom(t.Context(), r, m); !errors.Is(err, ErrRepairLater) {
 			t.Errorf("the entry is there and its blob is not: %v", err)
 		}
 		m.gone, m.through = false, 1
-		if err := l.Mend(t.Context(), r, m); !errors.Is(err, ErrRepairLater) {
+		if err := l.RepairFrom(t.Context(), r, m); !errors.Is(err, ErrRepairLater) {
 			t.Errorf("the entry was not applied there: %v", err)
 		}
 		m.through = 1 << 40
-		ok(t, l.Mend(t.Context(), r, m))
+		ok(t, l.RepairFrom(t.Context(), r, m))
 	}
 	if m.blobs != 1 || l.Damaged() {
 		t.Errorf("%d blobs were fetched, damage %v", m.blobs, l.Stats().Damages)
@@ -134,7 +134,7 @@ func TestMendOfABlobThatIsNowhere(t *testing.T) {
 	b := newDamageBed(t)
 	l := b.twin(t)
 	repair := Repair{File: "blob", Blob: &format.BlobRef{}}
-	if err := l.Mend(t.Context(), repair, &mendTwin{gone: true}); !errors.Is(err, ErrRepairByInstall) {
+	if err := l.RepairFrom(t.Context(), repair, &mendTwin{gone: true}); !errors.Is(err, ErrRepairByInstall) {
 		t.Errorf("the peer has compacted it away: %v", err)
 	}
 	ok(t, l.Close(false))
@@ -176,7 +176,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 				repairs, err := d.log.Repairs(t.Context())
 				ok(t, err)
 				for _, r := range repairs {
-					ok(t, d.log.Mend(t.Context(), r, &mendTwin{peer: peer, log: d.log, gone: true, through: 1 << 40}))
+					ok(t, d.log.RepairFrom(t.Context(), r, &mendTwin{peer: peer, log: d.log, gone: true, through: 1 << 40}))
 				}
 			} else {
 				ok(t, d.log.Close(false))

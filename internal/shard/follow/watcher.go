@@ -23,13 +23,13 @@ import (
 
 // Options hold everything that a Follower may use.
 type Options[R Owned] struct {
-	Shard  string
-	Store  func() uuid.UUID
-	Volume func() *volume.Volume // the open volume
-	Facts  func() (volume.Facts, error)
-	Meta   func() placement.Meta // the store's Meta
-	Etcd   Etcd
-	Hands  Hands[R]
+	Shard   string
+	Store   func() uuid.UUID
+	Volume  func() *volume.Volume // the open volume
+	Facts   func() (volume.Facts, error)
+	Meta    func() placement.Meta // the store's Meta
+	Etcd    Etcd
+	Actions Actions[R]
 	// Ask asks another shard what its volume holds.
 	Ask func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error)
 	// Background is the context of all work that continues after the start.
@@ -54,7 +54,7 @@ type Options[R Owned] struct {
 
 // Etcd is the part of *placement.Store that a Follower needs; the methods are documented there.
 type Etcd interface {
-	Follow(ctx context.Context, before placement.Seen, own placement.Own) <-chan placement.View
+	Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View
 	Look(ctx context.Context, group string) (placement.View, error)
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
 	Freeze(ctx context.Context, by, reason string) error
@@ -71,8 +71,8 @@ type Problems interface {
 	Forget(over func(what string) bool)
 }
 
-// Hands carries out what a Follower decides about replicas.
-type Hands[R Owned] interface {
+// Actions carries out what a Follower decides about replicas.
+type Actions[R Owned] interface {
 	// LoadBegun reports whether the first load has begun. LoadBegun and the next four methods are called with
 	// Options.Lock held, and do not wait.
 	LoadBegun() bool
@@ -102,9 +102,9 @@ type Hands[R Owned] interface {
 	MakeFolder(state placement.Group) error
 }
 
-// Follower follows etcd for one shard. Call Start first, then Run and Thaw in parallel. All other methods are safe for
+// Watcher follows etcd for one shard. Call Start first, then Run and Thaw in parallel. All other methods are safe for
 // concurrent use.
-type Follower[R Owned] struct {
+type Watcher[R Owned] struct {
 	Options[R]
 	neighbours neighbours
 	seen       memory
@@ -113,24 +113,24 @@ type Follower[R Owned] struct {
 
 	// Guarded by Options.Lock.
 
-	View  placement.View  // the view that is followed
-	Told  placement.View  // the newest view, even if etcd was set back
-	Held  string          // why etcd's word is not acted upon; empty: it is
-	Spent map[uint64]bool // Raft ids, see member.View
+	View       placement.View  // the view that is followed
+	NewestView placement.View  // the newest view, even if etcd was set back
+	Held       string          // why etcd's word is not acted upon; empty: it is
+	Retired    map[uint64]bool // Raft ids, see member.View
 }
 
 // New makes a Follower. It follows nothing before Start.
-func New[R Owned](opts Options[R]) *Follower[R] {
-	return &Follower[R]{
+func New[R Owned](opts Options[R]) *Watcher[R] {
+	return &Watcher[R]{
 		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1),
-		Spent: map[uint64]bool{},
+		Retired: map[uint64]bool{},
 	}
 }
 
 // Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
 // was set back, Start records that in etcd before it returns, so that nobody assigns anything to the shard on the word
 // of an older etcd. ctx bounds the start.
-func (f *Follower[R]) Start(ctx context.Context) error {
+func (f *Watcher[R]) Start(ctx context.Context) error {
 	f.views = f.Etcd.Follow(f.Background, f.recall(), f.own(f.holds))
 	select {
 	case view, ok := <-f.views:
@@ -142,7 +142,7 @@ func (f *Follower[R]) Start(ctx context.Context) error {
 			return err
 		}
 		f.See(view)
-		f.Spend(view)
+		f.Retire(view)
 		if err := placement.Patiently(ctx, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)
 		}
@@ -150,17 +150,17 @@ func (f *Follower[R]) Start(ctx context.Context) error {
 		f.Lock.Lock()
 		defer f.Lock.Unlock()
 		f.Decide(view)
-		f.Hands.Publish()
+		f.Actions.Publish()
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the first view of etcd: %w", ctx.Err())
 	}
 }
 
-// Spend notes the replicas that etcd names here at the start, before the shard can be given a new one, because an
+// Retire notes the replicas that etcd names here at the start, before the shard can be given a new one, because an
 // earlier process may have begun them. For a replica that was begun, the volume remembers the view: no earlier view is
 // followed.
-func (f *Follower[R]) Spend(view placement.View) {
+func (f *Watcher[R]) Retire(view placement.View) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	for _, state := range view.Groups {
@@ -169,9 +169,9 @@ func (f *Follower[R]) Spend(view placement.View) {
 }
 
 // spend is Spend for one group. Called with Options.Lock held.
-func (f *Follower[R]) spend(state placement.Group) {
+func (f *Watcher[R]) spend(state placement.Group) {
 	for _, m := range f.Here(state) {
-		f.Spent[m.RaftID] = true
+		f.Retired[m.RaftID] = true
 	}
 }
 
@@ -182,7 +182,7 @@ const (
 )
 
 // Run carries out what the views say, one view after another, and retries what failed, until ctx ends.
-func (f *Follower[R]) Run(ctx context.Context) {
+func (f *Watcher[R]) Run(ctx context.Context) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
 	unfinished := f.Reconcile(ctx)
@@ -213,7 +213,7 @@ func (f *Follower[R]) Run(ctx context.Context) {
 }
 
 // Nudge makes Run look again. It never blocks.
-func (f *Follower[R]) Nudge() {
+func (f *Watcher[R]) Nudge() {
 	select {
 	case f.nudged <- struct{}{}:
 	default:
@@ -221,11 +221,11 @@ func (f *Follower[R]) Nudge() {
 }
 
 // Reconcile compares the volume with the view and acts on the differences. It returns true if something is left to do.
-func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
+func (f *Watcher[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	f.Lock.Lock()
 	view := f.View
 	todo := f.Decide(view)
-	f.Hands.Publish()
+	f.Actions.Publish()
 	f.forgetDone(todo)
 	f.Lock.Unlock()
 	if todo.acts() && f.remember(view) != nil {
@@ -234,18 +234,18 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	}
 
 	for _, r := range todo.Close {
-		if err := f.Hands.Close(ctx, r); err != nil {
+		if err := f.Actions.Close(ctx, r); err != nil {
 			f.Problems.Note("closing group "+r.Known().Name, err)
 		}
 	}
 	for _, r := range todo.Load {
-		f.Hands.Load(r)
+		f.Actions.Load(r)
 	}
 	for _, r := range todo.Join {
-		f.Hands.Join(r)
+		f.Actions.Join(r)
 	}
 	for _, r := range todo.Reinstall {
-		f.Hands.Reinstall(r)
+		f.Actions.Reinstall(r)
 	}
 	for _, r := range todo.Trash {
 		name := r.Known().Name
@@ -256,7 +256,7 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 			continue
 		}
 		if err == nil {
-			err = f.Hands.Trash(ctx, r)
+			err = f.Actions.Trash(ctx, r)
 		}
 		f.Problems.Note("leaving group "+name, err)
 		unfinished = unfinished || err != nil || IsOwn(view, name, f.Shard)
@@ -265,11 +265,12 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	for _, some := range []struct {
 		groups []placement.Group
 		do     func(ctx context.Context, state placement.Group) error
-	}{{todo.Create, f.create}, {todo.Announce, f.announce}, {todo.Confess, f.confess}, {todo.Claim, f.claim}} {
+	}{{todo.Create, f.create}, {todo.Announce, f.announce}, {todo.Missing, f.reportMissing},
+		{todo.Present, f.reportPresent}} {
 		failed = f.inParallel(ctx, some.groups, some.do) || failed
 	}
 	notBegun := f.inParallel(ctx, todo.MakeFolder, func(_ context.Context, state placement.Group) error {
-		return f.Hands.MakeFolder(state)
+		return f.Actions.MakeFolder(state)
 	})
 	if len(todo.MakeFolder) > 0 && !notBegun {
 		return f.Reconcile(ctx) || unfinished // the second pass installs them
@@ -282,7 +283,7 @@ func groupProblem(group string) string { return "group " + group }
 
 // forgetDone removes the problems of groups for which nothing is left to do: other shards did it, or it is no longer
 // wanted.
-func (f *Follower[R]) forgetDone(todo Work[R]) {
+func (f *Watcher[R]) forgetDone(todo Work[R]) {
 	wanted := map[string]bool{}
 	for _, state := range todo.groups() {
 		wanted[groupProblem(state.Name)] = true
@@ -294,7 +295,7 @@ func (f *Follower[R]) forgetDone(todo Work[R]) {
 var errLater = errors.New("later")
 
 // inParallel calls do for each group, at most 16 at a time, and reports whether a call failed.
-func (f *Follower[R]) inParallel(
+func (f *Watcher[R]) inParallel(
 	ctx context.Context, groups []placement.Group, do func(context.Context, placement.Group) error,
 ) (failed bool) {
 	var all errgroup.Group
@@ -316,7 +317,7 @@ func (f *Follower[R]) inParallel(
 }
 
 // Here returns the members of a group on this shard and volume: usually one.
-func (f *Follower[R]) Here(state placement.Group) []placement.Member {
+func (f *Watcher[R]) Here(state placement.Group) []placement.Member {
 	return member.Here(state, f.Shard, f.Volume().Superblock().Volume)
 }
 
@@ -329,7 +330,7 @@ type Group struct {
 }
 
 // StateOf returns what etcd says of the group of a replica, as far as this shard knows; false: nothing.
-func (f *Follower[R]) StateOf(owned R) (Group, bool) {
+func (f *Watcher[R]) StateOf(owned R) (Group, bool) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	r := owned.Known()
@@ -345,15 +346,15 @@ func (f *Follower[R]) StateOf(owned R) (Group, bool) {
 }
 
 // Address returns the address of a shard as etcd last reported it; false: the shard is unknown.
-func (f *Follower[R]) Address(shard string) (string, bool) { return f.neighbours.address(shard) }
+func (f *Watcher[R]) Address(shard string) (string, bool) { return f.neighbours.address(shard) }
 
 // own describes the groups that this shard follows.
-func (f *Follower[R]) own(holds func(group uuid.UUID) bool) placement.Own {
+func (f *Watcher[R]) own(holds func(group uuid.UUID) bool) placement.Own {
 	return placement.Own{Shard: f.Shard, Volume: f.Volume().Superblock().Volume, Holds: holds, Held: f.heldNames}
 }
 
 // heldNames returns the names of the groups that have a folder on the volume, as far as they are known.
-func (f *Follower[R]) heldNames() []string {
+func (f *Watcher[R]) heldNames() []string {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	names := make([]string, 0, len(f.Replicas))
@@ -366,7 +367,7 @@ func (f *Follower[R]) heldNames() []string {
 }
 
 // holds reports whether a group has a folder on the volume.
-func (f *Follower[R]) holds(group uuid.UUID) bool {
+func (f *Watcher[R]) holds(group uuid.UUID) bool {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	_, ok := f.Replicas[group]

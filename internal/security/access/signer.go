@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// Sealer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
+// Signer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
 // group, and the access to that group is decided at each use, so that the value itself gives no right. A seal proves
 // that this store made the value for this caller. Its key is the store's seal key.
-type Sealer struct {
+type Signer struct {
 	key []byte
 	id  [8]byte
 }
 
-// SealKeyBytes is the length of a seal key.
-const SealKeyBytes = 32
+// SigningKeyBytes is the length of a seal key.
+const SigningKeyBytes = 32
 
-// NewSealer makes a Sealer with the given key of SealKeyBytes, which must have been chosen at random.
-func NewSealer(key []byte) (*Sealer, error) {
-	if len(key) != SealKeyBytes {
-		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SealKeyBytes)
+// NewSigner makes a Sealer with the given key of SigningKeyBytes, which must have been chosen at random.
+func NewSigner(key []byte) (*Signer, error) {
+	if len(key) != SigningKeyBytes {
+		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SigningKeyBytes)
 	}
-	s := &Sealer{key: key}
+	s := &Signer{key: key}
 	sum := sha256.Sum256(append([]byte("sheaf seal id\x00"), key...))
 	copy(s.id[:], sum[:])
 	return s, nil
@@ -37,9 +37,9 @@ func NewSealer(key []byte) (*Sealer, error) {
 // value. Little-endian. The MAC is the start of an HMAC-SHA256 of a label, the end, the caller's name with its length,
 // and the value. Values that are not sealed begin with format 1.
 const (
-	sealFormat = 2
-	sealBytes  = 1 + 8 + 8 + 16
-	macBytes   = 16
+	signedFormat = 2
+	signedBytes  = 1 + 8 + 8 + 16
+	macBytes     = 16
 )
 
 // Errors of Open.
@@ -51,10 +51,10 @@ var (
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Seal signs a value for a caller. ends is the time of expiry; zero: never.
-func (s *Sealer) Seal(caller *Caller, value []byte, ends time.Time) []byte {
-	out := make([]byte, 0, sealBytes+len(value))
-	out = append(append(out, sealFormat), s.id[:]...)
+// Sign signs a value for a caller. ends is the time of expiry; zero: never.
+func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
+	out := make([]byte, 0, signedBytes+len(value))
+	out = append(append(out, signedFormat), s.id[:]...)
 	unix := uint64(0)
 	if !ends.IsZero() {
 		unix = uint64(ends.Unix())
@@ -68,17 +68,17 @@ func (s *Sealer) Seal(caller *Caller, value []byte, ends time.Time) []byte {
 var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
 
 // Open returns the original value. Errors are ErrForged or ErrOutdated.
-func (s *Sealer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
+func (s *Signer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
 	switch {
-	case len(sealed) > 0 && sealed[0] < sealFormat:
+	case len(sealed) > 0 && sealed[0] < signedFormat:
 		return nil, errUnsigned
-	case len(sealed) < sealBytes || sealed[0] != sealFormat:
+	case len(sealed) < signedBytes || sealed[0] != signedFormat:
 		return nil, ErrForged
 	case [8]byte(sealed[1:9]) != s.id:
 		return nil, fmt.Errorf("%w: the store has another key since then", ErrOutdated)
 	}
-	unix, value := binary.LittleEndian.Uint64(sealed[9:]), sealed[sealBytes:]
-	if !hmac.Equal(sealed[sealBytes-macBytes:sealBytes], s.mac(caller, unix, value)) {
+	unix, value := binary.LittleEndian.Uint64(sealed[9:]), sealed[signedBytes:]
+	if !hmac.Equal(sealed[signedBytes-macBytes:signedBytes], s.mac(caller, unix, value)) {
 		return nil, ErrForged
 	}
 	if unix != 0 && uint64(now.Unix()) > unix {
@@ -87,7 +87,7 @@ func (s *Sealer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, err
 	return value, nil
 }
 
-func (s *Sealer) mac(caller *Caller, unix uint64, value []byte) []byte {
+func (s *Signer) mac(caller *Caller, unix uint64, value []byte) []byte {
 	name := caller.name()
 	head := append(make([]byte, 0, 64+len(name)), "sheaf seal 2\x00"...)
 	head = binary.LittleEndian.AppendUint64(head, unix)
@@ -108,10 +108,10 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Seal signs a value for the caller of a context, if that caller gets signed values.
-func Seal(ctx context.Context, value []byte, lasts time.Duration) []byte {
+// Sign signs a value for the caller of a context, if that caller gets signed values.
+func Sign(ctx context.Context, value []byte, lasts time.Duration) []byte {
 	if call := CallOf(ctx); call != nil {
-		return call.Seal(value, lasts)
+		return call.Sign(value, lasts)
 	}
 	return value
 }

@@ -35,10 +35,10 @@ const (
 	tailGivenUp   = "given_up"
 )
 
-// replaceForgetful gives up a replica as soon as the others can replace it.
-func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
+// replaceLacking gives up a replica as soon as the others can replace it.
+func (i *installer) replaceLacking(ctx context.Context, g *groupReplica) {
 	for {
-		state, wanted := i.follower.StateOf(g)
+		state, wanted := i.watcher.StateOf(g)
 		if !wanted {
 			return // the follower handles it
 		}
@@ -59,10 +59,10 @@ func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
 func (i *installer) reinstall(g *groupReplica) {
 	defer i.endFetch(g)
 	i.mu.Lock()
-	ctx, forgetful := g.Fetch, g.Phase == member.Forgetful
+	ctx, forgetful := g.Fetch, g.Phase == member.LacksEntries
 	i.mu.Unlock()
 	if forgetful {
-		i.replaceForgetful(ctx, g)
+		i.replaceLacking(ctx, g)
 		return
 	}
 	what := "the damaged tail of group " + g.Name
@@ -110,13 +110,13 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 // isLed asks the shard that etcd names as a group's leader whether it leads. If it does, a majority is
 // elsewhere, because a leader that does not hear a majority steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
-	address, known := i.follower.Address(state.Leader)
+	address, known := i.watcher.Address(state.Leader)
 	if !known {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
-	v, err := i.follower.Ask(ctx, placement.Shard{Name: state.Leader, Address: address})
+	v, err := i.watcher.Ask(ctx, placement.Shard{Name: state.Leader, Address: address})
 	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool {
 		return r.UUID == state.UUID && r.Leader
 	})
@@ -129,7 +129,7 @@ func (i *installer) giveUp(g *groupReplica, why error) {
 	i.logger.Error(
 		"a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
 		"group", g.Name, "raft_id", g.RaftID, "reason", why)
-	i.follower.Nudge()
+	i.watcher.Nudge()
 }
 
 // withdraw takes a replica out of service that lacks entries on which its leader counts.

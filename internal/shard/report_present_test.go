@@ -126,10 +126,10 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 		if c.come != "" && state.Shards[c.come].Name == "" {
 			state.Shards[c.come] = placement.Shard{Name: c.come, VolumeUUID: uuid.New()}
 		}
-		if got := mayStillClaim(g, state, c.id, false); got != c.wait {
+		if got := mayStillReport(g, state, c.id, false); got != c.wait {
 			t.Errorf("%s: %v", c.what, got)
 		}
-		if got := mayStillClaim(g, state, 9, true); got != (c.wait || c.id != lost.RaftID) {
+		if got := mayStillReport(g, state, 9, true); got != (c.wait || c.id != lost.RaftID) {
 			t.Errorf("%s, and another is to come: %v", c.what, got)
 		}
 	}
@@ -137,7 +137,7 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 		t.Errorf("%d of 3 voters are known, want 2", n)
 	}
 	state.Target = []string{"a"}
-	if mayStillClaim(g, state, lost.RaftID, false) {
+	if mayStillReport(g, state, lost.RaftID, false) {
 		t.Error("every wanted shard holds a member, and one that is too much is waited for")
 	}
 }

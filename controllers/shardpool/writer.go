@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// hand writes to the API server for one pool and reports what it did. Its client reads from the cache.
-type hand struct {
+// writer writes to the API server for one pool and reports what it did. Its client reads from the cache.
+type writer struct {
 	client.Client
 	recorder events.EventRecorder // nil: news go to the log only
 	// pool owns the objects that hand writes. annotate changes the pool's metadata; nothing else changes the pool.
@@ -20,14 +20,14 @@ type hand struct {
 }
 
 // tell reports news of the pool.
-func (h hand) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
+func (h writer) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
 	step.Tell(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object,
 		Message: fmt.Sprintf(format, args...)})
 }
 
 // remove deletes exactly the object that was observed, and reports it. It ignores an object that is already being
 // deleted. what names the object in an error.
-func (h hand) remove(ctx context.Context, object client.Object, what string, news step.News,
+func (h writer) remove(ctx context.Context, object client.Object, what string, news step.News,
 	options ...client.DeleteOption) error {
 	if object.GetDeletionTimestamp() != nil {
 		return nil
@@ -43,7 +43,7 @@ func (h hand) remove(ctx context.Context, object client.Object, what string, new
 }
 
 // annotate changes the pool's annotations at once, if the pool has not changed since it was read.
-func (h hand) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
+func (h writer) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
 	if err := step.WriteMetadata(ctx, h.Client, h.pool, change); err != nil {
 		return fmt.Errorf("note that a volume is given up: %w", err)
 	}

@@ -240,7 +240,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		group := c.registry.now().Groups["0"]
 		group.Leader = "b"
 		c.eventually("b is there", func() bool {
-			_, known := s.follower.Address("b")
+			_, known := s.watcher.Address("b")
 			return known && c.shards["b"].shard.routes.Load().served(group.UUID) != nil
 		})
 		if s.installer.isLed(t.Context(), group) {
@@ -290,7 +290,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 				members[i].VolumeUUID = s.volume.Superblock().Volume
 			}
 		}
-		s.follower.View = placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}}
+		s.watcher.View = placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}}
 		if err := s.trash.Empty(late); err != nil {
 			t.Fatal(err)
 		}
@@ -323,22 +323,22 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	does := func(v placement.View) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.follower.View = v
-		todo := s.follower.Decide(v)
-		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Confess))
+		s.watcher.View = v
+		todo := s.watcher.Decide(v)
+		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Missing))
 	}
-	s.follower.Spend(view(9)) // as it was when the shard started
+	s.watcher.Retire(view(9)) // as it was when the shard started
 	if got := does(view(9)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}
 	if got := does(view(11)); got != "make folder 1, confess 0" {
 		t.Errorf("a new learner: %s", got)
 	}
-	if err := (hands{s}).MakeFolder(view(11).Groups["0"]); err != nil {
+	if err := (actions{s}).MakeFolder(view(11).Groups["0"]); err != nil {
 		t.Fatal(err)
 	}
 	g := s.groups[id]
-	if err := (hands{s}).Trash(context.Background(), g); err != nil {
+	if err := (actions{s}).Trash(context.Background(), g); err != nil {
 		t.Fatal(err)
 	}
 	if got := does(view(11)); got != "make folder 0, confess 1" {
@@ -357,7 +357,7 @@ func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s.groups[g.UUID] = g
 	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a",
 		VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
-	if err := (hands{s}).MakeFolder(state); err != nil {
+	if err := (actions{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
 	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)

@@ -182,7 +182,7 @@ func TestLittleRoomIsAPartOfASmallVolume(t *testing.T) {
 	for _, c := range []struct{ volume, segment, want int64 }{
 		{1 << 40, 0, 512 * mib}, {960 * mib, 0, 60 * mib}, {gib, 4 * mib, 8 * mib}, {gib, -1, 64 * mib},
 	} {
-		if got := lowRoom(c.volume, c.segment); got != c.want {
+		if got := lowSpaceBytes(c.volume, c.segment); got != c.want {
 			t.Errorf("of %d bytes with segments of %d: %d, want %d", c.volume, c.segment, got, c.want)
 		}
 	}

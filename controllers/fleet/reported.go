@@ -11,9 +11,9 @@ import (
 // ReasonLoading is the reason of condition Loaded while shards load. The message of the condition is their progress.
 const ReasonLoading = "Loading"
 
-// ToldOfShard returns the part of a shard's status whose changes are worth an immediate write. That includes the
+// UrgentOfShard returns the part of a shard's status whose changes are worth an immediate write. That includes the
 // number of its groups, but not how many of them it has loaded so far or leads.
-func ToldOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
+func UrgentOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	s.Message = withoutNumbers(s.Message)
 	s.Records, s.StoredBytes, s.LeadingGroups, s.MemoryNeedBytes = 0, 0, 0, 0
 	s.Load, s.LoadPercent, s.LoadBytesPerSecond, s.LoadDevicePercent = "", 0, 0, 0
@@ -28,9 +28,9 @@ func ToldOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	return s
 }
 
-// ToldOfPool returns the part of a pool's status whose changes are worth an immediate write. For the shards that the
-// status lists, that is the part that ToldOfShard returns.
-func ToldOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
+// UrgentOfPool returns the part of a pool's status whose changes are worth an immediate write. For the shards that the
+// status lists, that is the part that UrgentOfShard returns.
+func UrgentOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	out := *p.DeepCopy()
 	out.Load, out.Records, out.StoredBytes = "", 0, 0
 	if g := &out.Groups; g.Loading > 0 {
@@ -40,17 +40,17 @@ func ToldOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 		out.Groups.NotWell[i].Message = withoutNumbers(out.Groups.NotWell[i].Message)
 	}
 	for i := range out.ShardStatuses {
-		out.ShardStatuses[i] = ToldOfShard(out.ShardStatuses[i])
+		out.ShardStatuses[i] = UrgentOfShard(out.ShardStatuses[i])
 	}
 	for i := range out.Conditions {
-		out.Conditions[i].Message = toldOfCondition(&out.Conditions[i])
+		out.Conditions[i].Message = urgentOfCondition(&out.Conditions[i])
 	}
 	return out
 }
 
-// toldOfCondition returns the part of a condition's message that is worth an immediate write. For loading shards it
+// urgentOfCondition returns the part of a condition's message that is worth an immediate write. For loading shards it
 // is empty, because the message is only their progress.
-func toldOfCondition(c *metav1.Condition) string {
+func urgentOfCondition(c *metav1.Condition) string {
 	if c.Reason == ReasonLoading {
 		return ""
 	}

@@ -106,7 +106,7 @@ func TestFences(t *testing.T) {
 	} {
 		store := fencedStore("quotes", policy)
 		var policies []*networkingv1.NetworkPolicy
-		for _, f := range Fences(store, "sheaf-system") {
+		for _, f := range NetworkPolicies(store, "sheaf-system") {
 			if f.Wanted {
 				policies = append(policies, f.Policy)
 			}
@@ -156,7 +156,7 @@ func TestFences(t *testing.T) {
 func TestNoFenceOfAnExternalEtcd(t *testing.T) {
 	store := fencedStore("quotes", v1alpha1.NetworkPolicy{})
 	store.Spec.Etcd = v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://etcd:2379"}}}
-	for _, f := range Fences(store, "sheaf-system") {
+	for _, f := range NetworkPolicies(store, "sheaf-system") {
 		if f.Wanted {
 			t.Errorf("policy %s is made", f.Policy.Name)
 		}

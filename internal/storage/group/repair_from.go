@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// MendSource is another member that supplies data for a repair.
-type MendSource interface {
+// RepairSource is another member that supplies data for a repair.
+type RepairSource interface {
 	// Entries returns all entries of a range, as ReadRange does piece by piece. Through is below Last if the source has
 	// not applied that far.
 	Entries(ctx context.Context, r IndexRange) (RangeAnswer, error)
@@ -19,9 +19,9 @@ type MendSource interface {
 	FetchBlob(ctx context.Context, ref format.BlobRef) error
 }
 
-// Mend repairs a damaged file (r is from Repairs) with data of another member. It returns the errors of RepairRange,
-// and those of the source.
-func (l *Log) Mend(ctx context.Context, r Repair, from MendSource) error {
+// RepairFrom repairs a damaged file (r is from Repairs) with data of another member. It returns the errors of
+// RepairRange, and those of the source.
+func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {

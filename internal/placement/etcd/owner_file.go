@@ -12,18 +12,18 @@ import (
 	"strings"
 )
 
-// claimName is the file beside etcd's own folder that names its owner: etcd ignores its token once it has data.
+// ownerFileName is the file beside etcd's own folder that names its owner: etcd ignores its token once it has data.
 const (
-	claimName    = "sheaf-etcd.json"
-	claimVersion = 1
+	ownerFileName    = "sheaf-etcd.json"
+	ownerFileVersion = 1
 
 	lostFoundName = "lost+found" // made by mkfs.ext4 in every new file system
 	tempSuffix    = ".tmp"
 	namesShown    = 5 // in an error
 )
 
-// claimed is the content of the file.
-type claimed struct {
+// ownerFile is the content of the file.
+type ownerFile struct {
 	Format int    `json:"format"`
 	Name   string `json:"name"`
 	Token  string `json:"token"`
@@ -52,11 +52,11 @@ func (c *MemberConfig) refuseForeign() error {
 			return err
 		}
 	}
-	if _, err = os.Lstat(filepath.Join(c.Dir, claimName)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err = os.Lstat(filepath.Join(c.Dir, ownerFileName)); !errors.Is(err, fs.ErrNotExist) {
 		return nil // the folder was claimed: claim reads it
 	}
 	// a member that was interrupted while it claimed an empty folder leaves the temporary file
-	if err := refuseOthers(c.Dir, []string{lostFoundName, claimName + tempSuffix}); err != nil {
+	if err := refuseOthers(c.Dir, []string{lostFoundName, ownerFileName + tempSuffix}); err != nil {
 		return err
 	}
 	if c.Mount != "" && c.Snapshots.Dir != "" {
@@ -88,36 +88,36 @@ func refuseOthers(dir string, known []string) error {
 		"wipe the disk where nobody does, or give this member another disk", ErrForeign, dir, shown)
 }
 
-// claim rejects the folder of another cluster or member, and marks an empty folder as this member's.
-func (c *MemberConfig) claim() error {
+// takeFolder rejects the folder of another cluster or member, and marks an empty folder as this member's.
+func (c *MemberConfig) takeFolder() error {
 	if err := c.refuseForeign(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return err
 	}
-	file := filepath.Join(c.Dir, claimName)
+	file := filepath.Join(c.Dir, ownerFileName)
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if c.hasData() {
 			return fmt.Errorf("%w: %s has data of an etcd, but no file %s: give an empty folder", ErrOtherCluster, c.Dir,
-				claimName)
+				ownerFileName)
 		}
 		if c.Existing && len(c.Cluster) == 1 {
 			return c.emptyExisting("there is no other member")
 		}
-		return writeSynced(c.Dir, claimName, claimed{Format: claimVersion, Name: c.Name, Token: c.Token})
+		return writeSynced(c.Dir, ownerFileName, ownerFile{Format: ownerFileVersion, Name: c.Name, Token: c.Token})
 	}
 	if err != nil {
 		return err
 	}
-	var there claimed
+	var there ownerFile
 	if err := json.Unmarshal(content, &there); err != nil {
 		return fmt.Errorf("%s cannot be read: %w: bring it back from a copy", file, err)
 	}
-	if there.Format > claimVersion {
+	if there.Format > ownerFileVersion {
 		return fmt.Errorf("%s has format %d, known is %d: use the program that wrote it or a newer one", file, there.Format,
-			claimVersion)
+			ownerFileVersion)
 	}
 	if there.Token != c.Token || there.Name != c.Name {
 		return fmt.Errorf(

@@ -9,36 +9,36 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// EtcdFence is the name of the NetworkPolicy of a store's managed etcd.
-func EtcdFence(store string) string { return store + "-etcd" }
+// EtcdNetworkPolicy is the name of the NetworkPolicy of a store's managed etcd.
+func EtcdNetworkPolicy(store string) string { return store + "-etcd" }
 
-// ShardFence is the name of the NetworkPolicy of a store's shards.
-func ShardFence(store string) string { return store + "-shards" }
+// ShardNetworkPolicy is the name of the NetworkPolicy of a store's shards.
+func ShardNetworkPolicy(store string) string { return store + "-shards" }
 
-// Fence is a NetworkPolicy together with whether it is wanted.
-type Fence struct {
+// NetworkPolicy is a NetworkPolicy together with whether it is wanted.
+type NetworkPolicy struct {
 	Policy *networkingv1.NetworkPolicy
 	Wanted bool
 }
 
-// Fences returns the NetworkPolicies of a store, including those that are not wanted. NetworkPolicies are additive:
-// to allow more traffic, an administrator adds another one. These cover ingress only. Probes and port-forwards come
-// from the node, which network plugins allow.
+// NetworkPolicies returns the NetworkPolicies of a store, including those that are not wanted. NetworkPolicies are
+// additive: to allow more traffic, an administrator adds another one. These cover ingress only. Probes and
+// port-forwards come from the node, which network plugins allow.
 //
 // Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) stay open, because
 // scrapers may be anywhere.
-func Fences(store *v1alpha1.RecordStore, operatorNamespace string) []Fence {
+func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []NetworkPolicy {
 	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
 	labelled := store.Spec.NetworkPolicy.DirectClients == v1alpha1.DirectClientsLabelled
-	return []Fence{
-		{etcdFence(store, operatorNamespace), managed && store.Spec.Etcd.Managed != nil},
-		{shardFence(store, operatorNamespace), managed && labelled},
+	return []NetworkPolicy{
+		{etcdPolicy(store, operatorNamespace), managed && store.Spec.Etcd.Managed != nil},
+		{shardPolicy(store, operatorNamespace), managed && labelled},
 	}
 }
 
-// etcdFence allows the store and the operator to reach etcd, and its members to reach each other.
-func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
-	return fence(store, EtcdFence(store.Name), ContainerEtcd,
+// etcdPolicy allows the store and the operator to reach etcd, and its members to reach each other.
+func etcdPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
+	return networkPolicy(store, EtcdNetworkPolicy(store.Name), ContainerEtcd,
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient),
 			From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
 		networkingv1.NetworkPolicyIngressRule{
@@ -50,14 +50,14 @@ func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkin
 	)
 }
 
-// shardFence allows the store, the operator, and clients with the label to reach shards. Shards reach each other on
+// shardPolicy allows the store, the operator, and clients with the label to reach shards. Shards reach each other on
 // the same port as clients, so one rule covers all.
-func shardFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
+func shardPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	client := networkingv1.NetworkPolicyPeer{
 		NamespaceSelector: &metav1.LabelSelector{}, // any namespace
 		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelClient: store.Name}},
 	}
-	return fence(store, ShardFence(store.Name), ContainerShard,
+	return networkPolicy(store, ShardNetworkPolicy(store.Name), ContainerShard,
 		networkingv1.NetworkPolicyIngressRule{
 			Ports: ports(PortShard), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace),
 				client},
@@ -66,7 +66,7 @@ func shardFence(store *v1alpha1.RecordStore, operatorNamespace string) *networki
 	)
 }
 
-func fence(store *v1alpha1.RecordStore, name, component string,
+func networkPolicy(store *v1alpha1.RecordStore, name, component string,
 	rules ...networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: Labels(store.Name, component)},
