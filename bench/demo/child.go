@@ -89,7 +89,7 @@ func (d *demo) end() error {
 	}
 }
 
-// procNumber is a number in a file of /proc about the process, in the unit of that file; 0 where it is not told.
+// procNumber is a number in a file of /proc about the process, in the unit of that file; 0 where it is unknown.
 func (c *child) procNumber(file, name string) int64 {
 	n, _ := result.ProcNumber(fmt.Sprintf("/proc/%d/%s", c.pid(), file), name)
 	return n

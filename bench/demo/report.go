@@ -77,8 +77,8 @@ type load struct {
 	took        time.Duration // from exec until every group served
 	records     int64
 	heldBytes   int64 // by group files: records, and what finds them
-	deviceBytes int64 // that the process has read from the disk; 0: not told
-	memoryBytes int64 // of the process, without mapped files; 0: not told
+	deviceBytes int64 // that the process has read from the disk; 0: unknown
+	memoryBytes int64 // of the process, without mapped files; 0: unknown
 }
 
 // measureLoad asks what the start took, before anything is read from the store.

@@ -122,7 +122,7 @@ func loadMark(s dev.Status) string {
 	return mark
 }
 
-// writeMark changes as long as something is written. The free room of the file system is a part of it, because the
+// writeMark changes as long as something is written. The free space of the file system is a part of it, because the
 // store counts a large record when it is whole.
 func writeMark(s dev.Status) string {
 	mark := ""

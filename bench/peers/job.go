@@ -112,7 +112,7 @@ func measured(units float64, do func() error) (o outcome, err error) {
 	begin := time.Now()
 	err = do()
 	o = outcome{Seconds: time.Since(begin).Seconds(), Units: units}
-	peak, _ := result.ProcNumber("/proc/self/status", "VmHWM") // in KiB; 0 where it is not told
+	peak, _ := result.ProcNumber("/proc/self/status", "VmHWM") // in KiB; 0 where it is unknown
 	anon, _ := result.ProcNumber("/proc/self/status", "RssAnon")
 	o.PeakBytes, o.AnonBytes = peak<<10, anon<<10
 	return o, err

@@ -318,7 +318,7 @@ func (b *bench) room() error {
 			b.dir, result.Format(float64(free), "B"), result.Format(float64(disk), "B"))
 	}
 	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable")
-	if free := kib << 10; err == nil && free < memory { // where it is not told: try
+	if free := kib << 10; err == nil && free < memory { // where it is unknown: try
 		return fmt.Errorf("the machine has %s of memory available, this run needs %s: use --scale quick, or --sizes",
 			result.Format(float64(free), "B"), result.Format(float64(memory), "B"))
 	}

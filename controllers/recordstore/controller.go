@@ -293,7 +293,7 @@ func askStoreOf(shard client.Object, queue shardQueue) {
 	}
 }
 
-// shardTells passes a Shard if the part of its status that ToldOfShard returns has changed.
+// shardTells passes a Shard if the part of its status that UrgentOfShard returns has changed.
 var shardTells = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Shard)

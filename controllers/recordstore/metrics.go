@@ -25,7 +25,7 @@ type storeFigures struct {
 	copyingBytes         *int64 // nil: the shards were not asked yet
 	// certificateEnds is the first end of a certificate in use, in Unix seconds; 0: no process has reported one.
 	certificateEnds float64
-	// processes counts the processes that run, and those that use the transport and authorities that they were told; nil:
+	// processes counts the processes that run, and those that use the transport and authorities recorded for them; nil:
 	// they were not asked.
 	processes    *readyCount
 	poolsStalled int // pools that need an administrator

@@ -15,7 +15,7 @@ import (
 type writer struct {
 	client.Client
 	recorder events.EventRecorder // nil: news go to the log only
-	// pool owns the objects that hand writes. annotate changes the pool's metadata; nothing else changes the pool.
+	// pool owns the objects that writer writes. annotate changes the pool's metadata; nothing else changes the pool.
 	pool *v1alpha1.ShardPool
 }
 

@@ -88,7 +88,7 @@ type Input struct {
 }
 
 // Decision is the next step. If MakeNext is set, the next authorities have to be made before State is recorded. If
-// Settle is set, the next authorities have to replace the current ones before State is recorded.
+// Promote is set, the next authorities have to replace the current ones before State is recorded.
 type Decision struct {
 	State    State
 	MakeNext bool

@@ -35,10 +35,10 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is the lifetime of sealed splits and scan cursors, if callers are identified. Their snapshots expire earlier.
+// sealed is the lifetime of signed splits and scan cursors, if callers are identified. Their snapshots expire earlier.
 const sealed = 7 * 24 * time.Hour
 
-// opened returns the original of a sealed value that this store gave to the caller, and that the caller sends back.
+// opened returns the original of a signed value that this store gave to the caller, and that the caller sends back.
 func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	out, err := access.Open(ctx, value)
 	if err != nil {

@@ -72,8 +72,8 @@ type Limits struct {
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096
 	CallsMax                int64  // concurrent calls in total, OVERLOADED beyond; default: 65,536
 	BytesInFlightMax        int64  // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
-	// memory of messages that have not come to their end; beyond, the connection that holds the most is closed; default:
-	// half of BytesInFlightMax, and at least two messages
+	// memory of messages that have not come to their end; beyond, the connection that holds the most is closed;
+	// default: half of BytesInFlightMax, and at least two messages
 	UnfinishedBytesMax int64
 	// bytes held for answers of streams that are forwarded or not yet read by their callers, OVERLOADED beyond;
 	// default: 512 MiB
@@ -110,7 +110,7 @@ func (l Limits) unfinishedMax() int64 {
 	if l.UnfinishedBytesMax > 0 {
 		return l.UnfinishedBytesMax
 	}
-	_ = l.setDefaults() // a negative limit is told by Start
+	_ = l.setDefaults() // Start reports a negative limit
 	return max(l.BytesInFlightMax/2, 2*int64(message.RefusedBytesMax(l.MessageBytesMax)))
 }
 

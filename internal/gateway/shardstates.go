@@ -89,7 +89,7 @@ type placedShard struct {
 	waits  string // why groups do not leave; only of one that is drained
 }
 
-// stuck says why a group cannot be moved whatever room others have: what moves it is a majority of its copies.
+// stuck says why a group cannot be moved, however much space others have: a move needs a majority of its copies.
 func (t *table) stuck(name string, g *placement.Group) string {
 	copies, there := t.voters(g)
 	if groupState(copies, there) != groupUnavailable {

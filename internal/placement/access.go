@@ -13,7 +13,7 @@ import (
 // ErrAccessChanged says that the table of grants has changed since it was read.
 var ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 
-// grants accesses the data that decide about calls: the table of grants, and the seal key.
+// grants accesses the data that decide about calls: the table of grants, and the signing key.
 type grants struct{ keys }
 
 // Access is the table of grants as stored in etcd.
@@ -46,7 +46,7 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 
 const signingKeyBytes = 32
 
-// SigningKey reads the store's seal key. If there is none, it creates a random one.
+// SigningKey reads the store's signing key. If there is none, it creates a random one.
 func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	made := make([]byte, signingKeyBytes)
 	if _, err := rand.Read(made); err != nil {

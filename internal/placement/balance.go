@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Balance of settled groups. Three loads are levelled, one after another: bytes, groups, leaders. Each load is relative
-// to the shard's weight. Two shards are levelled while they differ by more than a slack, which is a fraction of the
-// load of the more loaded shard, so that changes on a third shard do not cause moves. A step that levels bytes reduces
-// the sum of the squares of the bytes. A step that levels groups reduces the sum of the squares of the group counts,
-// and either leaves the bytes of all shards within their slack or does not increase the sum of the squares of the
-// bytes. So the steps terminate, and a plan that was carried out is followed by none.
+// Balance of groups that are at their target. Three loads are levelled, one after another: bytes, groups, leaders.
+// Each load is relative to the shard's weight. Two shards are levelled while they differ by more than a slack, which is
+// a fraction of the load of the more loaded shard, so that changes on a third shard do not cause moves. A step that
+// levels bytes reduces the sum of the squares of the bytes. A step that levels groups reduces the sum of the squares of
+// the group counts, and either leaves the bytes of all shards within their slack or does not increase the sum of the
+// squares of the bytes. So the steps terminate, and a plan that was carried out is followed by none.
 
 // slack is the difference between two loads that is tolerated: a fraction of the greater load, and at least a minimum.
 type slack struct{ part, least float64 }
@@ -49,8 +49,8 @@ type balancer struct {
 	least, most float64 // minimum and maximum of the weighted bytes of the shards that take part
 }
 
-// balance moves copies and leaders of settled groups. It does nothing while a group moves, or has to move, for another
-// reason.
+// balance moves copies and leaders of groups that are at their target. It does nothing while a group moves, or has to
+// move, for another reason.
 func (p *planner) balance() {
 	b := &balancer{planner: p, on: make([][]int, len(p.shards)), budget: p.underWay()}
 	for i := range p.groups {

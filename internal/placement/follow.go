@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Times of a follower.
+// Times of a watcher that follows a shard's own groups.
 const (
 	readAgain = time.Second // after etcd did not answer
 	// Every strayLooks looks, the follower reads each group that it follows without a wake as new as the group: a
@@ -48,7 +48,7 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		w.store.noteAnswer()
 		// What is the shard's own is found before the reader has the view. A folder that comes between the two is then
 		// one that is not followed yet, and lookOwn has its group read; the other way round, the reader would have left
-		// the group out, and the follower would have taken it for told.
+		// the group out, and the follower would have taken it for one that was reported.
 		own := View{Groups: st.groups, Targets: st.targets}.Of(w.own)
 		// It is given also where its epoch was given before: that view may have lacked a group of which the shard had
 		// not been woken yet.

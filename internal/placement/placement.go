@@ -182,8 +182,8 @@ type Policy struct {
 	// ShardsMin delays the very first placement until this many shards are alive, so that the first shard to
 	// register does not get every group; 0: no wait. It has no effect once any group has members.
 	ShardsMin int
-	// Moves allows moves of settled groups: for balance, and away from shards that are gone and marked Draining.
-	// Without it the planner only changes the targets of groups that must leave a shard.
+	// Moves allows moves of groups that are at their target: for balance, and away from shards that are gone and marked
+	// Draining. Without it the planner only changes the targets of groups that must leave a shard.
 	Moves bool
 	// MovesMax limits the groups that move at a time. ShardMovesMax limits the moves in which one shard gives or
 	// receives a copy. 0: MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. They apply only with Moves.
@@ -197,7 +197,7 @@ const (
 )
 
 // Policy returns the planner policy that the store's meta requires. Leaders move their groups (internal/shard), so
-// settled groups may be moved.
+// groups that are at their target may be moved.
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
 // Validate returns an error that says what is wrong and what to do.

@@ -20,7 +20,8 @@ import (
 // shards can take a copy, a group with members keeps its target. Full shards (bytes at or above CapacityBytes, if
 // known) and shards at the policy's limit get nothing new.
 //
-// If the policy allows moves, settled groups are also balanced (balance.go), and targets change in waves (waves.go).
+// If the policy allows moves, groups that are at their target are also balanced (balance.go), and targets change in
+// waves (waves.go).
 func Plan(view View, policy Policy) (targets []Target, unplaced map[string]string) {
 	unplaced = map[string]string{}
 	if reason := plansNothing(view, policy); reason != "" {

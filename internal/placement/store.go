@@ -160,7 +160,7 @@ func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) { return s
 
 // PutGroupAsLeader is PutGroup for the leader of a group of several copies: g.Term is its term, and g.ConfIndex the
 // index of the membership that it has applied. If etcd holds a later value of either, it returns ErrStaleLeader: the
-// leader was deposed, or has not applied everything yet, and must not write the members.
+// leader was superseded, or has not applied everything yet, and must not write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	return s.putGroup(ctx, g, func(there Group) error {
 		if there.Revision == 0 {

@@ -132,7 +132,7 @@ type moveBudget struct {
 	shardMax    int
 }
 
-// underWay returns the room that remains beside the moves under way.
+// underWay returns the budget that remains next to the moves under way.
 func (p *planner) underWay() *moveBudget {
 	limit := func(n, byDefault int) int {
 		switch {

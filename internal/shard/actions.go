@@ -20,7 +20,7 @@ import (
 // watcher follows etcd with this package's type of replica.
 type watcher = follow.Watcher[*groupReplica]
 
-// newWatcher makes the follower of the shard.
+// newWatcher makes the watcher of the shard.
 func (s *Shard) newWatcher() *watcher {
 	return follow.New(follow.Options[*groupReplica]{
 		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },

@@ -18,8 +18,8 @@ import (
 
 // compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data
 // becomes free by time alone: request ids expire, retention ends, scans expire, copies catch up. It looks at one group
-// as soon as the group has filled a segment. It frees space (room.go) when a write or a new copy finds none, and when
-// free space is low.
+// as soon as the group has filled a segment. It frees space (free_space.go) when a write or a new copy finds none, and
+// when free space is low.
 type compactor struct {
 	cfg      *Config
 	ctx      context.Context // context of the shard

@@ -14,12 +14,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica is torn if data that it acknowledged or voted for may be missing, because its tail is damaged or its
-// manifest is lost. It must not run under its identity (rule 7). The same holds for a replica that has lost entries on
-// which its leader counts. If another member has everything that the replica ever had, and has it committed, the
-// replica is reinstalled in place and continues. Otherwise it is given up: its loss is reported to etcd, the leader
-// removes it as soon as a majority is elsewhere, and a new replica takes its place. Its files stay until the new
-// replica is complete.
+// A replica has a damaged tail if data that it acknowledged or voted for may be missing, because bytes at the end of
+// its log are bad or its manifest is lost. It must not run under its identity (rule 7). The same holds for a replica
+// that has lost entries on which its leader counts. If another member has everything that the replica ever had, and has
+// it committed, the replica is reinstalled in place and continues. Otherwise it is given up: its loss is reported to
+// etcd, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place. Its files stay
+// until the new replica is complete.
 
 // tailRefusals is how many times the leader's files may be insufficient before a replica is given up. That takes
 // about 3 s. By then, those of the replica's last entries that the leader has are committed.
@@ -28,7 +28,7 @@ const tailRefusals = 6
 // surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
 const surveyTime = 5 * time.Second
 
-// The outcomes for torn replicas, as metric labels.
+// The outcomes for replicas with a damaged tail, as metric labels.
 const (
 	tailFound     = "found"
 	tailInstalled = "installed"
@@ -40,7 +40,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *groupReplica) {
 	for {
 		state, wanted := i.watcher.StateOf(g)
 		if !wanted {
-			return // the follower handles it
+			return // the watcher handles it
 		}
 		if isReplaceable(state.Group, g.RaftID) && i.isLed(ctx, state.Group) {
 			i.mu.Lock()
@@ -55,7 +55,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *groupReplica) {
 	}
 }
 
-// reinstall installs a torn replica in place, or gives it up.
+// reinstall installs a replica with a damaged tail in place, or gives it up.
 func (i *installer) reinstall(g *groupReplica) {
 	defer i.endFetch(g)
 	i.mu.Lock()

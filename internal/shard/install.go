@@ -103,7 +103,7 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 		if !wanted || !slices.ContainsFunc(i.watcher.Here(state.Group), func(m placement.Member) bool {
 			return m.RaftID == g.RaftID
 		}) {
-			return false // the follower handles it
+			return false // the watcher handles it
 		}
 		from, err := i.fetchFrom(g, state.Group)
 		if err == nil {

@@ -56,8 +56,8 @@ type steerer struct {
 	logger   *slog.Logger
 
 	copies func() int // number of copies wanted of each group
-	// isSilent reports whether a peer was found to be silent; when the peer is heard again, peers.heard has its groups
-	// looked at
+	// isSilent reports whether a peer was found to be silent; when the peer answers again, peers.received has its
+	// groups looked at
 	isSilent     func(shard string) bool
 	withdraw     func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
@@ -128,7 +128,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		state, ok := q.watcher.StateOf(g)
 		if !ok || len(state.Members) == 0 {
-			return false // the follower first announces the group to etcd
+			return false // the watcher first announces the group to etcd
 		}
 		m := sv.replica.Members()
 		if isPlain(sv, m, state) {
@@ -216,14 +216,14 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 			q.moved(g)
 		}
 		if a.Done && (state.Target[0] == q.cfg.Name || q.isSilent(state.Target[0])) {
-			return stepDone, nil // peers.heard looks again when the designated leader is heard
+			return stepDone, nil // peers.received looks again when the designated leader answers
 		}
 		// The group waits, if only for the designated leader.
 		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
 	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < changeApplyTime {
-		return stepLater, nil // the heir would refuse, and writes would be held up meanwhile
+		return stepLater, nil // the transfer target would refuse, and writes would be held up meanwhile
 	}
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil

@@ -182,11 +182,11 @@ func (l *loading) syncVolume() func() error {
 	})
 }
 
-// loadAgain are the pauses of a load that lacks descriptors, memory or room.
+// loadAgain are the pauses of a load that lacks descriptors, memory or free space.
 var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
 // loadOne loads a group and serves it. The result is in the group's state. durable is that of group.Options. A load
-// that lacks descriptors, memory or room is tried again until ctx ends.
+// that lacks descriptors, memory or free space is tried again until ctx ends.
 func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.Lacking(err)); {

@@ -83,7 +83,7 @@ func (p *peers) received(shard string, alive bool) {
 	}
 }
 
-// isSilent reports whether a peer was found to be silent. heard informs its groups when it is heard again.
+// isSilent reports whether a peer was found to be silent. received informs its groups when it answers again.
 func (p *peers) isSilent(shard string) bool {
 	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()

@@ -50,7 +50,7 @@ type Shard struct {
 	stopped    chan struct{} // closed when stopping begins
 	deposing   sync.Once
 	superseded chan struct{} // closed when another process owns the name or the volume; successor names it
-	successor  error         // written before deposed is closed
+	successor  error         // written before superseded is closed
 	once       sync.Once     // end does its work once
 	cancel     context.CancelFunc
 	ctx        context.Context // its end stops the background goroutines

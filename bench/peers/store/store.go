@@ -28,7 +28,7 @@ type Store interface {
 	// LoadAll reads every record into memory with n workers, by m.Keep, and gives their number. A store that keeps the
 	// data itself (Options.InMemory) has nothing left to do, unless m.Each is set.
 	LoadAll(n int, m *Memory) (records int64, err error)
-	// Compact gives back the room of what was replaced.
+	// Compact frees the space of what was replaced.
 	Compact() error
 	Close() error
 }

@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// sheafGroups is what `sheaf dev` makes where it is not told otherwise.
+// sheafGroups is what `sheaf dev` makes by default.
 const sheafGroups = 16
 
 // sheafKinds are ours with the usual number of groups, which is the one that is held against the peers, and with one.

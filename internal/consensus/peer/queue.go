@@ -56,7 +56,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	it := item{group: group, m: m, bytes: int64(proto.Size(m)) + messageOverhead}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	list, limit := &q.urgent, 2*q.bytesMax // the urgent ones are small: they may use room that appends may not
+	list, limit := &q.urgent, 2*q.bytesMax // the urgent ones are small: they have space that appends lack
 	if isAppend(m) {
 		list, limit = &q.appends, q.bytesMax
 	}

@@ -22,9 +22,9 @@ import (
 //     as new.
 //  2. leaseTime is far below the election timeout of 10 ticks (9 if a tick comes late), which followers measure by
 //     their own clocks: these may run faster by 80 %.
-//     A member that is told that its leader's shard is silent (PeerDown) may vote sooner, but not before it has itself
-//     heard nothing from the leader for an election timeout: the report may come late, after the member has answered
-//     the leader again.
+//     A member to which it is reported that its leader's shard is silent (PeerDown) may vote sooner, but not before it
+//     has itself heard nothing from the leader for an election timeout: the report may come late, after the member has
+//     answered the leader again.
 //  3. A replica that has just started does not know what it has answered: it gives no vote for voteSilence, which is
 //     more than leaseTime.
 //  4. A member to which the lead is handed over need not wait for anybody, because the leader that hands it over has no

@@ -150,8 +150,8 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(t.node.id), To: new(to), Term: new(t.node.term)}
 }
 
-// transferTarget returns the live voter that is known to have most entries; 0: there is none. If the heir cannot wait
-// for entries, 0 also means that the live voters are too few to elect it without this leader, whose log is longer.
+// transferTarget returns the live voter that is known to have most entries; 0: there is none. If the target cannot
+// wait for entries, 0 also means that the live voters are too few to elect it without this leader, whose log is longer.
 func (t *transfer) transferTarget(waits bool) (to uint64) {
 	var match uint64
 	there := map[uint64]bool{}

@@ -227,7 +227,7 @@ func (c *MemberConfig) setDefaults() error {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	// etcd itself would report these errors only after the folder was claimed
+	// etcd itself would report these errors only after the member took the folder
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
 			net.ParseIP(host) == nil {

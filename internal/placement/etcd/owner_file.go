@@ -41,7 +41,7 @@ func (c *MemberConfig) hasData() bool {
 func (c *MemberConfig) refuseForeign() error {
 	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))
 	if err != nil || len(aside) > 0 || c.hasData() {
-		return err // claim checks whose they are
+		return err // takeFolder checks whose they are
 	}
 	if c.Mount != "" {
 		known := []string{lostFoundName, filepath.Base(c.Dir)}
@@ -53,9 +53,9 @@ func (c *MemberConfig) refuseForeign() error {
 		}
 	}
 	if _, err = os.Lstat(filepath.Join(c.Dir, ownerFileName)); !errors.Is(err, fs.ErrNotExist) {
-		return nil // the folder was claimed: claim reads it
+		return nil // a member took the folder: takeFolder reads the file
 	}
-	// a member that was interrupted while it claimed an empty folder leaves the temporary file
+	// a member that was interrupted while it took an empty folder leaves the temporary file
 	if err := refuseOthers(c.Dir, []string{lostFoundName, ownerFileName + tempSuffix}); err != nil {
 		return err
 	}

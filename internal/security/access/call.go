@@ -30,7 +30,7 @@ type Call interface {
 	// checks the values of its callers. Errors are ErrForged or ErrOutdated.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
-	// Signs reports whether Seal signs, and Open accepts only signed values.
+	// Signs reports whether Sign signs, and Open accepts only signed values.
 	Signs() bool
 	// Table is the version of the table that decides; 0: there is no table.
 	Table() int64

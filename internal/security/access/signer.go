@@ -12,17 +12,17 @@ import (
 )
 
 // Signer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
-// group, and the access to that group is decided at each use, so that the value itself gives no right. A seal proves
-// that this store made the value for this caller. Its key is the store's seal key.
+// group, and the access to that group is decided at each use, so that the value itself gives no right. The signature
+// proves that this store made the value for this caller. Its key is the store's signing key.
 type Signer struct {
 	key []byte
 	id  [8]byte
 }
 
-// SigningKeyBytes is the length of a seal key.
+// SigningKeyBytes is the length of a signing key.
 const SigningKeyBytes = 32
 
-// NewSigner makes a Sealer with the given key of SigningKeyBytes, which must have been chosen at random.
+// NewSigner makes a Signer with the given key of SigningKeyBytes, which must have been chosen at random.
 func NewSigner(key []byte) (*Signer, error) {
 	if len(key) != SigningKeyBytes {
 		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SigningKeyBytes)
@@ -33,9 +33,9 @@ func NewSigner(key []byte) (*Signer, error) {
 	return s, nil
 }
 
-// A sealed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the
+// A signed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the
 // value. Little-endian. The MAC is the start of an HMAC-SHA256 of a label, the end, the caller's name with its length,
-// and the value. Values that are not sealed begin with format 1.
+// and the value. Values that are not signed begin with format 1.
 const (
 	signedFormat = 2
 	signedBytes  = 1 + 8 + 8 + 16
@@ -116,7 +116,7 @@ func Sign(ctx context.Context, value []byte, lasts time.Duration) []byte {
 	return value
 }
 
-// Open is the inverse of Seal. Errors are ErrForged or ErrOutdated.
+// Open is the inverse of Sign. Errors are ErrForged or ErrOutdated.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
 	if call := CallOf(ctx); call != nil {
 		return call.Open(sealed)

@@ -17,8 +17,8 @@ const (
 	anonymousBytesMax = 4 << 10 // of names and values of the headers
 )
 
-// Calls is what a server has decided about the calls of one connection. Safe for concurrent use. A nil *Calls ignores
-// what it is told.
+// Calls is what a server has decided about the calls of one connection. Safe for concurrent use. The methods
+// of a nil *Calls do nothing.
 type Calls struct {
 	admitted  atomic.Bool
 	refused   atomic.Int64

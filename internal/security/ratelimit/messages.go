@@ -40,8 +40,8 @@ type held struct {
 // as the message is long, and gives the window of the connection back as bytes come. The reader of the connection and
 // its writer use it concurrently.
 //
-// What a stream holds is told by both directions: by the lengths before messages, which say how much of one is there;
-// and by the windows that the server gives back, which say what it has read.
+// Both directions show what a stream holds: the lengths before messages, which say how much of one is there;
+// and the windows that the server gives back, which say what it has read.
 type messages struct {
 	all   *held
 	bytes atomic.Int64 // of this connection

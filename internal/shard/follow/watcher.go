@@ -1,5 +1,5 @@
-// Package follow makes a shard do what etcd says of the groups of its volume. The Follower receives views of etcd,
-// package member decides about each group, and the Hands of the Follower carry the decisions out. The package also
+// Package follow makes a shard do what etcd says of the groups of its volume. The Watcher receives views of etcd,
+// package member decides about each group, and the Actions of the Watcher carry the decisions out. The package also
 // holds what a shard knows of etcd: the current view, whether etcd was set back, and the addresses of the other shards.
 package follow
 
@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Options hold everything that a Follower may use.
+// Options hold everything that a Watcher may use.
 type Options[R Owned] struct {
 	Shard   string
 	Store   func() uuid.UUID
@@ -34,7 +34,7 @@ type Options[R Owned] struct {
 	Ask func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error)
 	// Background is the context of all work that continues after the start.
 	Background context.Context
-	// Lock guards Replicas, and those fields of each replica and of the Follower that are documented as guarded by it.
+	// Lock guards Replicas, and those fields of each replica and of the Watcher that are documented as guarded by it.
 	// Replicas holds the replicas on the volume by UUID of their group, strays included.
 	Lock     *sync.Mutex
 	Replicas map[uuid.UUID]R
@@ -52,7 +52,7 @@ type Options[R Owned] struct {
 	CountRemnants, ForgiveStop bool
 }
 
-// Etcd is the part of *placement.Store that a Follower needs; the methods are documented there.
+// Etcd is the part of *placement.Store that a Watcher needs; the methods are documented there.
 type Etcd interface {
 	Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View
 	Look(ctx context.Context, group string) (placement.View, error)
@@ -71,7 +71,7 @@ type Problems interface {
 	Forget(over func(what string) bool)
 }
 
-// Actions carries out what a Follower decides about replicas.
+// Actions carries out what a Watcher decides about replicas.
 type Actions[R Owned] interface {
 	// LoadBegun reports whether the first load has begun. LoadBegun and the next four methods are called with
 	// Options.Lock held, and do not wait.
@@ -102,8 +102,8 @@ type Actions[R Owned] interface {
 	MakeFolder(state placement.Group) error
 }
 
-// Watcher follows etcd for one shard. Call Start first, then Run and Thaw in parallel. All other methods are safe for
-// concurrent use.
+// Watcher follows etcd for one shard. Call Start first, then Run and LeaveSafeMode in parallel. All other methods are
+// safe for concurrent use.
 type Watcher[R Owned] struct {
 	Options[R]
 	neighbours neighbours
@@ -119,7 +119,7 @@ type Watcher[R Owned] struct {
 	Retired    map[uint64]bool // Raft ids, see member.View
 }
 
-// New makes a Follower. It follows nothing before Start.
+// New makes a Watcher. It follows nothing before Start.
 func New[R Owned](opts Options[R]) *Watcher[R] {
 	return &Watcher[R]{
 		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1),
@@ -168,7 +168,7 @@ func (f *Watcher[R]) Retire(view placement.View) {
 	}
 }
 
-// spend is Spend for one group. Called with Options.Lock held.
+// spend is Retire for one group. Called with Options.Lock held.
 func (f *Watcher[R]) spend(state placement.Group) {
 	for _, m := range f.Here(state) {
 		f.Retired[m.RaftID] = true

@@ -40,7 +40,7 @@ const (
 	Loaded                  // its load has ended, and its node runs
 	Failing                 // its load has ended with an error
 	Tearing                 // its load has ended with an error: its tail is damaged
-	Paused                  // its log was closed, to be loaded again or to become forgetful
+	Paused                  // its log was closed, to be loaded again or because it lacks entries
 	Forgot                  // its leader counts on entries that it lacks
 	Abandoned               // it is given up
 	SetAside                // etcd places it elsewhere: it stops serving
@@ -58,7 +58,7 @@ func (e Event) String() string {
 }
 
 // transitions are all legal transitions. A load runs without the lock under which decisions are made. It may therefore
-// end after the replica was set aside or became forgetful: what was decided meanwhile stays.
+// end after the replica was set aside or was found to lack entries: what was decided meanwhile stays.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: LacksEntries,

@@ -226,7 +226,8 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 // lookTime bounds one look.
 const lookTime = 5 * time.Second
 
-// look does one round of Run: it measures what the groups led here store, reads the ledgers, and settles each tenant.
+// look does one round of Run: it measures what the groups led here store, reads the ledgers, and rebalances each
+// tenant.
 func (s *Set) look(ctx context.Context) error {
 	s.looked.Lock()
 	defer s.looked.Unlock()

@@ -62,7 +62,7 @@ func (sc *scan) release() {
 	}
 }
 
-// add adds a record to the message, and first sends the message if it has no room for the record. If added is false,
+// add adds a record to the message, and first sends the message if the record does not fit into it. If added is false,
 // the log must be released and the record read again.
 func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
 	size := answerSize(at.Group, rec)
@@ -125,7 +125,7 @@ func (sc *scan) prepare() error {
 }
 
 // sendReading is send for a scan that is reading the log. If going is false, the turn of the scan is over: other scans
-// wait for theirs, or the caller does not read the message. If the message is still being sent, settle returns its
+// wait for theirs, or the caller does not read the message. If the message is still being sent, flush returns its
 // result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	sc.out.Cursor = access.Sign(sc.stream.Context(), at.Encode(), sealed)

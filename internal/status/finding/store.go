@@ -86,7 +86,7 @@ type facts struct {
 	groups map[string]*copies
 	lacks  map[string]*lack // by silent shard
 	waits  string           // why a group is not placed; empty: every group is, or it is not known
-	whole  bool             // Seen.Whole
+	whole  bool             // Facts.Whole
 }
 
 // copies is what the rows of one group say together.

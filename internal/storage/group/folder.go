@@ -87,7 +87,7 @@ func (f *folder) clear(names []string) error {
 }
 
 // writeManifest replaces the manifest by a changed copy. After an error the old one is valid, unless unsure is set:
-// then settle writes the manifest again before anything is acknowledged.
+// then writer.recover writes the manifest again before anything is acknowledged.
 func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	m := *f.manifest
 	m.Segments = append([]format.ManifestSegment(nil), m.Segments...)

@@ -199,7 +199,7 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// If a sealed segment is too long, the manifest has cut off its end, for example after a failed sync.
+		// If a sealed segment is too long, the manifest has truncated it, for example after a failed sync.
 		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes) // the manifest's size alone is not believed: memory is taken by it

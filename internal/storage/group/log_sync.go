@@ -70,7 +70,7 @@ func (w *writer) recover() error {
 	return nil
 }
 
-// amend calls settle, and then writes a changed manifest. The caller holds mu.
+// amend calls recover, and then writes a changed manifest. The caller holds mu.
 func (w *writer) amend(change func(*format.Manifest)) error {
 	if err := w.recover(); err != nil {
 		return err

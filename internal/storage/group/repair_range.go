@@ -166,7 +166,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	return a, nil
 }
 
-// readRange adds the entries of a view. It returns false if there is no room for more entries.
+// readRange adds the entries of a view. It returns false if no more entries fit.
 func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	if err := r.damages.inRange(v, from, through); err != nil {
@@ -179,7 +179,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (m
 		e := &step.Entry
 		switch {
 		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
-			return true // room; zeros with frames behind them are damage
+			return true // allocated and not yet written; zeros with frames behind them are damage
 		case step.Status != segio.FrameWhole:
 			damage = &format.DamageError{Damage: v.damage(r.group, step)}
 			return false

@@ -18,7 +18,7 @@ import (
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
 	known map[uint64]knownEntry // known entries that are not in kept, by index
-	// told: entries known only from the headers of bad frames, as long as nothing may have made them void
+	// told holds entries known only from the headers of bad frames, as long as nothing may have made them void
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are, or may be, missing; in order, not adjacent
 	// rows: known has every version of the segment, and terms are right. A version that is not in known is void.

@@ -25,11 +25,11 @@ const (
 	// Vote: a vote survives a restart. Off: one member votes for two leaders of a term. Found by "a vote is
 	// remembered".
 	Vote
-	// Read: a read without a lease asks a majority whether this replica still leads. Off: a deposed leader answers with
-	// old data. Found by "a read asks the majority".
+	// Read: a read without a lease asks a majority whether this replica still leads. Off: a superseded leader answers
+	// with old data. Found by "a read asks the majority".
 	Read
-	// Decline: a refusal by a condition asks a majority too. Off: a deposed leader refuses a write because of a version
-	// that is not the newest. Found by "a refusal asks the majority".
+	// Decline: a refusal by a condition asks a majority too. Off: a superseded leader refuses a write because of a
+	// version that is not the newest. Found by "a refusal asks the majority".
 	Decline
 	// Question: an answer of the majority belongs to the question that was asked. Off: a late answer to an earlier
 	// question releases a read too soon. Found by "an answer belongs to its question".
@@ -67,7 +67,7 @@ const (
 	// Found by "a request id is that of one write".
 	Reuse
 	// Silence: a follower forgets its leader only when it has not heard the leader for an election timeout itself,
-	// whatever it is told of the leader's shard. Off: it votes for another one while the leader's lease runs. Found by
-	// "who has answered its leader forgets it only when that is silent".
+	// whatever is reported about the leader's shard. Off: it votes for another one while the leader's lease runs. Found
+	// by "who has answered its leader forgets it only when that is silent".
 	Silence
 )

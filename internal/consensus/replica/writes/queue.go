@@ -40,7 +40,7 @@ type Log interface {
 }
 
 // Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes that are to go into the
-// log. Taken or TurnedDown says whether they did. Index assigns each write its index. Commit and Lose answer.
+// log. Taken or TurnedDown says whether they did. Index assigns each write its index. Commit and AbandonAll answer.
 //
 // A Queue is not safe for concurrent use: the mutex of its replica orders all calls.
 type Queue struct {

@@ -38,7 +38,7 @@ type Config struct {
 	// Required reports whether callers must wait while the store has no table; nil: such a store is open to all its
 	// callers.
 	Required func() bool
-	// Key returns the store's seal key, and creates it if there is none.
+	// Key returns the store's signing key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
 	// Forwarded: gateways of the store name in a header the caller for whom they call.
 	Forwarded bool
@@ -58,7 +58,7 @@ type Guard struct {
 	current atomic.Pointer[decided]
 	first   chan struct{} // closed when current is set
 	signer  atomic.Pointer[access.Signer]
-	sealed  chan struct{} // closed when sealer is set
+	sealed  chan struct{} // closed when signer is set
 
 	forwarded callers
 	counts    counts
@@ -100,14 +100,14 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Intervals at which the seal key is read: until it is known, and later, because an etcd that was rebuilt has another
-// key.
+// Intervals at which the signing key is read: until it is known, and later, because an etcd that was rebuilt has
+// another key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
 )
 
-// followKey reads the seal key until ctx ends.
+// followKey reads the signing key until ctx ends.
 func (g *Guard) followKey(ctx context.Context) {
 	for {
 		pause := keyRetry
@@ -138,7 +138,7 @@ func (g *Guard) readKey(ctx context.Context) (*access.Signer, error) {
 	return access.NewSigner(key)
 }
 
-// waitKey returns when the seal key is known.
+// waitKey returns when the signing key is known.
 func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 	if s := g.signer.Load(); s != nil {
 		return s, nil
@@ -204,7 +204,7 @@ func (g *Guard) table() *access.Compiled {
 // to everybody by a mistake.
 func (g *Guard) take(text []byte) {
 	if now := g.current.Load(); now != nil && text != nil && bytes.Equal(text, now.text) {
-		return // it is in use, and what was first used by it was told
+		return // it is in use, and the first uses of its grants were reported
 	}
 	last := g.table()
 	next := &decided{text: text}

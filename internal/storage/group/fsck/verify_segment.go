@@ -214,7 +214,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	case e.Index <= s.Last && e.Index <= s.State.Commit:
 		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term,
 			s.Last, s.Term, s.State.Commit)
-	// of what it makes void, the term may be lower or greater; bad bytes may hide a cut
+	// of what it makes void, the term may be lower or greater; bad bytes may hide a truncation
 	case e.Term < before && !s.IsOpen():
 		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term,
 			s.Last, s.Term, e.Term, before)
