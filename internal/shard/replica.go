@@ -157,7 +157,7 @@ func (g *groupReplica) close(ctx context.Context, hints bool) error {
 		return nil
 	}
 	if err := sv.replica.Stop(ctx); err != nil {
-		// Writes in flight are cut off: an orderly close would wait for them.
+		// Writes in flight are abandoned: an orderly close would wait for them.
 		return errors.Join(err, sv.log.Close(false))
 	}
 	return sv.log.Close(hints)

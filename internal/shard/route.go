@@ -103,7 +103,7 @@ func (s *Shard) anothersFolder(r *routes, state placement.Group) error {
 	return answer.Failed(state.Name, s.cfg.Name, errors.New(reason))
 }
 
-// barrierTime bounds the wait of a read for the majority. A leader that is cut off does not know it, and the caller can
+// barrierTime bounds the wait of a read for the majority. A partitioned leader does not know it, and the caller can
 // ask other members.
 const barrierTime = 2 * time.Second
 

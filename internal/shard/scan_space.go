@@ -12,10 +12,10 @@ import (
 // caller comes back.
 
 const (
-	// abandonedAfter is the time without a read after which a scan counts as cut off: a caller that lost its connection
-	// would be back by then.
+	// abandonedAfter is the time without a read after which a scan counts as abandoned: a caller that lost its
+	// connection would be back by then.
 	abandonedAfter = 10 * time.Second
-	// scansPart: if scans keep more than a sixteenth of the volume, those that are cut off are given up even if there
+	// scansPart: if scans keep more than a sixteenth of the volume, those that are abandoned are given up even if there
 	// is free space.
 	scansPart = 16
 )
@@ -77,7 +77,7 @@ func (c *compactor) giveUpScans(which scanLoss) bool {
 	return len(lost) > 0
 }
 
-// limitScans gives up scans that are cut off, if scans keep more than they may.
+// limitScans gives up scans that are abandoned, if scans keep more than they may.
 func (c *compactor) limitScans() {
 	kept := int64(0)
 	for _, g := range c.servedGroups(nil) {

@@ -290,13 +290,13 @@ func (s *Shard) publish() {
 }
 
 // Stop stops gracefully: it refuses new calls, lets calls in progress end, syncs, writes hints and unregisters. If ctx
-// ends first, calls in progress are cut off, and the rest is done without hints.
+// ends first, calls in progress are aborted, and the rest is done without hints.
 func (s *Shard) Stop(ctx context.Context) error {
 	s.steerer.handOver(ctx)
 	return s.end(ctx, true)
 }
 
-// Kill stops at once, as SIGKILL would: calls are cut off, and no hint is written. Acknowledged writes are on disk. The
+// Kill stops at once, as SIGKILL would: calls are aborted, and no hint is written. Acknowledged writes are on disk. The
 // folder can be opened again when Kill returns.
 func (s *Shard) Kill() {
 	if err := s.end(context.Background(), false); err != nil {

@@ -231,7 +231,7 @@ func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
 func (r *Replica) Alone() bool { return r.lease.soleVoter.Load() }
 
 // Stop refuses new writes, waits until the writes in progress are answered or ctx ends, and stops the node. The log
-// stays open, and no part of the replica uses it after Stop returns. Writes that were cut off when ctx ended are
+// stays open, and no part of the replica uses it after Stop returns. Writes without an answer when ctx ended are
 // answered with ErrOutcomeUnknown, and the error says how many. Stop may be called again.
 func (r *Replica) Stop(ctx context.Context) error {
 	select {

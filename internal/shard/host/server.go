@@ -159,8 +159,8 @@ func (s *Server) Serve(services Services, failed func(error)) {
 	s.accept(failed)
 }
 
-// Leave removes the services. It cuts all connections, and returns when their calls have ended. Clients that reconnect
-// are told why nothing is served.
+// Leave removes the services. It closes all connections, and returns when their calls have ended. Clients that
+// reconnect are told why nothing is served.
 func (s *Server) Leave() {
 	now := s.session.Swap(nil)
 	if now == nil {
@@ -178,7 +178,7 @@ func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.Stop()
 }
 
-// Stop ends the server at once: it cuts off the calls and waits until they have ended. It may be called again.
+// Stop ends the server at once: it aborts the calls and waits until they have ended. It may be called again.
 func (s *Server) Stop() {
 	s.health.Shutdown()
 	s.grpc.Stop()

@@ -43,7 +43,7 @@ const (
 	// Serve: a leader serves when it has applied an entry of its own term. Off: it does not see what its predecessors
 	// committed. Found by "a leader serves what its predecessors committed".
 	Serve
-	// Lease: a lease ends by the clock. Off: a leader that was cut off answers reads for ever. Found by "a lease ends".
+	// Lease: a lease ends by the clock. Off: a partitioned leader answers reads for ever. Found by "a lease ends".
 	Lease
 	// LeaseVote: a replica that has just started gives no vote for as long as a lease lasts, because it may have
 	// promised one. Off: another leader is elected while a lease runs. Found by "who may have promised a lease gives no
