@@ -159,7 +159,7 @@ func processorTime() int64 {
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// costFigure measures once.
+// costFigure takes one measurement.
 type costFigure func() (cost, error)
 
 // Figures of a side of compareCosts.

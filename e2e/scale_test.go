@@ -217,7 +217,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		words := said()
 		some := MatchRegexp(`"groups":[1-9]`)
 		for _, shard := range order {
-			// A shard that had just lost its leads has none to hand over.
+			// A shard that has just lost its leaderships has none to hand over.
 			Expect(words).To(HaveKeyWithValue(shard, Or(some, MatchRegexp(`"groups":0,"kept":0\b`))),
 				"it handed no lead over: %v", words)
 			AddReportEntry(shard, words[shard])

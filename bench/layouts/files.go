@@ -33,7 +33,7 @@ type fileLayout struct {
 
 func flatFolder(*recordSet, int, string) string { return "" }
 
-// tree puts files into levels of folders, named by so many hexadecimal digits of the file's name each.
+// tree puts files into nested folders, each named by the given number of hexadecimal digits of the file's name.
 func tree(digits ...int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, _ int, name string) string {
 		folder := ""

@@ -38,7 +38,7 @@ func find(program, flag, hint string) (path, missing string) {
 	return path, ""
 }
 
-// versionOf is the first line that a program says of itself.
+// versionOf returns the first line of the version that a program prints.
 func versionOf(program string, args ...string) string {
 	out, err := exec.CommandContext(context.Background(), program, args...).Output()
 	line, _, _ := strings.Cut(string(out), "\n")

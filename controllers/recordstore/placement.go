@@ -174,7 +174,7 @@ func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 	}
 }
 
-// placementRefused converts an error of the placement in etcd to an outcome.
+// placementRefused converts an error from the placement in etcd to an outcome.
 func (r *Reconciler) placementRefused(run *storeRun, err error) step.Outcome {
 	switch {
 	case errors.Is(err, fleet.ErrOtherStore):

@@ -160,8 +160,8 @@ func (k *Keeper) Put(ctx context.Context, store *v1alpha1.RecordStore, as *Autho
 }
 
 // Ensure makes the certificate in a Secret if it is missing or not as wanted, and renews it after two thirds of its
-// lifetime. If the operator is not the source, Ensure copies the source's certificate to the Secret. Errors may be
-// ErrNotOurs and SourceErrors.
+// lifetime. If the operator is not the source, Ensure copies the source's certificate to the Secret. It may return
+// ErrNotOurs or a SourceError.
 func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told := StateOf(store.Status.TLS).InUse()
 	if as.Issuer(told) != v1alpha1.TLSFromOperator {

@@ -103,7 +103,7 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 	})
 }
 
-// PlanMoves names a group that must have two copies in one domain during its move before the target is set.
+// Before the target is set, PlanMoves names every group whose move needs two copies in one domain for a while.
 func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(1)

@@ -56,7 +56,7 @@ func (k *Keys) Close() {
 	}
 }
 
-// of returns the source of a store, or nil if there is none.
+// of returns the certificate source for a store, or nil if there is none.
 func (k *Keys) of(store string) *certs.Source {
 	if k == nil {
 		return nil

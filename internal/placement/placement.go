@@ -166,7 +166,8 @@ type View struct {
 	// noticed that by itself.
 	Freeze  *Freeze
 	SetBack string
-	// Odd holds the keys that cannot be used and are left out, without the store's prefix. See OddGroup and Problems.
+	// Odd holds the keys, without the store's prefix, that cannot be read and were therefore skipped. See OddGroup and
+	// Problems.
 	Odd map[string]Odd
 	// Own: Groups and Targets are complete for one shard only. Those of other shards may be missing or outdated:
 	// use Store.Look. Such views may differ at one Epoch.

@@ -69,7 +69,7 @@ type Rebuilt struct {
 	// Volumes are the volumes to register, if etcd knows nothing about them, so that an earlier state of a volume
 	// is detected again.
 	Volumes []VolumeRecord
-	// Missing are groups of Hash routing that no volume holds.
+	// Missing lists the groups of Hash routing that no volume holds.
 	Missing []string
 	// Short holds the groups for which too few voters were found to continue, with the reason. They are in Groups,
 	// too.

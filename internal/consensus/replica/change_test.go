@@ -209,8 +209,8 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	})
 }
 
-// Raft leaves a joint membership when it applies an entry, but not while the lead is handed over. If the transfer fails
-// and nobody writes, the joint membership is left all the same.
+// Raft leaves a joint membership when it applies an entry, but not during a leadership transfer. It must also leave the
+// joint membership if the transfer fails and no further write follows.
 func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

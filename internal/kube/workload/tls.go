@@ -84,7 +84,8 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	sources := []corev1.VolumeProjection{
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
-		// These keys are for separate certificates towards servers and callers. Missing keys are left out.
+		// These keys hold the certificate that the process shows to servers, if it is another one than the certificate
+		// that it shows to callers. Missing keys are omitted.
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(

@@ -22,7 +22,7 @@ func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) 
 	})
 }
 
-// A watch whose stream breaks goes on with what was written meanwhile, and delivers each change once.
+// A watch whose stream breaks resumes with what was written in the meantime, and delivers each change once.
 func TestBrokenWatchesGoOn(t *testing.T) {
 	inMemory(t, func(e *underTest, server *memetcdtest.Server) {
 		watched := e.watch("", clientv3.WithPrefix())

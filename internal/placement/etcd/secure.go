@@ -104,8 +104,8 @@ func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	return nil
 }
 
-// peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must have the name of
-// this member: all members have the same name, and no other process has it.
+// peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must carry the
+// same name as the certificate of this member: all members share that name, and no other process has it.
 func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	if c.Certs == nil {
 		return c.PeerTLS.info()

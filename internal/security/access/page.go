@@ -22,7 +22,7 @@ func SignPage(ctx context.Context, group, token string) string {
 	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts))
 }
 
-// OpenPage is the inverse of SignPage. Errors are ErrForged, also for a token of another group, or ErrOutdated.
+// OpenPage is the inverse of SignPage. It returns ErrForged (also for a token of another group) or ErrOutdated.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call := CallOf(ctx)
 	if sealed == "" || call == nil || !call.Signs() {

@@ -235,8 +235,8 @@ var (
 	errSuperseded = errors.New("another process took the place of this shard while it was silent")
 )
 
-// serve checks the volume and starts a shard on it. It returns why the shard was not started, or must not go on; nil:
-// the host was stopped.
+// serve checks the volume and starts a shard on it. It returns the reason why the shard could not start or
+// must stop, or nil if the host was stopped.
 func (h *Host) serve() *heldError {
 	id := h.identity()
 	seen, held := id.inspect()

@@ -84,7 +84,8 @@ func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
 	return &adminServer{Server: s, admin: admin}
 }
 
-// Stop refuses new calls, and ends calls that wait for anything but their own work. Call it once.
+// Stop refuses new calls, and ends calls that are waiting, such as watches. Calls that are working continue. Call it
+// once.
 func (s *Server) Stop() {
 	s.stopping.Store(true)
 	close(s.stopped)

@@ -66,7 +66,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	return &blobReceiver{BlobWriter: w, damages: &l.damages}, nil
 }
 
-// blobReceiver forgets the damage of the blob when the blob is complete.
+// blobReceiver receives a blob. Once the blob is complete, it is no longer listed as damaged.
 type blobReceiver struct {
 	format.BlobWriter
 	damages *damages

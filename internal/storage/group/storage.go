@@ -16,8 +16,8 @@ import (
 
 var _ raft.Storage = (*Log)(nil)
 
-// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Entries below the
-// compaction floor answer raft.ErrCompacted. Entries that are not applied yet are served from memory.
+// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Requests for entries
+// below the compaction floor return raft.ErrCompacted. Entries that are not applied yet are served from memory.
 func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -169,7 +169,7 @@ func (m *Member) Ended() bool {
 	return m.journal.closed
 }
 
-// Durable is called when everything that the member wrote to the journal is durable in the log's own files, or is void.
+// Durable tells the journal that everything the member wrote to it is now durable in the log's own files, or is void.
 func (m *Member) Durable() {
 	if !m.live.Load() {
 		return

@@ -239,7 +239,7 @@ func TestGoldenSuperblock(t *testing.T) {
 	}
 }
 
-// A volume of every earlier format can be opened, and then has the newest format.
+// A volume in any earlier format can be opened, and is upgraded to the newest format.
 func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	for version := 1; version < FormatVersion; version++ {
 		golden, err := os.ReadFile(fmt.Sprintf("testdata/superblock-v%d.hex", version))

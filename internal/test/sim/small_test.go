@@ -29,8 +29,8 @@ func smallKind(file string) string {
 
 var smallKinds = []string{"hint", format.ManifestName, format.MarkName, format.ReplicaName}
 
-// rotSmall lets bytes rot in a small file, of which only one place is bad at a time. By that alone nothing is damaged:
-// the replica is loaded and leads as if nothing were, and in the end the file is whole.
+// rotSmall corrupts a small file, in one place at a time. That alone must damage nothing: the replica still loads and
+// leads, and the file is repaired in the end.
 func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()

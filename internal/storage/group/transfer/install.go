@@ -361,7 +361,7 @@ func (i *Install) lookAtBlob(f *incomingFile) error {
 	return err
 }
 
-// wholeChunks returns the size of the usable part of a blob file, which starts at its beginning.
+// wholeChunks returns the size of the usable prefix of a blob file.
 func wholeChunks(fs vfs.FS, name string, ref format.BlobRef) (have int64, err error) {
 	f, err := fs.Open(name)
 	if errors.Is(err, iofs.ErrNotExist) {
