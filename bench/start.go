@@ -24,8 +24,8 @@ import (
 const (
 	startSmallBytes  = 256 << 10 // of a small active segment
 	startSmallGroups = 256       // of them at most
-	copyBytesMin     = 1 << 18   // behind the end of an active segment, as a process allocates it ahead
-	copyBytesMax     = 1 << 24
+	aheadBytesMin    = 1 << 18   // behind the end of an active segment, as a process allocates it ahead
+	aheadBytesMax    = 1 << 24
 	journalPuts      = 600
 )
 

@@ -43,10 +43,10 @@ func (d *dataset) addRoom(residency group.Residency) error {
 			err = f.Truncate(size)
 		}
 		if err == nil {
-			err = f.Allocate(size, min(max(size, copyBytesMin), copyBytesMax))
+			err = f.Allocate(size, min(max(size, aheadBytesMin), aheadBytesMax))
 		}
 		if err == nil && f.CheapOverwrite() {
-			_, err = f.WriteAt(make([]byte, min(size/zerosShare[residency], copyBytesMin)), size)
+			_, err = f.WriteAt(make([]byte, min(size/zerosShare[residency], aheadBytesMin)), size)
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err

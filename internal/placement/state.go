@@ -155,7 +155,7 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 		st.view.Freeze, st.freezeAt = f, kv.ModRevision
 	case volumesKey:
 		st.wrote(name, kv.ModRevision)
-		return false, nil // it is read by who registers the volume
+		return false, nil // the shard that registers the volume reads it
 	case shardsKey:
 		var shard Shard
 		if shard, err = decodeShard(rest, kv.Value); err == nil {

@@ -31,7 +31,7 @@ type reporter struct {
 
 	reported map[string]placement.Weight
 	at       time.Time
-	base     uint64 // EpochBase of the etcd that received reported
+	base     uint64 // EpochBase of the etcd that received the last report
 }
 
 // run reports until ctx ends.

@@ -362,10 +362,10 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 		again := l.alive && now-resumed < h.opts.SilenceMax && now-heard < h.opts.StallMax
 		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.SilenceMax || again)
 		// One that never answered is down only when it had the time to.
-		if alive == l.alive && (alive || l.reportedSilent || now-l.madeAt < h.opts.SilenceMax) {
+		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.SilenceMax) {
 			continue
 		}
-		l.alive, l.reportedSilent, l.since = alive, true, time.Now()
+		l.alive, l.announced, l.since = alive, true, time.Now()
 		l.silent.Store(!alive)
 		changes = append(changes, change{shard, alive})
 	}

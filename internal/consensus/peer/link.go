@@ -45,9 +45,9 @@ type link struct {
 	number     atomic.Uint64 // number of the peer's process
 
 	// Fields of the monitor, guarded by Hub.mu.
-	alive          bool
-	reportedSilent bool
-	since          time.Time
+	alive     bool
+	announced bool
+	since     time.Time
 
 	mu       sync.Mutex
 	reported map[member]struct{} // members that were informed of lost messages since the last connection

@@ -87,7 +87,7 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	}
 	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
 	err := c.run()
-	l.memory.recover()
+	l.memory.release()
 	if err != nil {
 		return c.report, fmt.Errorf("group %s: compact: %w", l.opts.Identity.Name, err)
 	}

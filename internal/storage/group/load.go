@@ -107,7 +107,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		l.abandon()
 		return fail(err)
 	}
-	l.memory.recover()
+	l.memory.release()
 	ld.endInstall()
 	return l, ld.report, nil
 }

@@ -62,8 +62,8 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// recover returns the memory above used to the budget, if it is more than memorySlackBytes.
-func (m *memory) recover() {
+// release returns the memory above used to the budget, if it is more than memorySlackBytes.
+func (m *memory) release() {
 	used := m.used()
 	m.mu.Lock()
 	defer m.mu.Unlock()
