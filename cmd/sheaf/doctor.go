@@ -56,9 +56,7 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return fmt.Errorf("listing groups: %w", err)
 		}
-		return a.tellFindings(finding.Of(finding.Facts{
-			Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true,
-		}),
+		return a.tellFindings(finding.Of(finding.Listed(shards, groups)),
 			cli.Count(int64(len(shards.GetShards())), "shard", "shards")+", "+
 				cli.Count(int64(len(groups.GetGroups())), "copy of a group", "copies of groups"))
 	})(cmd, args)

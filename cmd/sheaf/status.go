@@ -38,7 +38,7 @@ func (a *app) statusCommand() *cobra.Command {
 			} else {
 				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
 			}
-			found := finding.Of(finding.Facts{Shards: shards.GetShards(), Groups: list.GetGroups(), Whole: true})
+			found := finding.Of(finding.Listed(shards, list))
 			if n := finding.Count(found, finding.Problem); err == nil && n > 0 {
 				return fmt.Errorf("%s: sheaf doctor says what to do; the first: %s", finding.Number(n, "problem", "problems"),
 					finding.Problems(found, "")[0])
@@ -140,7 +140,7 @@ func groupCell(g *recordv1.Group) cli.Cell {
 	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
 }
 
-// roleWord returns a replica's role in its group. It is empty if notKnown.
+// roleWord returns a replica's role in its group. It is empty if the role is not known.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
 // lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, otherwise

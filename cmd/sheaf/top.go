@@ -75,10 +75,11 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 
 // storeSeen is the result of one query of a store.
 type storeSeen struct {
-	shards []*recordv1.Shard
-	groups []*recordv1.Group
-	moves  []*recordv1.Move
-	err    error // the query failed, and the other fields are empty
+	problems []string // of the store itself
+	shards   []*recordv1.Shard
+	groups   []*recordv1.Group
+	moves    []*recordv1.Move
+	err      error // the query failed, and the other fields are empty
 }
 
 // lookTime is the time limit of one query.
@@ -99,7 +100,8 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		moves = nil // a shard that is asked directly knows no moves
 	}
-	return storeSeen{shards: shards.GetShards(), groups: groups.GetGroups(), moves: moves}
+	return storeSeen{problems: shards.GetProblems(), shards: shards.GetShards(), groups: groups.GetGroups(),
+		moves: moves}
 }
 
 // topShare is the divisor for parts of the screen: findings and moves take at most a quarter of the lines each. The
@@ -154,7 +156,7 @@ func (s *storeSeen) headline() string {
 }
 
 func (s *storeSeen) findings() []finding.Finding {
-	return finding.Of(finding.Facts{Shards: s.shards, Groups: s.groups, Whole: true})
+	return finding.Of(finding.Facts{Store: s.problems, Shards: s.shards, Groups: s.groups, Whole: true})
 }
 
 // findingLines returns the findings, wrapped at a number of columns.

@@ -66,6 +66,14 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 }
 
+func TestTopShowsWhatIsWrongWithTheStore(t *testing.T) {
+	s := storeOf(1, 3)
+	s.problems = []string{"key /sheaf/q/states/a in etcd cannot be used"}
+	if screen := s.draw("server", time.Now(), false, 100, 24); !strings.Contains(screen, "problem  store: key /sheaf/q") {
+		t.Errorf("%s", screen)
+	}
+}
+
 func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	s := storeOf(1, 3)
 	s.groups = append(s.groups, &recordv1.Group{Group: "1", Shard: "shard-0",

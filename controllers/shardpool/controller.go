@@ -250,6 +250,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	out := step.Run(ctx, steps, w)
 	if pool.DeletionTimestamp != nil && out.IsComplete() {
 		r.written.Delete(pool.UID)
+		r.lacking.Delete(pool.UID)
 		r.Groups.Forget(storeKey(pool), pool.Name, r.now())
 		return ctrl.Result{}, nil
 	}

@@ -76,7 +76,7 @@ func (a *adminServer) orders(ctx context.Context, shard string) (*table, error) 
 
 // ordered returns the answer for an order that was not carried out.
 func ordered(shard string, err error) error {
-	if errors.Is(err, placement.ErrShardHoldsGroups) {
+	if errors.Is(err, placement.ErrShardHoldsGroups) || errors.Is(err, placement.ErrShardRegistered) {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return fail(codes.Unavailable, reason.NoLeader, "the state of shard %s cannot be written to etcd: %v", shard, err)

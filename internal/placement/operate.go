@@ -21,6 +21,8 @@ var (
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
 	// ErrOtherStore: etcd holds another store under this name.
 	ErrOtherStore = errors.New("etcd holds another store")
+	// ErrShardRegistered: a process runs the shard.
+	ErrShardRegistered = errors.New("the shard is registered")
 	// ErrShardHoldsGroups: groups name the shard as a member, or have it in their target.
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
@@ -173,15 +175,15 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	return nil
 }
 
-// ForgetShard deletes the state set by SetShardState for a shard that is gone for good. It returns ErrShardHoldsGroups
-// while the shard is registered, or a group is on it or has it in its target.
+// ForgetShard deletes the state set by SetShardState for a shard that is gone for good. It returns ErrShardRegistered
+// while the shard is registered, and ErrShardHoldsGroups while a group is on it or has it in its target.
 func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) error {
 	view, err := s.ViewOf(ctx, store)
 	if err != nil {
 		return err
 	}
 	if _, alive := view.Shards[shard]; alive {
-		return fmt.Errorf("%w: shard %s is registered: stop it first", ErrShardHoldsGroups, shard)
+		return fmt.Errorf("%w: %s: stop it first", ErrShardRegistered, shard)
 	}
 	if err := view.AllKnown(); err != nil {
 		return err

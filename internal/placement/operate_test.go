@@ -125,8 +125,8 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 	if err := store.SetShardState(ctx, id, "a", "Tired"); err == nil {
 		t.Error("a state that cannot be was taken")
 	}
-	if err := store.ForgetShard(ctx, id, "b"); !errors.Is(err, placement.ErrShardHoldsGroups) {
-		t.Errorf("a shard with groups: error %v", err)
+	if err := store.ForgetShard(ctx, id, "b"); !errors.Is(err, placement.ErrShardRegistered) {
+		t.Errorf("a shard that runs: error %v", err)
 	}
 	if err := store.ForgetShard(ctx, id, "nobody"); err != nil {
 		t.Error(err)

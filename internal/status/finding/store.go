@@ -32,6 +32,11 @@ type Facts struct {
 	Whole bool
 }
 
+// Listed returns the facts of a whole store from the two lists of AdminService.
+func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResponse) Facts {
+	return Facts{Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true}
+}
+
 // Of returns what is wrong with the shards and groups in the collected data, the worst first.
 func Of(seen Facts) []Finding {
 	var f List
@@ -80,8 +85,8 @@ func Of(seen Facts) []Finding {
 	return f.Sorted()
 }
 
-// facts are what the rows say together.
-type facts struct {
+// summary is what the rows say together.
+type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
 	lacks  map[string]*lack // by silent shard
@@ -108,8 +113,8 @@ type lack struct {
 }
 
 // gather sums up the rows by group and by silent shard.
-func gather(seen Facts) *facts {
-	st := &facts{
+func gather(seen Facts) *summary {
+	st := &summary{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{}, whole: seen.Whole,
 	}
 	for _, s := range seen.Shards {
@@ -269,7 +274,7 @@ func (l *lack) words() (words string) {
 }
 
 // group checks one copy of a group. Whatever a silent shard is the cause of is part of the shard's finding.
-func (f *List) group(g *recordv1.Group, st *facts) {
+func (f *List) group(g *recordv1.Group, st *summary) {
 	name, shard, path := g.GetGroup(), g.GetShard(), st.shards[g.GetShard()].GetPath()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
 		"GROUP_STATE_")))

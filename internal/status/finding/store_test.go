@@ -236,3 +236,13 @@ func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 		t.Fatalf("%+v", found)
 	}
 }
+
+// The lists of a store carry what is wrong with the store itself, so that every command that reads them reports it.
+func TestListedHasTheProblemsOfTheStore(t *testing.T) {
+	const odd = "key /sheaf/q/states/a in etcd cannot be used"
+	found := Of(Listed(&recordv1.ListShardsResponse{Problems: []string{odd}, Shards: []*recordv1.Shard{wellShard("a")}},
+		&recordv1.ListGroupsResponse{}))
+	if len(found) != 1 || found[0].Severity != Problem || found[0].What != odd {
+		t.Errorf("%+v", found)
+	}
+}
