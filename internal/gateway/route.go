@@ -1,14 +1,11 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/liveness"
 	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/call/routing"
@@ -141,44 +136,6 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 	return v
 }
 
-// table is the routing of one view. It is immutable, except for changed, which is closed when a newer table exists.
-type table struct {
-	view    placement.View
-	hash    []*route // routes in Hash routing, by the group's number; nil: not yet created
-	named   map[string]*route
-	shards  map[string]*shard // registered, or holding a group at a previously known address
-	changed chan struct{}
-	message func() *recordv1.WatchRoutingResponse
-	places  func() places
-	// unplaced says why groups have no place, in the words of the planner. Only for tables with such groups: it plans.
-	unplaced func() map[string]string
-}
-
-// route finds the group of a key; nil: it does not exist.
-func (t *table) route(k *key) *route {
-	if t.view.Meta.Routing.Mode == placement.Hash {
-		return t.hash[t.view.Meta.Routing.GroupOf(k.id)]
-	}
-	return t.named[string(k.group)]
-}
-
-// leaderOf finds the group of a key and the destination of calls to it; nil: no shard is known.
-func (t *table) leaderOf(k *key) (*route, *shard) {
-	r := t.route(k)
-	if r == nil {
-		return nil, nil
-	}
-	return r, r.leader()
-}
-
-// byName finds a group by name.
-func (t *table) byName(group string) *route { return t.named[group] }
-
-// groups lists all routes by name.
-func (t *table) groups() []*route {
-	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int { return cmp.Compare(a.group, b.group) })
-}
-
 // router follows the store, and keeps the newest table and the connections.
 type router struct {
 	credentials func(shard string) credentials.TransportCredentials
@@ -263,18 +220,7 @@ func (r *router) set(view placement.View) {
 			t.named[name] = r.route(t, before, g)
 		}
 	}
-	// A group that nobody can place exists: calls for it wait, and a scan of all groups does not pass over it.
-	for _, name := range view.Unknown() {
-		n, err := strconv.Atoi(name)
-		isNumber := err == nil && n >= 0 && n < len(t.hash) && placement.GroupName(n) == name
-		if t.named[name] != nil || t.hash != nil && !isNumber {
-			continue
-		}
-		t.named[name] = &route{group: name, holds: true, unknown: view.OddGroup(name)}
-		if t.hash != nil {
-			t.hash[n] = t.named[name]
-		}
-	}
+	t.addUnknown()
 	t.message, t.places, t.unplaced = sync.OnceValue(t.build), sync.OnceValue(t.tell), sync.OnceValue(t.planned)
 	old := r.table.Swap(t)
 	if old == nil {
@@ -470,33 +416,4 @@ func (r *router) close() {
 			s.closeNow()
 		}
 	}
-}
-
-// build returns the routing table for clients.
-func (t *table) build() *recordv1.WatchRoutingResponse {
-	message := &recordv1.WatchRoutingResponse{
-		Epoch: t.view.Epoch, StoreUuid: t.view.Meta.StoreUUID.String(), Mode: recordv1.RoutingMode_ROUTING_MODE_NAMED,
-	}
-	if t.view.Meta.Routing.Mode == placement.Hash {
-		message.Mode = recordv1.RoutingMode_ROUTING_MODE_HASH
-	}
-	for _, r := range t.groups() {
-		if len(r.voters) == 0 {
-			continue
-		}
-		g := t.view.Groups[r.group]
-		out := &recordv1.GroupRoute{Group: r.group, KeyFirst: g.KeyFirst, KeyLast: g.KeyLast, Addresses: r.voters}
-		if r.told != nil {
-			out.LeaderAddress = r.told.address
-		}
-		message.Groups = append(message.Groups, out)
-	}
-	return message
-}
-
-// sameRouting reports whether two tables have the same routes, ignoring epochs.
-func sameRouting(a, b *recordv1.WatchRoutingResponse) bool {
-	return slices.EqualFunc(a.GetGroups(), b.GetGroups(), func(x, y *recordv1.GroupRoute) bool {
-		return proto.Equal(x, y)
-	})
 }
