@@ -10,7 +10,6 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/local/cli"
-	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // shardsCommand returns the commands that say whether groups are placed on a shard.
@@ -164,7 +163,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 			a.Out.Sayf("shard %s: empty; when its process is stopped: sheaf shards remove %s", shard, shard)
 			return nil
 		}
-		words := finding.Number(int(row.GetPlacedGroups()), "group", "groups") + " left"
+		words := cli.Count(int64(row.GetPlacedGroups()), "group", "groups") + " left"
 		if stuck++; row.GetPlacementWaits() == "" {
 			stuck = 0
 		}

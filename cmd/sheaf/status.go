@@ -40,7 +40,7 @@ func (a *app) statusCommand() *cobra.Command {
 			}
 			found := finding.Of(finding.Listed(shards, list))
 			if n := finding.Count(found, finding.Problem); err == nil && n > 0 {
-				return fmt.Errorf("%s: sheaf doctor says what to do; the first: %s", finding.Number(n, "problem", "problems"),
+				return fmt.Errorf("%s: sheaf doctor says what to do; the first: %s", cli.Count(int64(n), "problem", "problems"),
 					finding.Problems(found, "")[0])
 			}
 			return err

@@ -1,4 +1,4 @@
-// Package units formats sizes for people.
+// Package units formats sizes and numbers for people.
 package units
 
 import "strconv"
@@ -18,4 +18,25 @@ func Bytes(n int64) string {
 		i++
 	}
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i:i+1] + "iB"
+}
+
+// Count returns a number with its noun: "1 file", "2,000 files".
+func Count(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Number(n) + " " + many
+}
+
+// Number formats a number with commas: "1,234,567".
+func Number(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	sign := ""
+	if s[0] == '-' {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
 }

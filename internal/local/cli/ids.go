@@ -133,22 +133,7 @@ func (s *Size) Type() string { return "size" }
 func FormatBytes(n int64) string { return units.Bytes(n) }
 
 // Count returns a number with its noun: "1 file", "2,000 files".
-func Count(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return FormatCount(n) + " " + many
-}
+func Count(n int64, one, many string) string { return units.Count(n, one, many) }
 
 // FormatCount formats a number with commas: "1,234,567".
-func FormatCount(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	sign := ""
-	if s[0] == '-' {
-		sign, s = "-", s[1:]
-	}
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return sign + s
-}
+func FormatCount(n int64) string { return units.Number(n) }

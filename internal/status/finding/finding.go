@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sheaf.dev/sheaf/internal/base/units"
 )
 
 // Severity is how bad a finding is.
@@ -43,18 +45,13 @@ func Count(all []Finding, severity Severity) (n int) {
 	return n
 }
 
-// Number returns a count with the words that go with it: one for 1, and else several.
-func Number(n int, one, several string) string {
-	if n == 1 {
-		several = one
-	}
-	return fmt.Sprintf("%d %s", n, several)
-}
-
 // Words counts findings by severity, as in "1 problem, 0 warnings, 2 notes".
 func Words(all []Finding) string {
-	return Number(Count(all, Problem), "problem", "problems") + ", " + Number(Count(all, Warning), "warning", "warnings") +
-		", " + Number(Count(all, Note), "note", "notes")
+	count := func(severity Severity, one, many string) string {
+		return units.Count(int64(Count(all, severity)), one, many)
+	}
+	return count(Problem, "problem", "problems") + ", " + count(Warning, "warning", "warnings") + ", " +
+		count(Note, "note", "notes")
 }
 
 // SortNames sorts names of groups: numbers by value.

@@ -219,7 +219,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	if slow := s.GetSlowSyncs(); slow.GetTotal() > 0 && slow.GetNewestSecondsAgo() <= slowSyncsAgo.Seconds() {
 		f.Add(Warning, where, fmt.Sprintf(
 			"%s longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes wait for it",
-			Number(int(slow.GetTotal()), "sync took", "syncs took"), slow.GetNewestFile(),
+			units.Count(slow.GetTotal(), "sync took", "syncs took"), slow.GetNewestFile(),
 			seconds(slow.GetNewestSeconds(), time.Millisecond),
 			seconds(slow.GetNewestSecondsAgo(), time.Second)),
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
@@ -242,7 +242,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 
 // placement tells what a person asked for with a shard and has not finished.
 func (f *List) placement(where string, s *recordv1.Shard) {
-	name, groups := s.GetName(), Number(int(s.GetPlacedGroups()), "group", "groups")
+	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
 	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
 		f.Add(Note, where, "it gets no new groups, as it is cordoned", "sheaf shards activate "+name+" ends that")
@@ -268,7 +268,7 @@ func (l *lack) words() (words string) {
 		words += fmt.Sprintf("; without it too few copies are well to serve %s", named(l.unserved))
 	}
 	if l.less > 0 {
-		words += fmt.Sprintf("; %s served with one copy less", Number(l.less, "group is", "groups are"))
+		words += fmt.Sprintf("; %s served with one copy less", units.Count(int64(l.less), "group is", "groups are"))
 	}
 	return words
 }
