@@ -1,0 +1,45 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/bench"
+)
+
+// One round shows the stages of puts and batches. The figures of so short a time mean nothing, so the test judges none.
+func TestTheWritePathIsShown(t *testing.T) {
+	t.Parallel()
+	report, err := bench.WritePath(t.Context(), bench.WritePathOptions{
+		Options: bench.Options{Dir: t.TempDir(), Rounds: 1, Say: t.Logf},
+		Binary:  filepath.Join(filepath.Dir(benchBinary), "sheaf"), GoTool: "go", Time: time.Second,
+		Groups: []int{2}, Sizes: []int{1000}, Callers: 4, Batch: 10,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Tables) != 5 {
+		t.Fatalf("%d tables", len(report.Tables))
+	}
+	if len(report.Tables[0].Rows) != 2 {
+		t.Errorf("%d kinds of writes", len(report.Tables[0].Rows))
+	}
+	for table, want := range map[int]string{1: "allocate", 2: "queue", 3: "sync"} {
+		var shown []string
+		for _, row := range report.Tables[table].Rows {
+			shown = append(shown, row.Labels[0].Value)
+		}
+		if !slices.Contains(shown, want) {
+			t.Errorf("%s: no %s among %q", report.Tables[table].Title, want, shown)
+		}
+	}
+}
+
+func TestWritePathRefusesOddFlags(t *testing.T) {
+	for _, args := range [][]string{{"--rounds", "1"}, {"--time", "1500ms"}, {"--time", "0s"}, {"--groups", "0"},
+		{"--callers", "-1"}, {"--batch", "0"}, {"--sizes", "0"}} {
+		measure(t, append([]string{"write-path"}, args...)...).Want(t, 2)
+	}
+}
