@@ -131,8 +131,8 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 
 // isQuota reports whether a quota has refused a put.
 func isQuota(err error) bool {
-	var e *answer.Error
-	return errors.As(err, &e) && e.Reason == reason.QuotaExceeded
+	e, ok := errors.AsType[*answer.Error](err)
+	return ok && e.Reason == reason.QuotaExceeded
 }
 
 // pass waits until the message is within the quotas of its tenants, and counts it.
