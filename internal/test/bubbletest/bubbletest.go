@@ -7,17 +7,13 @@ package bubbletest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 )
 
 // Run runs a test in a bubble with a network of its own. Everything that the test starts has ended when Run returns:
@@ -37,13 +33,12 @@ type Net struct {
 // NewNet makes a network on which nobody listens.
 func NewNet() *Net { return &Net{listeners: map[string]*listener{}} }
 
-// bufferBytes is how much one direction of a connection holds before a write to it waits, like the buffers of a socket.
-const bufferBytes = 256 << 10
-
 type listener struct {
-	*bufconn.Listener
 	network *Net
 	address address
+	dialed  chan net.Conn
+	closed  chan struct{}
+	close   sync.Once
 }
 
 type address string
@@ -60,7 +55,18 @@ func (l *listener) Close() error {
 		delete(l.network.listeners, string(l.address))
 	}
 	l.network.mu.Unlock()
-	return l.Listener.Close()
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Accept returns the next connection, or net.ErrClosed after Close.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case c := <-l.dialed:
+		return c, nil
+	}
 }
 
 // Listen listens at an address "host:port"; port 0 selects a port that was never used. An address in use is an error.
@@ -78,53 +84,30 @@ func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	if n.listeners[at] != nil {
 		return nil, fmt.Errorf("listen memory %s: address already in use", at)
 	}
-	l := &listener{Listener: bufconn.Listen(bufferBytes), network: n, address: address(at)}
+	l := &listener{network: n, address: address(at), dialed: make(chan net.Conn), closed: make(chan struct{})}
 	n.listeners[at] = l
 	return l, nil
 }
 
-// Dial connects to the listener at an address. Without a listener, the connection is refused at once.
+// Dial connects to the listener at an address, and waits until it is accepted. Without a listener, the connection is
+// refused at once.
 func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
+	refused := fmt.Errorf("dial memory %s: connection refused", at)
 	n.mu.Lock()
 	l := n.listeners[at]
 	n.mu.Unlock()
 	if l == nil {
-		return nil, fmt.Errorf("dial memory %s: connection refused", at)
+		return nil, refused
 	}
-	c, err := l.DialContext(ctx)
-	if err != nil {
-		return nil, err
+	client, server := newConns()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-l.closed:
+		return nil, refused
+	case l.dialed <- server:
+		return client, nil
 	}
-	return &conn{Conn: c}, nil
-}
-
-// conn is a connection. If it was closed on this side, its error has the words of a socket's error, by which clients
-// distinguish it from a connection that the other side refused.
-type conn struct {
-	net.Conn
-	closed atomic.Bool
-}
-
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	return n, c.told("read", err)
-}
-
-func (c *conn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	return n, c.told("write", err)
-}
-
-func (c *conn) Close() error {
-	c.closed.Store(true)
-	return c.Conn.Close()
-}
-
-func (c *conn) told(op string, err error) error {
-	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
-		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
-	}
-	return err
 }
 
 // Target returns the name by which grpc.NewClient reaches an address of this network without a lookup.

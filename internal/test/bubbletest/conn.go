@@ -1,0 +1,164 @@
+package bubbletest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// bufferBytes is how much one direction of a connection holds before a write to it waits, like the buffers of a socket.
+const bufferBytes = 256 << 10
+
+// conn is one end of a connection in memory.
+//
+// It is used in place of google.golang.org/grpc/test/bufconn, which makes four timers for each connection that fire at
+// once. Under the race detector, Go 1.26 runs such timers of one bubble side by side with one context of the detector,
+// and crashes: the race step of a run died so, and eight goroutines that call time.AfterFunc(0, f) in a bubble show it.
+type conn struct {
+	in, out *half
+	closed  atomic.Bool
+}
+
+// newConns returns the two ends of a new connection.
+func newConns() (client, server *conn) {
+	up, down := newHalf(), newHalf()
+	return &conn{in: down, out: up}, &conn{in: up, out: down}
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.in.read(b)
+	return n, c.told("read", err)
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.out.write(b)
+	return n, c.told("write", err)
+}
+
+// told gives an error of this end, if it was closed here, the words of a socket's error. By these words clients
+// distinguish it from a connection that the other end refused.
+func (c *conn) told(op string, err error) error {
+	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
+		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
+	}
+	return err
+}
+
+// Close lets the other end read what was written, and then io.EOF.
+func (c *conn) Close() error {
+	c.closed.Store(true)
+	c.in.change(func() { c.in.noReader = true })
+	c.out.change(func() { c.out.noWriter = true })
+	return nil
+}
+
+func (*conn) LocalAddr() net.Addr  { return address("memory") }
+func (*conn) RemoteAddr() net.Addr { return address("memory") }
+
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.in.setDeadline(&c.in.readBy, t)
+	return nil
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.out.setDeadline(&c.out.writeBy, t)
+	return nil
+}
+
+// half is one direction of a connection.
+type half struct {
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond
+	data    bytes.Buffer // written, and not read yet
+	// Set when the end that reads, or the end that writes, is closed.
+	noReader, noWriter bool
+	readBy, writeBy    deadline
+}
+
+// deadline is a time from which on reads or writes fail. Timers are made only for times that have not come.
+type deadline struct {
+	timer  *time.Timer // nil: there is no deadline, or it has passed
+	passed bool
+}
+
+func newHalf() *half {
+	h := &half{}
+	h.changed.L = &h.mu
+	return h
+}
+
+// change changes the state, and wakes the reads and writes that wait.
+func (h *half) change(set func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	set()
+	h.changed.Broadcast()
+}
+
+func (h *half) read(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		switch {
+		case h.noReader:
+			return 0, io.ErrClosedPipe
+		case h.data.Len() > 0:
+			defer h.changed.Broadcast()
+			return h.data.Read(b)
+		case h.noWriter:
+			return 0, io.EOF
+		case h.readBy.passed:
+			return 0, os.ErrDeadlineExceeded
+		}
+		h.changed.Wait()
+	}
+}
+
+func (h *half) write(b []byte) (n int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(b) > 0 {
+		free := bufferBytes - h.data.Len()
+		switch {
+		case h.noReader || h.noWriter:
+			return n, io.ErrClosedPipe
+		case free > 0:
+			part, _ := h.data.Write(b[:min(free, len(b))]) // never fails
+			n, b = n+part, b[part:]
+			h.changed.Broadcast()
+		case h.writeBy.passed:
+			return n, os.ErrDeadlineExceeded
+		default:
+			h.changed.Wait()
+		}
+	}
+	return n, nil
+}
+
+// setDeadline replaces a deadline of this half. The zero time takes it away.
+func (h *half) setDeadline(d *deadline, at time.Time) {
+	h.change(func() {
+		if d.timer != nil {
+			d.timer.Stop()
+		}
+		left := time.Until(at)
+		d.timer, d.passed = nil, !at.IsZero() && left <= 0
+		if left <= 0 {
+			return
+		}
+		var own *time.Timer
+		own = time.AfterFunc(left, func() {
+			h.change(func() { d.passed = d.passed || d.timer == own }) // not if a later deadline has replaced this one
+		})
+		d.timer = own
+	})
+}
