@@ -12,10 +12,11 @@ import (
 const (
 	attributeHeaderBytes  = 6
 	attributeKeyBytesMax  = 255
-	attributesPreallocate = 16 // more keys than most records have; more are allocated only as they are decoded
+	attributesPreallocate = 16 // more keys than most records have; the rest is allocated as it is decoded
 )
 
-// EncodeAttributes encodes attributes, sorted by key; the error says which limit is exceeded. No attributes: nil.
+// EncodeAttributes encodes attributes, sorted by key. It returns nil if there are no attributes. The error says which
+// limit is exceeded.
 func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 	size := 0
 	for key, value := range attributes {
@@ -42,7 +43,8 @@ func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeAttributes decodes the result of EncodeAttributes; it never panics. Values are copies. No attributes: nil.
+// DecodeAttributes decodes the result of EncodeAttributes; it never panics. Values are copies. It returns nil if
+// there are no attributes.
 func DecodeAttributes(encoded []byte) (map[string][]byte, error) {
 	if len(encoded) == 0 {
 		return nil, nil

@@ -30,7 +30,8 @@ const (
 	BlobRefBytes = 40
 )
 
-// Encode returns the 40 bytes of a reference: UUID (16), size (8), CRC of the data (4), zeros (8), CRC of these 36 (4).
+// Encode returns a reference in 40 bytes: UUID (16), size (8), CRC of the data (4), zeros (8), CRC of the 36 bytes
+// before it (4).
 func (b BlobRef) Encode() []byte {
 	out := make([]byte, BlobRefBytes)
 	b.encode(out)
@@ -46,8 +47,8 @@ func (b BlobRef) encode(out []byte) {
 	le.PutUint32(out[36:], Checksum(out[:36]))
 }
 
-// BlobRef returns the reference of a put whose data is in a blob. It returns nil if the data is in the entry, or the
-// entry is no put.
+// BlobRef returns the reference of a put whose data is in a blob. It returns nil if the entry itself holds the data,
+// or is not a put.
 func (e *Entry) BlobRef() (*BlobRef, error) {
 	if e.Kind != KindPut || e.Codec != CodecBlob {
 		return nil, nil
@@ -108,7 +109,8 @@ func DecodeBlobHeader(b []byte) (BlobRef, error) {
 	return ref, nil
 }
 
-// blobChunkChecksum covers the data, then the blob's id and the number of the chunk.
+// blobChunkChecksum returns the checksum of a chunk. It covers the data, then the blob's id and the number of the
+// chunk.
 func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 	crc := Checksum(data)
 	crc = checksumWord(crc, binary.LittleEndian.Uint64(id[:]))
@@ -116,30 +118,30 @@ func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 	return checksumWord(crc, uint64(chunk))
 }
 
-// BlobChunk returns the place of a chunk in a blob file, including its checksum. size is the number of bytes of the
-// blob's data.
+// BlobChunk returns the offset of a chunk in a blob file, and the chunk's length with its checksum. size is the
+// number of bytes of the blob's data.
 func BlobChunk(size, number int64) (offset, length int64) {
 	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes),
 		min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
 }
 
-// IsBlobChunk reports whether b is the chunk of a blob, followed by its checksum.
+// IsBlobChunk reports whether b is the given chunk of a blob, followed by a valid checksum.
 func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
 	n := len(b) - BlobCRCBytes
 	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)
 }
 
-// blobFileWriter implements BlobWriter with one chunk of memory. Used by one goroutine at a time.
+// blobFileWriter implements BlobWriter with one chunk of memory. It must be used by one goroutine at a time.
 type blobFileWriter struct {
 	fs     vfs.FS
 	dir    string
-	tmp    string   // name of the file until it is whole
-	file   vfs.File // nil: closed
+	tmp    string   // name of the file until Commit
+	file   vfs.File // nil after Close
 	ref    BlobRef  // reference to the data received so far
-	want   *BlobRef // the expected reference; nil: any
+	want   *BlobRef // the expected reference; nil: any is accepted
 	chunk  []byte   // data that is not written yet
-	number int64    // number of that chunk
-	err    error    // the first failure; it is kept
+	number int64    // number of the chunk in memory
+	err    error    // the first failure; all later calls return it
 }
 
 // CreateBlob creates a blob file in the folder of a group. Close without Commit removes it.
@@ -151,8 +153,9 @@ func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 	return createBlob(fs, dir, id, TmpSuffix)
 }
 
-// ReceiveBlob is CreateBlob for a blob that exists elsewhere: Commit returns ErrCorrupt unless its size and checksum
-// are those of ref. Until Commit, the name of the file has a suffix, which ends in TmpSuffix.
+// ReceiveBlob is CreateBlob for a blob that exists elsewhere: Commit returns ErrCorrupt unless size and checksum of
+// the received data are those of ref. Until Commit, the name of the file has the given suffix, which ends in
+// TmpSuffix.
 func ReceiveBlob(fs vfs.FS, dir string, ref BlobRef, suffix string) (BlobWriter, error) {
 	w, err := createBlob(fs, dir, ref.ID, suffix)
 	if err != nil {
@@ -261,21 +264,21 @@ func (w *blobFileWriter) Close() error {
 	return errors.Join(f.Close(), w.fs.Remove(w.tmp))
 }
 
-// blobReader implements BlobReader. It keeps the last chunk in memory, so that each chunk is checked once for
-// sequential small reads.
+// blobReader implements BlobReader. It keeps the last chunk in memory, so that small sequential reads check each
+// chunk only once.
 type blobReader struct {
 	file  vfs.File
 	group string
 	ref   BlobRef
 
 	mu     sync.Mutex
-	chunk  []byte // guarded by mu: the data of chunk number, verified
-	number int64  // guarded by mu; -1: none
+	chunk  []byte // verified data of the chunk with that number. Guarded by mu
+	number int64  // -1: none. Guarded by mu
 }
 
-// OpenBlob opens the data of a blob in the folder of a group; group is its name, for messages. OpenBlob checks the
-// header and the exact size against the reference; each chunk is checked when it is read. It returns a *DamageError,
-// also if the file is missing.
+// OpenBlob opens the data of a blob in the folder of a group; group is the group's name, for messages. OpenBlob
+// checks the header and the exact size against the reference; each chunk is checked when it is read. If the file is
+// damaged or missing, OpenBlob returns a *DamageError.
 func OpenBlob(fs vfs.FS, dir, group string, ref BlobRef) (BlobReader, error) {
 	r := &blobReader{group: group, ref: ref, number: -1}
 	f, err := fs.Open(path.Join(dir, BlobName(ref.ID)))
@@ -343,7 +346,7 @@ func (r *blobReader) ReadAt(p []byte, offset int64) (int, error) {
 	return n, nil
 }
 
-// load reads and checks a chunk. Called with mu held.
+// load reads and checks a chunk. The caller holds mu.
 func (r *blobReader) load(number int64) error {
 	if r.number == number {
 		return nil
@@ -381,7 +384,8 @@ type BlobReader interface {
 // BlobWriter writes a blob of any size. Close without Commit removes it.
 type BlobWriter interface {
 	io.Writer
-	// Commit syncs and names the file and returns the reference for the put's data (BlobRef.Encode).
+	// Commit syncs the file, renames it to its final name, and returns the reference that becomes the put's data
+	// (BlobRef.Encode).
 	Commit() (BlobRef, error)
 	io.Closer
 }

@@ -16,12 +16,13 @@ const (
 	FrameHeaderBytes   = 80
 
 	MagicBytes = 8
-	BlockBytes = 4096 // structures that are stored twice have blocks of their own
+	BlockBytes = 4096 // a structure that is stored twice has each copy in blocks of its own
 )
 
-// Errors of decoding. errFrameHeader: marker, lengths or header are bad (a hole, a torn or stale block).
-// ErrFrameContent: the header is whole, so id, index and length are known, but attributes, data or padding are bad.
-// ErrCorrupt: any other structure is not as it was written.
+// errFrameHeader, ErrFrameContent and ErrCorrupt are the errors of decoding. errFrameHeader says that the marker, the
+// lengths or the header of a frame are bad: there is a hole, or a torn or stale block. ErrFrameContent says that
+// attributes, data or padding are bad; the header is whole, so id, index and length are known. ErrCorrupt says that
+// any other structure is not as it was written.
 var (
 	errFrameHeader  = errors.New("frame header is bad")
 	ErrFrameContent = errors.New("entry content is bad")
@@ -51,16 +52,16 @@ func makeSlicing() *[8]crc32.Table {
 	return &t
 }
 
-// checksumWord continues a CRC with the 8 bytes of a little-endian number. It takes a number, not a slice: package
-// crc32 would move a slice of a local array to the heap, once for each frame.
+// checksumWord continues a CRC with the 8 bytes of a little-endian number. It takes a number instead of a slice
+// because package crc32 would move a slice of a local array to the heap, once for each frame.
 func checksumWord(crc uint32, word uint64) uint32 {
 	w := word ^ uint64(^crc)
 	return ^(slicing[7][w&0xff] ^ slicing[6][w>>8&0xff] ^ slicing[5][w>>16&0xff] ^ slicing[4][w>>24&0xff] ^
 		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56])
 }
 
-// headBytes is the length of the head of manifest, mark, hint and blob: magic (8), version (4), CRC (4) of the bytes 0
-// to 12 and 16 to the end.
+// headBytes is the length of the head that manifest, mark, hint and blob share: magic (8), version (4), CRC (4). The
+// CRC covers bytes 0 to 12, and 16 to the end.
 const headBytes = 16
 
 func putHead(b []byte, magic string) {
@@ -73,7 +74,7 @@ func headChecksum(b []byte) uint32 {
 	return crc32.Update(Checksum(b[:12]), Castagnoli, b[headBytes:])
 }
 
-// checkHead checks magic, CRC and then the version of a structure that is all of b.
+// checkHead checks magic, CRC and then the version of a structure that fills b.
 func checkHead(b []byte, magic string) error {
 	if len(b) < headBytes {
 		return fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
@@ -87,8 +88,8 @@ func checkHead(b []byte, magic string) error {
 	return checkVersion(binary.LittleEndian.Uint32(b[8:]), FormatVersion)
 }
 
-// checkVersion is called only after the checksum was verified: then an unknown version is really another version, not
-// damage. known is the newest version that this program reads.
+// checkVersion is called only after the checksum was verified: an unknown version is then not damage, but really
+// another version. known is the newest version that this program reads.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version == FormatVersion:

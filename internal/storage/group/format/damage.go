@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String describes the damage: group, file, offset, length and what is wrong.
+// String describes the damage: group, file, offset, length, and the reason.
 func (d Damage) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
@@ -24,7 +24,7 @@ func (d Damage) String() string {
 	return b.String()
 }
 
-// CopyDamages returns damage for the bad ones of two copies in a file; each copy has the given number of bytes.
+// CopyDamages returns a damage for each bad one of the two copies in a file; each copy has the given number of bytes.
 func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	for i, why := range bad {
 		if why != nil {
@@ -38,13 +38,13 @@ func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 // DamageError says that stored bytes are bad. A request that needs them gets DATA_LOSS.
 type DamageError struct {
 	Damage Damage
-	ID     int64 // the record asked for
+	ID     int64 // the requested record
 }
 
 func (e *DamageError) Error() string { return "damaged: " + e.Damage.String() }
 
 // Damage is one range of bad bytes. If the affected ids are not known, any entry with an index in [IndexFirst,
-// IndexLast] may have been there.
+// IndexLast] may have been in the range.
 type Damage struct {
 	Group      string
 	File       string // name within the group's folder
@@ -57,11 +57,11 @@ type Damage struct {
 	IndexLast  uint64
 }
 
-// MayVoid reports whether an entry may be void because of frames that the damage hides. The entry's index is at; its
+// MayVoid reports whether a frame that the damage hides may have made an entry void. The entry's index is at; its
 // frame is at offset in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }
 
-// LossJump is how far new indexes jump ahead of all indexes that a client may have seen (rule 8).
+// LossJump is how far the next index jumps ahead of all indexes that a client may have seen (rule 8).
 const LossJump = 1 << 32

@@ -9,71 +9,73 @@ import (
 // Kind is the type of an entry.
 type Kind uint8
 
-// The kinds of entries. The numbers are part of the format.
+// These are the kinds of entries. The numbers are part of the format.
 const (
 	KindPut    Kind = 1 // makes a version of a record
 	KindDelete Kind = 2 // makes a delete version
-	KindEmpty  Kind = 3 // an internal entry of Raft without content (a new leader's first)
+	KindEmpty  Kind = 3 // an internal entry of Raft without content: the first one of a new leader
 	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
-	KindState  Kind = 5 // not an entry of the Raft log and without an index: term, vote, commit and synced mark
-	// KindRequest is what compaction keeps of a put or delete whose request id a repeated write may still use. Its id,
-	// index, term, commit time and request id are those of the write; its data is what RequestOf needs in addition. It
-	// is not a version of the record. It is never above the compaction floor of a log, so Raft never sees it.
+	KindState  Kind = 5 // not part of the Raft log, and without an index: term, vote, commit and synced mark
+	// KindRequest is the entry that compaction keeps of a put or delete while a repeated write may still use its
+	// request id. Its id, index, term, commit time and request id are those of the write; its data is what RequestOf
+	// needs in addition. It is not a version of the record. It is never above the compaction floor of a log, so Raft
+	// never sees it.
 	KindRequest Kind = 6
 )
 
 // Codec says how the data of an entry is stored.
 type Codec uint8
 
-// The codecs. The numbers are part of the format.
+// These are the codecs. The numbers are part of the format.
 const (
 	CodecPlain Codec = 0 // the data as it is
 	CodecBlob  Codec = 1 // the data is a BlobRef; the bytes are in a blob file
 )
 
-// Limits on the size of an entry's parts, in bytes.
+// These are the limits on the size of an entry's parts, in bytes.
 const (
 	DataBytesMax       = 1 << 20  // inline data; larger data is in a blob file
 	AttributesBytesMax = 64 << 10 // encoded attributes
 	BlobChunkBytes     = 1 << 20  // each chunk of a blob has its own checksum
 )
 
-// SegmentID is the random identity of a segment; each frame's CRC covers it, so a stale or misdirected block never
-// passes.
+// SegmentID is the random identity of a segment. Each frame's CRC covers it, so that a stale or misdirected block
+// never passes.
 type SegmentID [8]byte
 
-// Entry is one item of a group's log. Attributes and Data may alias a buffer or mapping, which the reader must not use
-// after it releases its pin.
+// Entry is one item of a group's log. Attributes and Data may alias a buffer or mapping, which the reader must not
+// use after it has released its pin.
 type Entry struct {
 	Kind  Kind
 	Codec Codec
-	// Used: the newest version when the frame was written; not covered by the entry CRC
+	// the newest version when the frame was written; the entry CRC does not cover it
 	Used       bool
 	ID         int64
-	Index      uint64 // Raft index; the record's version. 0 only for KindState
+	Index      uint64 // Raft index; the version of the record; 0 only for KindState
 	Term       uint64
-	CommitTime int64    // Unix ns, by the leader, never decreasing in a group
-	Timestamp  int64    // Unix ns, the caller's
+	CommitTime int64    // Unix ns; set by the leader; never decreases in a group
+	Timestamp  int64    // Unix ns; set by the caller
 	RequestID  [16]byte // zero: none
 	Attributes []byte   // encoded by EncodeAttributes
 	Data       []byte
 }
 
-// Identity names a group and the store that it belongs to. All files of a group carry it.
+// Identity names a group and its store. All files of a group carry it.
 type Identity struct {
 	Store uuid.UUID
 	Group uuid.UUID
 	Name  string // 1 to 253 bytes; in Hash routing the decimal number
 }
 
-// BlobRef is the data of an entry with CodecBlob: 40 bytes.
+// BlobRef refers to the blob that holds the data of an entry. In its encoding of 40 bytes it is the Data of an entry
+// with CodecBlob.
 type BlobRef struct {
 	ID     uuid.UUID // names the file
 	Size   int64     // bytes of the record's data
 	CRC32C uint32    // checksum of the record's whole data
 }
 
-// TruncateTerms returns the runs of the entries below an index.
+// TruncateTerms returns the runs that remain of the entries below an index.
 func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	n := len(runs)
 	for n > 0 && runs[n-1].FirstIndex >= from {
@@ -82,7 +84,7 @@ func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	return runs[:n]
 }
 
-// AddTerm appends the term of the entry that follows those of the runs.
+// AddTerm appends the term of an entry that directly follows the entries of the runs.
 func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	if n := len(runs); n > 0 && runs[n-1].Term >= term {
 		return runs
@@ -90,7 +92,7 @@ func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	return append(runs, TermRun{FirstIndex: at, Term: term})
 }
 
-// TermAt returns the term of the last entry at or below an index; 0: there is none.
+// TermAt returns the term of the last entry at or below an index; 0 if there is none.
 func TermAt(runs []TermRun, at uint64) uint64 {
 	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > at })
 	if n == 0 {

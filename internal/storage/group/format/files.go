@@ -29,7 +29,7 @@ func ReadAll(fs vfs.FS, name string, maxBytes int64) (b []byte, err error) {
 	return b, ReadFull(f, b, 0)
 }
 
-// ReadFull fills b from offset; it returns an error if the file ends before.
+// ReadFull fills b from offset. It returns an error if the file ends earlier.
 func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 	n, err := f.ReadAt(b, offset)
 	if n == len(b) {
@@ -42,7 +42,7 @@ func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 }
 
 // WriteReplace creates or replaces a file: it writes a new file, syncs it, renames it, and syncs the folder. It first
-// removes the new file of an earlier try.
+// removes the new file that an earlier attempt left.
 func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
 	tmp := path.Join(dir, name+TmpSuffix)
 	if err := writeAside(fs, tmp, content); err != nil {
@@ -71,7 +71,7 @@ func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
 	return f.Sync()
 }
 
-// CreateAnew creates a file; it first removes a file that is left over from before a crash.
+// CreateAnew creates a file. It first removes a file of that name that was left by a crash.
 func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
 	f, err := fs.Create(name)
 	if !errors.Is(err, iofs.ErrExist) {
@@ -93,7 +93,8 @@ func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	return err
 }
 
-// Lacking marks an error of a full disk as ErrNoSpace, and one of a lack that passes as ErrLack.
+// Lacking marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory as
+// ErrLack.
 func Lacking(err error) error {
 	switch {
 	case Passes(err):
@@ -106,5 +107,6 @@ func Lacking(err error) error {
 	return err
 }
 
-// Passes reports whether an error left the files as they were and is waited for: ErrNoSpace or ErrLack.
+// Passes reports whether the cause of an error may go away without a repair, so that the caller can wait and try
+// again: ErrNoSpace or ErrLack. Such an error left the files unchanged.
 func Passes(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrLack) }

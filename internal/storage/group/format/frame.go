@@ -39,8 +39,8 @@ func FrameBytes(attributesBytes, dataBytes int) int64 {
 	return (FrameHeaderBytes + int64(attributesBytes) + int64(dataBytes) + 7) &^ 7
 }
 
-// AppendFrame encodes an entry as a frame for the given offset in the segment and computes both CRCs. The entry must
-// pass Check, otherwise the frame cannot be decoded. The used flag is meaningful for puts and deletes only.
+// AppendFrame encodes an entry as a frame for the given offset in the segment, and computes both CRCs. The entry must
+// pass Check, otherwise the frame cannot be decoded. The used flag has a meaning only for puts and deletes.
 func AppendFrame(dst []byte, segment SegmentID, offset int64, e *Entry) []byte {
 	begin := len(dst)
 	var header [FrameHeaderBytes]byte
@@ -78,8 +78,8 @@ func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord
 	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: data[:]})
 }
 
-// MoveFrame updates a frame in place for a new offset: it changes used flag and frame CRC and keeps the entry CRC.
-// DecodeFrame must have accepted the frame at its old place.
+// MoveFrame updates a frame in place for a new offset: it changes the used flag and the frame CRC, and keeps the
+// entry CRC. DecodeFrame must have accepted the frame at its old offset.
 func MoveFrame(frame []byte, segment SegmentID, offset int64, used bool) {
 	frame[atUsed] = 0
 	if used && Kind(frame[AtKind]).IsVersion() {
@@ -94,8 +94,9 @@ func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
 	return checksumWord(crc, uint64(offset))
 }
 
-// DecodeHeader checks the frame CRC of a header (at least FrameHeaderBytes) and returns the entry without attributes
-// and data, the lengths, and the length of the frame in the file. The error wraps nothing and is errFrameHeader.
+// DecodeHeader checks the frame CRC of a header (at least FrameHeaderBytes). It returns the entry without attributes
+// and data, their lengths, and the length of the frame in the file. The only error is errFrameHeader, without a
+// wrapper.
 func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int,
 	frameBytes int64, err error) {
 	le := binary.LittleEndian
@@ -122,8 +123,9 @@ func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attribu
 	return e, attributesBytes, dataBytes, FrameBytes(attributesBytes, dataBytes), nil
 }
 
-// DecodeFrame checks a whole frame at the begin of buf, both CRCs and the padding. Attributes and Data alias buf.
-// On ErrFrameContent e holds the header's fields and frameBytes is valid. It allocates nothing.
+// DecodeFrame checks a whole frame at the beginning of buf: both CRCs and the padding. Attributes and Data alias buf.
+// If the error is ErrFrameContent, e holds the header's fields and frameBytes is valid. DecodeFrame allocates
+// nothing.
 func DecodeFrame(buf []byte, segment SegmentID, offset int64) (e Entry, frameBytes int64, err error) {
 	e, attributesBytes, dataBytes, frameBytes, err := DecodeHeader(buf, segment, offset)
 	if err != nil {
@@ -132,7 +134,7 @@ func DecodeFrame(buf []byte, segment SegmentID, offset int64) (e Entry, frameByt
 	return e, frameBytes, e.DecodeContent(buf, attributesBytes, dataBytes, frameBytes)
 }
 
-// DecodeContent checks what follows a header, and sets attributes and data.
+// DecodeContent checks the bytes after a header, and sets attributes and data.
 func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameBytes int64) error {
 	if frameBytes > int64(len(buf)) {
 		return ErrFrameContent
@@ -160,7 +162,7 @@ func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameB
 // IsVersion reports whether an entry is a version of a record: a put or a delete.
 func (k Kind) IsVersion() bool { return k == KindPut || k == KindDelete }
 
-// Check returns why an entry cannot be stored, or nil. It checks only the shape, not the content of the attributes.
+// Check returns why an entry cannot be stored, or nil. It checks the shape of the attributes, but not their content.
 func (e *Entry) Check() error {
 	if why := e.refusal(len(e.Attributes), len(e.Data)); why != "" {
 		return fmt.Errorf("%s entry with index %d, id %d: %s", e.Kind, e.Index, e.ID, why)
@@ -168,7 +170,7 @@ func (e *Entry) Check() error {
 	return nil
 }
 
-// refusal returns which rule of its kind the entry violates; empty: none.
+// refusal returns the rule of its kind that the entry violates; empty if there is none.
 func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	switch e.Kind {
 	case KindPut:
@@ -203,7 +205,7 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	return ""
 }
 
-// requestRefusal checks the rules of KindRequest, except those for the content of its data.
+// requestRefusal checks the rules of KindRequest, except those about the content of its data.
 func (e *Entry) requestRefusal(attributesBytes, dataBytes int) string {
 	if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 ||
 		e.RequestID == [16]byte{} {
@@ -234,7 +236,7 @@ func (e *Entry) internalRefusal(attributesBytes, dataBytes int) string {
 	return ""
 }
 
-// String is the word for a kind.
+// String returns the word for a kind.
 func (k Kind) String() string {
 	switch k {
 	case KindPut:

@@ -25,24 +25,25 @@ const (
 	HintBytesMax    = 2 << 30
 )
 
-// Hint is the sidecar file of a sealed segment. It has one row per put and delete, sorted by index.Hash(id), then by
-// place: filling the table of package index then touches memory in order.
+// Hint is the sidecar file of a sealed segment. It has one row for each put and delete, sorted by index.Hash(id),
+// then by place. In this order, filling the table of package index goes through the table's memory from its beginning
+// to its end.
 type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64
-	LastIndex  uint64    // index of the last entry ever in the segment
-	LastCommit int64     // commit time of the last put, delete or remembered request; 0: none
+	LastIndex  uint64    // index of the last entry that was ever in the segment
+	LastCommit int64     // commit time of the last put, delete or remembered request; 0 if there is none
 	Bytes      int64     // size of the segment
 	Requests   uint32    // number of entries of KindRequest, which have no row
 	IDs        []int64   // row -> id
 	Places     []uint64  // row -> index.Loc with ordinal 0 (offset, length, tombstone)
 	Indexes    []uint32  // row -> index - FirstIndex
-	Used       []uint64  // bitmap of rows: 1: newest version as far as known; 0: surely superseded
+	Used       []uint64  // bitmap of rows. 1: the newest version, as far as is known; 0: certainly superseded
 	Terms      []TermRun // terms of all entries of the segment, including internal ones
 	Blobs      []HintBlob
 }
 
-// TermRun says that the entries from FirstIndex on have this term.
+// TermRun says that the entries from FirstIndex on have the given term.
 type TermRun struct{ FirstIndex, Term uint64 }
 
 // HintBlob is a blob that an entry of the segment refers to.
@@ -64,7 +65,7 @@ func (h *Hint) SetUsed(row int, used bool) {
 }
 
 // ReadHint reads and checks the hint of a segment. After any error the caller has to do without the hint. The columns
-// alias one buffer that belongs to the caller.
+// alias one buffer, which belongs to the caller.
 func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	name := path.Join(dir, HintName(segment.Number))
 	h, err := readHintFile(fs, name)
@@ -102,7 +103,8 @@ func readHintFile(fs vfs.FS, name string) (h *Hint, err error) {
 	return h, nil
 }
 
-// WriteHint writes a new file, syncs it, renames it, and syncs the folder.
+// WriteHint creates or replaces the hint of a segment: it writes a new file, syncs it, renames it, and syncs the
+// folder.
 func WriteHint(fs vfs.FS, dir string, number uint64, h *Hint) error {
 	b, err := h.Encode()
 	if err != nil {
@@ -225,7 +227,7 @@ func hintHead(b []byte) *Hint {
 	return h
 }
 
-// Check validates the content of the fields. Every start calls it, so it makes only one pass over the rows.
+// Check validates the content of the fields. Every start calls Check, so it makes only one pass over the rows.
 func (h *Hint) Check() error {
 	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
 		int64(h.Requests) > h.Bytes/RequestFrameBytes {
@@ -233,7 +235,7 @@ func (h *Hint) Check() error {
 	}
 	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 if there is no entry
 	const extra = 1<<16 - 1
-	var before uint64 // hash of the row before
+	var before uint64 // hash of the previous row
 	for i, place := range h.Places {
 		hash := index.Hash(h.IDs[i])
 		if i > 0 && (hash < before || hash == before && place <= h.Places[i-1]) {
@@ -242,7 +244,8 @@ func (h *Hint) Check() error {
 		before = hash
 		loc := index.Loc(place)
 		offset := loc.Offset()
-		// The bound is at most 63 above the length, and no frame is shorter than its header.
+		// A place holds an upper bound of the frame's length, which is at most 63 bytes too great. No frame is
+		// shorter than its header.
 		if loc.Ordinal() != 0 || uint64(h.Indexes[i]) >= span || offset < SegmentHeaderBytes ||
 			place&extra>>1 < FrameHeaderBytes/64+1 || offset+loc.LengthBound()-63 > h.Bytes {
 			return fmt.Errorf("%w: row %d is impossible", ErrCorrupt, i)
@@ -265,8 +268,8 @@ func (h *Hint) Check() error {
 	return nil
 }
 
-// column returns little-endian numbers as a slice. It does not copy if the machine is little-endian and b is aligned: a
-// start from hints is limited by memory, and a second copy of all rows would double it.
+// column returns little-endian numbers as a slice. It does not copy if the machine is little-endian and b is aligned:
+// a start from hints is limited by memory bandwidth, and a second copy of all rows would double its time.
 func column[T int64 | uint64 | uint32](b []byte) []T {
 	size := int(unsafe.Sizeof(T(0)))
 	n := len(b) / size

@@ -31,31 +31,31 @@ const (
 	pieceGuessBytes = 8 << 10
 )
 
-// HintPart is the part of the active segment that pieces cover: everything before a state frame.
+// HintPart is the part of the active segment that the pieces cover: everything before a state frame.
 type HintPart struct {
-	End   int64  // offset of that frame; 0: there are no pieces
+	End   int64  // offset of that frame; 0 if there are no pieces
 	Last  uint64 // index of the last entry before that frame
 	Rows  int64  // number of rows in all pieces
 	Bytes int64  // size of all pieces in their file
 }
 
-// ActiveHint is the content of the pieces of an active segment.
+// ActiveHint is the content of all pieces of an active segment.
 type ActiveHint struct {
 	HintPart
 	Table Rows
 	Terms []TermRun
 }
 
-// HintPiece is one piece: it covers an active segment from the end of one part to the end of a greater part.
+// HintPiece is one piece: it extends the covered part of an active segment from one end to a greater one.
 type HintPiece struct {
 	Segment    SegmentID
 	First      uint64 // first index of the segment
 	Begin      int64  // offset
 	End        int64  // offset of a state frame
-	LastBefore uint64 // index of the last entry in front of begin
-	Last       uint64 // index of the last entry in front of end
-	RowsBefore int64  // number of rows in the pieces before it
-	Table      Rows   // its rows and blobs, and the last commit time
+	LastBefore uint64 // index of the last entry in front of Begin
+	Last       uint64 // index of the last entry in front of End
+	RowsBefore int64  // number of rows in the pieces before this one
+	Table      Rows   // rows and blobs of this piece, and the last commit time
 	Terms      []TermRun
 }
 
@@ -88,7 +88,7 @@ func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, term
 // Encode returns the bytes of a piece.
 func (p *HintPiece) Encode() []byte {
 	le := binary.LittleEndian
-	const rowBytes = 8 + 2 + 2 + 1 // mostly
+	const rowBytes = 8 + 2 + 2 + 1 // length of most rows
 	b := make([]byte, pieceHeaderBytes, pieceHeaderBytes+rowBytes*len(p.Table.IDs)+termRunBytes*len(p.Terms)+
 		hintBlobBytes*len(p.Table.Blobs)+2*pieceTrailBytes)
 	offset, at := p.Begin, p.LastBefore
@@ -127,10 +127,10 @@ func (p *HintPiece) Encode() []byte {
 	return b
 }
 
-// placeLengthMask masks the bits of a place that hold its length and whether it is a tombstone.
+// placeLengthMask masks the bits of a place that hold its length and its tombstone flag.
 const placeLengthMask = 1<<16 - 1
 
-// pieceHead reads the header of a piece, without a check.
+// pieceHead reads the header of a piece without checking it.
 func pieceHead(b []byte) (p HintPiece, length, rows, runs, blobs int64) {
 	le := binary.LittleEndian
 	copy(p.Segment[:], b[16:])
@@ -140,8 +140,8 @@ func pieceHead(b []byte) (p HintPiece, length, rows, runs, blobs int64) {
 	return p, int64(le.Uint32(b[80:])), int64(le.Uint32(b[84:])), int64(le.Uint32(b[88:])), int64(le.Uint32(b[92:]))
 }
 
-// DecodePiece decodes the piece at the beginning of b and returns its length. An error says that no whole piece begins
-// there.
+// DecodePiece decodes the piece at the beginning of b, and returns the piece's length. An error says that no whole
+// piece begins there.
 func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 	if len(b) < pieceHeaderBytes+pieceTrailBytes {
 		return nil, 0, fmt.Errorf("piece of a hint: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -200,7 +200,8 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 		}
 		t.IDs[i] = int64(binary.LittleEndian.Uint64(b))
 		b = b[8:]
-		var numbers [3]uint64 // units of 8 from the row before, length and tombstone, indexes from the row before
+		// offset - offset of the previous row, in units of 8; length and tombstone; index - index of the previous row
+		var numbers [3]uint64
 		for k := range numbers {
 			n, used := binary.Uvarint(b)
 			if used <= 0 || n > math.MaxUint32 {
@@ -213,7 +214,7 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 			return nil, errPieceRow
 		}
 		offset, at = offset+8*int64(numbers[0]), at+numbers[2]
-		// The bound is at most 63 above the length.
+		// A place holds an upper bound of the frame's length, which is at most 63 bytes too great.
 		if offset+int64(numbers[1]>>1)*64-63 > p.End || at > p.Last {
 			return nil, errPieceRow
 		}
@@ -258,7 +259,7 @@ func (p *HintPiece) decodeBlobs(b []byte, blobs int) (rest []byte, err error) {
 	return b, nil
 }
 
-// add appends the next piece of a segment, which takes the given number of bytes in the file. It returns false if the
+// add appends the next piece of a segment, which has the given number of bytes in the file. It returns false if the
 // piece does not continue the previous ones.
 func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	begin, last := h.End, h.Last
@@ -284,8 +285,9 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	return true
 }
 
-// ReadPieces reads the hint of the active segment. Bytes after the last whole piece do not count: a crash tore them, or
-// they are being written. Nil: there is no whole piece of this segment; the error, if any, says why.
+// ReadPieces reads the hint of the active segment. Bytes after the last whole piece do not count: a crash tore them,
+// or they are still being written. The result is nil if there is no whole piece of this segment; the error, if any,
+// says why.
 func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	name := path.Join(dir, ActiveHintName)
 	b, err := ReadAll(fs, name, HintBytesMax)
@@ -310,8 +312,8 @@ func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	return h, nil
 }
 
-// LastPiece reads the header of the last piece in the file, for a plan. It checks neither this piece nor the pieces
-// before it. It returns false if no piece can belong to this segment.
+// LastPiece reads the header of the last piece in the file, to plan a start. It checks neither this piece nor the
+// pieces before it. It returns false if no piece can belong to this segment.
 func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	f, err := fs.Open(path.Join(dir, ActiveHintName))
 	if err != nil {
@@ -341,8 +343,8 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	return h, ok
 }
 
-// WritePiece writes a piece at offset at, the end of the existing pieces. It does not sync: losing a hint in a power
-// cut does no harm. A torn piece after the offset is truncated.
+// WritePiece writes a piece at offset at, which is the end of the existing pieces, and truncates a torn piece that
+// follows the offset. It does not sync, because losing a hint in a power cut does no harm.
 func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	name := path.Join(dir, ActiveHintName)
 	f, err := fs.OpenWrite(name)
@@ -368,7 +370,8 @@ func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	return err
 }
 
-// SyncPieces makes the hint of the active segment durable, so that it exists after an orderly stop.
+// SyncPieces makes the hint of the active segment durable, so that the next start finds it after an orderly stop and
+// a power cut.
 func SyncPieces(fs vfs.FS, dir string) (err error) {
 	f, err := fs.OpenWrite(path.Join(dir, ActiveHintName))
 	if err != nil {
@@ -379,6 +382,6 @@ func SyncPieces(fs vfs.FS, dir string) (err error) {
 
 // StateFrame is the place of a state frame in the active segment.
 type StateFrame struct {
-	Offset int64  // 0: there is none
-	Last   uint64 // index of the last entry in front of it
+	Offset int64  // 0 if there is none
+	Last   uint64 // index of the last entry before it
 }

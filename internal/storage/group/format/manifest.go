@@ -24,22 +24,23 @@ const (
 	ManifestMagic        = "SHEAFMAN"
 	manifestFixedBytes   = 176
 	manifestSegmentBytes = 40
-	ManifestBytesMax     = 256 << 20 // largest file: above what 2^20 segments need; bounds what is read into memory
-	nameBytesMax         = 253
+	// the largest file: more than 2^20 segments need; bounds how much is read into memory
+	ManifestBytesMax = 256 << 20
+	nameBytesMax     = 253
 )
 
 // Manifest lists a group's live segments and its floors. A file that it does not list is garbage. The manifest is
-// stored twice in its file. Each copy has a CRC and its own 4 KiB blocks, so one bad sector loses nothing.
+// stored twice in its file. Each copy has a CRC and 4 KiB blocks of its own, so that one bad sector loses nothing.
 type Manifest struct {
 	Identity         Identity
 	Sequence         uint64            // raised with each write
 	Segments         []ManifestSegment // in the order of the log; the last one is active
 	CompactedThrough uint64            // Raft's first index is above this one
 	CompactedTerm    uint64
-	TombstoneFloor   uint64 // tombstones at or below may be dropped
+	TombstoneFloor   uint64 // tombstones at or below this index may be dropped
 	Conf             *raftpb.ConfState
 	ConfIndex        uint64
-	HardState        StateRecord // as of this manifest
+	HardState        StateRecord // its value when this manifest was written
 	AcceptedThrough  uint64      // damage at or below this index was accepted as lost
 	NextSegment      uint64      // number for the next segment file
 }
@@ -49,15 +50,17 @@ type ManifestSegment struct {
 	Number     uint64 // names the files: SegmentName, HintName
 	ID         SegmentID
 	FirstIndex uint64
-	LastIndex  uint64 // sealed: index of the last entry ever in it, FirstIndex - 1 if there was none; active: 0
-	Bytes      int64  // sealed: exact size of the file; active: 0
+	// sealed: index of the last entry that was ever in it, FirstIndex - 1 if there was none; active: 0
+	LastIndex uint64
+	Bytes     int64 // sealed: exact size of the file; active: 0
 }
 
 // Sealed reports whether the segment is immutable.
 func (s ManifestSegment) Sealed() bool { return s.Bytes != 0 }
 
-// ReadManifest reads the manifest of a group's folder. It ignores a bad copy if the other one is whole: the next write
-// repairs it, and VerifyDir reports it. Errors: fs.ErrNotExist, ErrCorrupt, ErrFormatVersion.
+// ReadManifest reads the manifest of a group's folder. It ignores a bad copy if the other one is whole: the next
+// write repairs it, and VerifyDir reports it. It returns fs.ErrNotExist, ErrCorrupt or ErrFormatVersion, or the error
+// of a read.
 func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	b, err := ReadAll(fs, path.Join(dir, ManifestName), ManifestBytesMax)
 	if err != nil {
@@ -70,8 +73,9 @@ func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	return m, nil
 }
 
-// WriteManifest writes a new file, syncs it, renames it, and syncs the folder. If the manifest cannot be stored at all,
-// it returns an error and writes nothing. After any other error, either the old or the new manifest is in place.
+// WriteManifest writes a new file, syncs it, renames it, and syncs the folder. If the content of the manifest cannot
+// be stored at all, WriteManifest returns an error and writes nothing. After any other error, either the old or the
+// new manifest is in place.
 func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -129,8 +133,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return file, nil
 }
 
-// DecodeManifest decodes the result of Encode and returns the newer whole copy. bad says, for each copy, why it is not
-// valid; both are nil if the file is as it was written.
+// DecodeManifest decodes the result of Encode and returns the newer whole copy. bad says why each copy is not valid;
+// both are nil if the file is as it was written.
 func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 	half := len(file) / 2
 	var copies [2]*Manifest
@@ -277,8 +281,8 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// CheckIdentity returns ErrForeign if a file belongs to another store or group than wanted. If the wanted name is
-// empty, any name is accepted.
+// CheckIdentity returns ErrForeign if a file belongs to a store or group other than the wanted one. If the wanted
+// name is empty, any name is accepted.
 func CheckIdentity(is, want Identity) error {
 	switch {
 	case is.Store != want.Store:
@@ -291,8 +295,8 @@ func CheckIdentity(is, want Identity) error {
 	return nil
 }
 
-// MayBeTruncated reports whether a new leader may ever have truncated the log. This is impossible while there has
-// always been a single voter.
+// MayBeTruncated reports whether a new leader may ever have truncated the log. A truncation is impossible while the
+// group has always had a single voter.
 func (m *Manifest) MayBeTruncated() bool { return m.ConfIndex > 0 || len(VotersOf(m.Conf)) > 1 }
 
 // VotersOf returns the ids of all voters, including the outgoing ones of a joint membership.

@@ -23,9 +23,9 @@ const (
 	MarkFileBytes = MarkSlots * BlockBytes
 )
 
-// Mark is the local synced mark of a group: everything before it was synced. The mark file is small and has two slots,
-// which are written alternately in place; the newer whole slot is valid. It is kept up to date for idle groups (within
-// 100 ms); busy groups have StateRecord.
+// Mark is the local synced mark of a group: everything before it was synced. The mark file is small and has two
+// slots, which are written alternately in place; the newer whole slot is valid. The mark file is kept up to date
+// (within 100 ms) for idle groups; busy groups have the mark in their StateRecord.
 type Mark struct {
 	Sequence uint64 // raised with each write; selects the slot
 	Segment  SegmentID
@@ -63,9 +63,9 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 	return m, nil
 }
 
-// ReadMark reads the newer whole mark of a group's folder. found is false if none was ever written. bad says, for each
-// slot, why it is not valid: a crash tore it while it was written, or it is damaged; nil if the slot is whole or was
-// never written. err reports failed reads and a newer format.
+// ReadMark reads the newer whole mark of a group's folder. found is false if no mark was ever written. bad says why
+// each slot is not valid: a crash tore the slot while it was written, or the slot is damaged. It is nil for a slot
+// that is whole or was never written. err reports failed reads and a newer format.
 func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, err error) {
 	b, err := ReadAll(fs, path.Join(dir, MarkName), 1<<20)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -83,8 +83,8 @@ func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, 
 	return m, found, bad, nil
 }
 
-// DecodeMarkFile returns the newer whole slot of a mark file. found is false if no slot was ever written; bad says what
-// is wrong with each slot.
+// DecodeMarkFile returns the newer whole slot of a mark file. found is false if no slot was ever written; bad says
+// what is wrong with each slot.
 func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	for slot := range MarkSlots {
 		at := slot * BlockBytes
@@ -111,13 +111,14 @@ func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	return m, found, bad
 }
 
-// CreateMark creates the mark file without a mark; it is durable on return. A new file replaces an old one as a whole.
+// CreateMark creates a mark file that holds no mark. The file is durable on return, and replaces an old one as a
+// whole.
 func CreateMark(fs vfs.FS, dir string) error {
 	return WriteReplace(fs, dir, MarkName, make([]byte, MarkFileBytes))
 }
 
-// WriteMark writes a mark into its slot of the open mark file and syncs it. After an error the file must be created
-// again by CreateMark.
+// WriteMark writes a mark into its slot of the open mark file, and syncs the file. After an error the file must be
+// created again by CreateMark.
 func WriteMark(f vfs.File, m Mark) error {
 	if _, err := f.WriteAt(EncodeMark(m), int64(m.Sequence%MarkSlots)*BlockBytes); err != nil {
 		return Lacking(err)
@@ -125,8 +126,8 @@ func WriteMark(f vfs.File, m Mark) error {
 	return f.Sync()
 }
 
-// Below returns the offset in a segment up to which, according to the mark, everything was synced. If the mark is not
-// about this segment, that is the end of the header.
+// Below returns the offset in a segment up to which, according to the mark, everything was synced. It returns the end
+// of the header if the mark is about another segment.
 func (m Mark) Below(s ManifestSegment) int64 {
 	if m.Segment != s.ID {
 		return SegmentHeaderBytes

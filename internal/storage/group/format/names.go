@@ -8,28 +8,28 @@ import (
 	"github.com/google/uuid"
 )
 
-// Names of files and folders within a group's folder.
+// These are the names of files and folders within a group's folder.
 const (
 	ManifestName   = "manifest"
 	MarkName       = "mark"
 	ReplicaName    = "replica"
 	ActiveHintName = "hint-active" // hint of the active segment, regardless of its number
-	IncomingName   = "incoming"    // folder: files of an unfinished Install
+	IncomingName   = "incoming"    // folder with the files of an unfinished Install
 	QuarantineName = "quarantine"
-	TmpSuffix      = ".tmp" // suffix of a file that is being made; such a file is garbage after a crash
+	TmpSuffix      = ".tmp" // suffix of a file that is still being written; such a file is garbage after a crash
 
 	SegmentPrefix = "segment-"
 	HintPrefix    = "hint-"
 	BlobPrefix    = "blob-"
 )
 
-// SegmentName is the file name of a segment within the group's folder.
+// SegmentName returns the file name of a segment within the group's folder.
 func SegmentName(number uint64) string { return fmt.Sprintf("%s%012d", SegmentPrefix, number) }
 
-// HintName is the file name of a segment's hint.
+// HintName returns the file name of a segment's hint.
 func HintName(number uint64) string { return fmt.Sprintf("%s%012d", HintPrefix, number) }
 
-// BlobName is the file name of a blob.
+// BlobName returns the file name of a blob.
 func BlobName(id uuid.UUID) string { return BlobPrefix + id.String() }
 
 // ParseSegmentName returns the number in a segment's file name.
@@ -40,7 +40,7 @@ func ParseSegmentName(name string) (number uint64, ok bool) {
 // ParseHintName returns the number in a hint's file name.
 func ParseHintName(name string) (number uint64, ok bool) { return parseNumbered(name, HintPrefix) }
 
-// IsHintName reports whether a file is a hint, including that of the active segment.
+// IsHintName reports whether a file is a hint, either of a sealed segment or of the active one.
 func IsHintName(name string) bool {
 	_, numbered := ParseHintName(name)
 	return numbered || name == ActiveHintName

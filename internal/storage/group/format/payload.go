@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// PayloadHeaderBytes is the length of the header of a payload: of the Data of a raftpb.Entry with a put or delete, and
-// in answers of ReadRange also with what is remembered of one:
+// PayloadHeaderBytes is the length of the header of a payload. A payload is the Data of a raftpb.Entry that is a put
+// or delete. In an answer of ReadRange it may also be a KindRequest:
 //
 //	0      1       2      4                  8    16            24          32            48
 //	├ kind ┼ codec ┼ zero ┼ attributes length ┼ id ┼ commit time ┼ timestamp ┼ request id ┼ attributes ┼ data ┤
 const PayloadHeaderBytes = 48
 
-// EncodePayload makes the Data of a raftpb.Entry from a put, a delete or a remembered request (index and term are not
-// in it); DecodePayload the reverse, aliasing data. An empty payload is KindEmpty.
+// EncodePayload makes the Data of a raftpb.Entry from a put, a delete or a KindRequest; index and term are not part
+// of it. DecodePayload does the reverse. An empty payload means KindEmpty.
 func EncodePayload(e *Entry) []byte {
 	if e.Kind == KindEmpty {
 		return nil
@@ -37,8 +37,9 @@ func EncodePayload(e *Entry) []byte {
 	return bytes.Join([][]byte{b[:], e.Attributes, e.Data}, nil)
 }
 
-// DecodePayload of a raftpb.Entry, index and term taken from it. A membership change of Raft's first kind becomes one
-// of the second, which has the same effect. The entry returned passes Check; Used is false.
+// DecodePayload decodes the Data of a raftpb.Entry, and takes index and term from that entry. The result aliases
+// Data. A membership change of Raft's first kind becomes one of the second kind, which has the same effect. The
+// returned entry passes Check, and its Used is false.
 func DecodePayload(r *raftpb.Entry) (Entry, error) {
 	e := Entry{Index: r.GetIndex(), Term: r.GetTerm()}
 	switch r.GetType() {
@@ -109,8 +110,8 @@ func confData(r *raftpb.Entry) ([]byte, error) {
 	return data, nil
 }
 
-// RaftEntry makes the raftpb.Entry of an entry: the reverse of DecodePayload. Nil for KindState, which is none. The
-// data of a membership change is aliased, all else copied.
+// RaftEntry makes the raftpb.Entry for an entry: the reverse of DecodePayload. It returns nil for KindState, which is
+// not part of the Raft log. The data of a membership change is aliased, everything else is copied.
 func RaftEntry(e *Entry) *raftpb.Entry {
 	index, term, kind := e.Index, e.Term, raftpb.EntryNormal
 	switch e.Kind {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A replica file is two copies of one block, each:
+// A replica file has two copies of one block:
 //
 //	0       8         12    16        24            40           56           72      73
 //	├ magic ┼ version ┼ CRC ┼ Raft id ┼ volume UUID ┼ store UUID ┼ group UUID ┼ state ┼ zeros to 4096 ┤
@@ -24,17 +24,18 @@ const (
 	replicaJoining = 1
 	replicaMember  = 2
 
-	// ReplicaFileBytes is the size of the replica file: two blocks, each in a sector of its own.
+	// ReplicaFileBytes is the size of the replica file: two blocks, so that each copy is in sectors of its own.
 	ReplicaFileBytes = 2 * BlockBytes
 )
 
 // ReplicaFile identifies the incarnation of a replica that a group's folder holds.
 type ReplicaFile struct {
-	RaftID uint64    // never zero, never reused for another incarnation
-	Volume uuid.UUID // the volume on which it was made: on another volume it is a copy, and must not run
+	RaftID uint64 // never zero, never reused for another incarnation
+	// the volume on which it was created: the same file on another volume is a copy, which must not run
+	Volume uuid.UUID
 	Store  uuid.UUID
 	Group  uuid.UUID
-	// Joining: the folder holds no data that counts yet. The replica becomes a member by an Install.
+	// Joining says that the folder holds no data that counts yet. The replica becomes a member by an Install.
 	Joining bool
 }
 
@@ -63,8 +64,8 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 	return append(b, b...), nil
 }
 
-// DecodeReplicaFile decodes the result of Encode. bad says, for each copy, why it is not valid; both are nil if the
-// file is as it was written. Errors: ErrCorrupt, ErrFormatVersion.
+// DecodeReplicaFile decodes the result of Encode. bad says why each copy is not valid; both are nil if the file is as
+// it was written. It returns ErrCorrupt or ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	var copies [2]ReplicaFile
 	for i := range copies {
@@ -104,10 +105,10 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 	return f, nil
 }
 
-// ReadReplicaFile reads the replica file of a group's folder. found is false if there is none, as in all folders made
-// before there were copies: the replica is then the sole voter of the manifest. A joining replica that has its manifest
-// is a member: a crash happened between the two writes. A bad copy beside a whole one is ignored: VerifyDir reports it.
-// Errors: ErrCorrupt, ErrFormatVersion.
+// ReadReplicaFile reads the replica file of a group's folder. found is false if there is no such file, as in all
+// folders from before groups had copies: the replica is then the sole voter of the manifest. A joining replica that
+// has its manifest is a member: a crash happened between the writes of the two files. A bad copy beside a whole one
+// is ignored here; VerifyDir reports it. It returns ErrCorrupt or ErrFormatVersion, or the error of a read.
 func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
 	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -129,8 +130,8 @@ func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err erro
 	return f, true, nil
 }
 
-// WriteReplicaFile creates or replaces the file; it is durable on return. If the file has this content already, nothing
-// is written.
+// WriteReplicaFile creates or replaces the file, which is durable on return. If the file already has this content,
+// only the folder is synced.
 func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
 	b, err := f.Encode()
 	if err != nil {
@@ -140,7 +141,7 @@ func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
 		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), Lacking(err))
 	}
 	if old, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes); err == nil && bytes.Equal(old, b) {
-		return fs.SyncDir(dir) // its name may not be durable yet
+		return fs.SyncDir(dir) // the name of the file may not be durable yet
 	}
 	if err := WriteReplace(fs, dir, ReplicaName, b); err != nil {
 		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), err)

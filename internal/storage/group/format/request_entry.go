@@ -2,19 +2,19 @@ package format
 
 import "encoding/binary"
 
-// Request is what is remembered of a put or delete by its request id: its result, and the fields that show whether
-// another write is the same one.
+// Request is what a group remembers about a put or delete with a request id: the result, and the fields that show
+// whether a later write is the same one.
 type Request struct {
 	RequestID  [16]byte
 	ID         int64
 	Index      uint64
 	CommitTime int64 // Unix ns
 	Delete     bool
-	CRC32C     uint32 // checksum of the record's whole data, also if it is in a blob; 0 for a delete
+	CRC32C     uint32 // checksum of the record's whole data, even if a blob holds the data; 0 for a delete
 }
 
-// RequestOf returns what is remembered of an applied put or delete, given that entry or the KindRequest that compaction
-// made of it.
+// RequestOf returns what is remembered about an applied put or delete. It accepts the entry itself, or the
+// KindRequest that compaction made from it.
 func RequestOf(e *Entry) Request {
 	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
 	switch {
@@ -39,11 +39,11 @@ func RequestOf(e *Entry) Request {
 // kind is the kind of the write. CRC is the checksum of the record's whole data; 0 for a delete.
 const requestDataBytes = 8
 
-// RequestFrameBytes is the length of the frame of a KindRequest.
+// RequestFrameBytes is the length of a frame of KindRequest.
 const RequestFrameBytes = FrameHeaderBytes + requestDataBytes
 
 // RequestEntry returns the entry that compaction keeps of a put or delete with a request id. All copies of the group
-// make the same one.
+// make an equal one.
 func RequestEntry(e *Entry) Entry {
 	r := RequestOf(e)
 	data := make([]byte, requestDataBytes)
@@ -61,7 +61,7 @@ func isRequestData(b []byte) bool {
 		IsZero(b[4:]))
 }
 
-// IsSame reports whether another write under the same request id is the same write.
+// IsSame reports whether another write with the same request id is the same write.
 func (r *Request) IsSame(other *Request) bool {
 	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
 }

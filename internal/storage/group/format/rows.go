@@ -8,13 +8,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Rows are the puts and deletes of a segment in order of place, column by column, without pointers.
+// Rows holds the puts and deletes of a segment in order of place, column by column, without pointers.
 type Rows struct {
 	IDs     []int64
 	Places  []uint64 // index.Loc with ordinal 0
 	Indexes []uint32 // index - first index of the segment
 	Blobs   []HintBlob
-	// LastCommit is the greatest commit time so far, syncedCommit the greatest one of synced entries.
+	// LastCommit is the greatest commit time so far; syncedCommit is the greatest one of the synced entries.
 	LastCommit, syncedCommit int64
 	// Requests is the number of entries of KindRequest, which have no row.
 	Requests uint32
@@ -68,7 +68,7 @@ func (r *Rows) AddRequest(e *Entry) {
 	r.LastCommit = max(r.LastCommit, e.CommitTime)
 }
 
-// Add appends the row of a put or delete. Its frame is at an offset of a segment that begins with index first.
+// Add appends the row of a put or delete whose frame is at an offset. The segment begins with index first.
 func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	r.IDs = append(r.IDs, e.ID)
 	r.Places = append(r.Places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
@@ -79,8 +79,8 @@ func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	}
 }
 
-// Truncate drops the rows from an index on. The columns keep their memory: a reader may still use the rows that it has
-// seen.
+// Truncate drops the rows from an index on. The columns keep their memory: a reader may still use the rows that it
+// has seen.
 func (r *Rows) Truncate(first, from uint64) {
 	n := len(r.IDs)
 	for n > 0 && first+uint64(r.Indexes[n-1]) >= from {
@@ -90,14 +90,15 @@ func (r *Rows) Truncate(first, from uint64) {
 	for b > 0 && r.Blobs[b-1].Index >= from {
 		b--
 	}
-	// The full slice expressions make the next append copy instead of overwriting rows that a reader has seen.
+	// The full slice expressions make the next append copy the columns, so that it does not overwrite rows that a
+	// reader has seen.
 	r.IDs, r.Places, r.Indexes, r.Blobs = r.IDs[:n:n], r.Places[:n:n], r.Indexes[:n:n], r.Blobs[:b:b]
 }
 
 // Synced records that all entries so far, including those of KindRequest, are on disk.
 func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
 
-// TruncateUnsynced drops the rows from an offset on; the segment was synced up to that offset.
+// TruncateUnsynced drops the rows from an offset on. Everything before that offset was synced.
 func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	r.LastCommit = r.syncedCommit
 	n := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
@@ -106,18 +107,18 @@ func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	}
 }
 
-// Snapshot returns a copy of the table that does not change.
+// Snapshot returns a copy of the table that later additions do not change.
 func (r *Rows) Snapshot() *Rows {
 	c := *r
 	return &c
 }
 
-// MemoryBytes returns the memory size of the columns.
+// MemoryBytes returns the memory size of the columns, in bytes.
 func (r *Rows) MemoryBytes() int64 {
 	return 8*int64(cap(r.IDs)+cap(r.Places)) + 4*int64(cap(r.Indexes)) + 48*int64(cap(r.Blobs))
 }
 
-// AtOrBelow returns the last row with an index at or below the given one; -1: none.
+// AtOrBelow returns the last row with an index at or below the given one; -1 if there is none.
 func (r *Rows) AtOrBelow(first, at uint64) int {
 	if at < first {
 		return -1
@@ -125,7 +126,7 @@ func (r *Rows) AtOrBelow(first, at uint64) int {
 	return sort.Search(len(r.Indexes), func(i int) bool { return first+uint64(r.Indexes[i]) > at }) - 1
 }
 
-// AtOffset returns the row at an offset; -1: none.
+// AtOffset returns the row at an offset; -1 if there is none.
 func (r *Rows) AtOffset(offset int64) int {
 	i := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
 	if i == len(r.Places) || index.Loc(r.Places[i]).Offset() != offset {

@@ -13,12 +13,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// SegmentMagic begins each segment file.
+// SegmentMagic is the first bytes of each segment file.
 const SegmentMagic = "SHEAFSEG"
 
-// segmentVersionRequests is the version of segments that may hold entries of KindRequest: those that compaction and
-// repair write. An older program reports such a segment as newer. Segments that were only appended to have
-// FormatVersion.
+// segmentVersionRequests is the version of segments that may hold entries of KindRequest. Compaction and repair write
+// such segments. An older program reports such a segment as newer than it can read. Segments that were only appended
+// to have FormatVersion.
 const segmentVersionRequests = 2
 
 // SegmentHeader begins every segment, in SegmentHeaderBytes:
@@ -31,10 +31,10 @@ type SegmentHeader struct {
 	ID         SegmentID
 	FirstIndex uint64
 	Created    int64 // Unix ns
-	Rewritten  bool  // by compaction or repair: its version is segmentVersionRequests
+	Rewritten  bool  // written by compaction or repair: its version is segmentVersionRequests
 }
 
-// Encode returns the header in SegmentHeaderBytes bytes.
+// Encode returns the header as SegmentHeaderBytes bytes.
 func (h SegmentHeader) Encode() []byte {
 	b := make([]byte, SegmentHeaderBytes)
 	le := binary.LittleEndian
@@ -52,7 +52,7 @@ func (h SegmentHeader) Encode() []byte {
 	return b
 }
 
-// DecodeSegmentHeader decodes the result of Encode; b may be longer. Errors: ErrCorrupt, ErrFormatVersion.
+// DecodeSegmentHeader decodes the result of Encode; b may be longer. It returns ErrCorrupt or ErrFormatVersion.
 func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	if len(b) < SegmentHeaderBytes {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -81,8 +81,8 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	return h, nil
 }
 
-// CheckSegmentHeader checks the first bytes of a segment against the manifest. Errors: ErrCorrupt (the manifest takes
-// precedence, the frames can be read), ErrFormatVersion, ErrForeign.
+// CheckSegmentHeader checks the first bytes of a segment against the manifest. After ErrCorrupt the frames can still
+// be read, because the manifest takes precedence. It also returns ErrFormatVersion and ErrForeign.
 func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) error {
 	h, err := DecodeSegmentHeader(b)
 	if err != nil {

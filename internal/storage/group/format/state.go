@@ -8,13 +8,13 @@ import (
 // StateRecordBytes is the length of an encoded StateRecord.
 const StateRecordBytes = 40
 
-// StateRecord is the data of a KindState frame. It is written with each batch that changes one of its fields; the last
-// whole record of a log is the current one.
+// StateRecord is the data of a KindState frame. A state record is written with each batch that changes one of its
+// fields; the last whole record of a log is the current one.
 type StateRecord struct {
 	Term         uint64
 	Vote         uint64
 	Commit       uint64
-	SyncedOffset int64 // in this segment: everything before it was synced when the record was written
+	SyncedOffset int64 // in this segment; everything before it was synced when the record was written
 	SyncedIndex  uint64
 }
 
@@ -34,8 +34,8 @@ func (s StateRecord) encode(b []byte) {
 	le.PutUint64(b[32:], s.SyncedIndex)
 }
 
-// NumberMax is the largest index, term or sequence that a file may hold. No log comes near it, and whoever counts on
-// from there overflows: a larger one is damage, however right its checksum is.
+// NumberMax is the largest index, term or sequence that a file may hold. No log comes near it. Counting on from a
+// larger number would overflow, so a larger number is treated as damage even if its checksum is right.
 const NumberMax = 1 << 62
 
 // DecodeStateRecord decodes the result of Encode.
@@ -57,9 +57,9 @@ func DecodeStateRecord(b []byte) (StateRecord, error) {
 	return s, nil
 }
 
-// MergeHardState combines term, vote and commit with those of another record, which may be older or newer: the greater
-// term with its vote (if the terms are equal: the vote that is set), and the greater commit. The synced mark is taken
-// from the argument, because it belongs to a segment.
+// MergeHardState combines term, vote and commit with those of another record, which may be older or newer. The result
+// has the greater term with its vote (if the terms are equal: the vote that is set), and the greater commit. The
+// synced mark is taken from the argument, because it belongs to a segment.
 func (s *StateRecord) MergeHardState(other StateRecord) {
 	switch {
 	case other.Term > s.Term:

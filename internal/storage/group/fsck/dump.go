@@ -16,10 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Dump writes a segment, hint, manifest, mark, blob or replica file as text, one line for each frame, row, slot or
-// chunk; damage is reported in the line where it is. The type is determined by the magic or, if the magic is damaged,
-// by the name. An error says that the file cannot be read, has none of these types, or that no part of it can be
-// decoded.
+// Dump writes a segment, hint, manifest, mark, blob or replica file as text, with one line for each frame, row, slot
+// or chunk. Damage is reported in the line where it is. Dump determines the type by the magic or, if the magic is
+// damaged, by the name. An error says that the file cannot be read, has none of these types, or cannot be decoded in
+// any part.
 func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -55,11 +55,11 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	return nil
 }
 
-// fileType is a type of the files of a group.
+// fileType describes one type of a group's files.
 type fileType struct {
 	magic  string
-	prefix string // prefix of the names of such files
-	// largest size of a file that is read as a whole; 0: dump reads it
+	prefix string // prefix of the names of files of this type
+	// bytesMax is the largest size of a file that is read as a whole; 0: dump reads the file itself.
 	bytesMax int64
 	dump     func(d *dumper, all []byte) error
 }
@@ -74,7 +74,7 @@ var fileTypes = []fileType{
 	{format.ReplicaMagic, format.ReplicaName, 1 << 20, (*dumper).replica},
 }
 
-// fileTypeOf determines the type of a file by its magic or else by its name; nil: none.
+// fileTypeOf determines the type of a file by its magic or else by its name; nil if it has none of these types.
 func fileTypeOf(magic, base string) *fileType {
 	i := slices.IndexFunc(fileTypes, func(t fileType) bool { return t.magic == magic })
 	if i < 0 {
@@ -86,7 +86,7 @@ func fileTypeOf(magic, base string) *fileType {
 	return &fileTypes[i]
 }
 
-// dumper writes the text; its buffer keeps the first write error until Flush.
+// dumper writes the text. Its buffer keeps the first write error until Flush.
 type dumper struct {
 	*bufio.Writer
 	file vfs.File
@@ -253,7 +253,7 @@ func dumpRow(row int, id int64, place, at uint64) string {
 		loc.LengthBound())
 }
 
-// activeHint writes the pieces of the hint of an active segment. Bytes after the last whole piece do not count.
+// activeHint writes the pieces in the hint of an active segment. Bytes after the last whole piece do not count.
 func (d *dumper) activeHint(b []byte) error {
 	row := 0
 	for at := int64(0); at < int64(len(b)); {

@@ -14,23 +14,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// RepairReport of RepairDir.
+// RepairReport is the result of RepairDir.
 type RepairReport struct {
 	Before      VerifyReport // result of the check before the repair
-	After       VerifyReport // result of the check after the repair; zero if nothing had to be done
+	After       VerifyReport // result of the check after the repair; zero if no repair was necessary
 	Quarantined []string     // names of the files in the group's quarantine folder
 	Rewritten   []string     // segments that were replaced
 	Dropped     int64        // whole entries that were dropped because their blob is bad
 	NextIndex   uint64       // index of the next entry if entries were given up; 0: none were
 }
 
-// RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. Only a
-// person may request it: data that a peer or a backup still has should be restored from there. RepairDir first copies
-// bad ranges and their files to the folder quarantine/ of the group; docs/format.md has the steps. progress is as in
-// VerifyDir. If nothing is damaged, nothing is changed.
+// RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It
+// must only run on the request of a person, because data that a peer or a backup still has should be restored from
+// there instead. RepairDir first copies bad ranges and their files to the folder quarantine/ of the group;
+// docs/format.md has the steps. progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //
 // RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to another group than the
-// folder, if the membership changed after the manifest was written, and if there is not enough free space (ErrNoSpace).
+// folder does, if the membership changed after the manifest was written, or if there is not enough free space
+// (ErrNoSpace).
 func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (RepairReport, error) {
 	v := newVerifier(ctx, fs, dir, VerifyOptions{Progress: progress})
 	if err := v.run(); err != nil {
@@ -57,20 +58,20 @@ func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes i
 	return r.report, nil
 }
 
-// repairer turns the result of a verifier into a group without damage.
+// repairer turns a group that a verifier has checked into one without damage.
 type repairer struct {
 	*verifier
 	report RepairReport
 
-	newest   map[int64]uint64      // by id: the greatest index of the entries that stay
+	newest   map[int64]uint64      // for each id: the greatest index of the entries that are kept
 	rewrite  map[*segmentScan]bool // segments to be replaced
-	greatest uint64                // greatest index that an entry has or may have had
+	greatest uint64                // the greatest index that an entry has or may have had
 	term     uint64                // greatest term seen
 	next     format.Manifest       // the new manifest
 	garbage  []string              // files to be removed after the commit point
 }
 
-// repair performs the steps of docs/format.md, "Accepted loss and repair".
+// repair performs the steps in docs/format.md, "Accepted loss and repair".
 func (r *repairer) repair() error {
 	if r.manifest == nil {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
@@ -110,7 +111,7 @@ func (r *repairer) repair() error {
 	return r.finish()
 }
 
-// plan decides what stays, and which segments must be replaced.
+// plan decides which entries are kept, and which segments must be replaced.
 func (r *repairer) plan() {
 	r.newest = make(map[int64]uint64)
 	for _, s := range r.scans {
@@ -163,9 +164,9 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 	}
 }
 
-// dropDoubtful drops the entries that may be void because of frames hidden by the bad bytes after them. They are given
-// up together with the bad bytes, because a version that was never acknowledged must not take the place of a lost one.
-// If there is a hint, it has exactly the entries that count.
+// dropDoubtful drops the entries that may be void because of frames hidden by the bad bytes after them. They are
+// given up together with the bad bytes, because a version that was never acknowledged must not take the place of a
+// lost one. If there is a hint, nothing is doubtful: it has exactly the entries that count.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
 		for row := range s.Rows.IDs {
@@ -176,14 +177,14 @@ func (r *repairer) dropDoubtful(s *segmentScan) {
 	}
 }
 
-// falseFrameFlag reports whether a used byte says "superseded" for an entry that is now the newest.
+// falseFrameFlag reports whether the used byte of a frame says "superseded" although its entry is now the newest.
 func (r *repairer) falseFrameFlag(s *segmentScan) bool {
 	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool {
 		return r.newest[s.Rows.IDs[row]] == s.index(row)
 	})
 }
 
-// checkSpace checks, before anything is written, that there is free space for the copies and the new segments.
+// checkSpace checks before the first write that there is free space for the copies and the new segments.
 func (r *repairer) checkSpace() error {
 	var need int64
 	for name, damages := range r.damagedFiles() {
@@ -191,7 +192,7 @@ func (r *repairer) checkSpace() error {
 		if err != nil {
 			continue
 		}
-		need += info.Size() // the file, and its bad ranges again
+		need += info.Size() // the file, and once more its bad ranges
 		for _, d := range damages {
 			need += min(d.Length, info.Size())
 		}
@@ -202,7 +203,7 @@ func (r *repairer) checkSpace() error {
 	return format.CheckFreeSpace(r.fs, r.dir, need, "quarantine with new segments")
 }
 
-// damagedFiles groups the damages by file.
+// damagedFiles groups the damage by file.
 func (r *repairer) damagedFiles() map[string][]format.Damage {
 	files := make(map[string][]format.Damage)
 	for _, d := range r.report.Before.Damages {
@@ -211,7 +212,7 @@ func (r *repairer) damagedFiles() map[string][]format.Damage {
 	return files
 }
 
-// quarantine copies the damaged files, and additionally each bad range as a file of its own.
+// quarantine copies the damaged files, and in addition each bad range as a separate file.
 func (r *repairer) quarantine() error {
 	folder := path.Join(r.dir, format.QuarantineName)
 	if err := r.fs.MkdirAll(folder); err != nil {
@@ -270,7 +271,7 @@ func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []for
 	return nil
 }
 
-// copyRange copies a range of a file into a new one and syncs it. Unreadable sectors become bytes 0xff.
+// copyRange copies a range of a file into a new file and syncs it. Unreadable sectors are copied as bytes 0xff.
 func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err error) {
 	out, err := format.CreateAnew(r.fs, name)
 	if err != nil {

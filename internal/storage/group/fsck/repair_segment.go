@@ -20,7 +20,8 @@ func (r *repairer) writeSegments() error {
 	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
 	last := uint64(0)
 	for _, s := range r.scans {
-		last = max(min(last, s.manifest.FirstIndex-1), s.Last) // what a segment makes void of earlier ones is not there
+		// the entries that this segment makes void are not in earlier ones
+		last = max(min(last, s.manifest.FirstIndex-1), s.Last)
 		if err := r.writeSegment(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -42,7 +43,7 @@ func (r *repairer) writeSegments() error {
 		r.next.HardState.Commit = last
 	}
 	if n := len(r.next.Segments); n > 0 && !r.next.Segments[n-1].Sealed() {
-		return nil // the active segment goes on
+		return nil // the active segment is continued
 	}
 	return r.writeActive(last + 1)
 }
@@ -58,8 +59,8 @@ func (r *repairer) writeActive(first uint64) error {
 	return nil
 }
 
-// writeSegment decides what happens to one segment: it stays, is sealed, is replaced, or is dropped because nothing of
-// it is left.
+// writeSegment decides what happens to one segment: it is kept, sealed, replaced, or dropped because no entry of it
+// is left.
 func (r *repairer) writeSegment(s *segmentScan) error {
 	m := s.manifest
 	if !r.rewrite[s] && !m.Sealed() && !r.lost {
@@ -83,7 +84,7 @@ func (r *repairer) writeSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, &s.Rows)
 }
 
-// truncateFile truncates the file after its whole frames.
+// truncateFile truncates a file to its whole frames.
 func (r *repairer) truncateFile(name string, size int64) error {
 	f, err := r.fs.OpenWrite(path.Join(r.dir, name))
 	if err != nil {
@@ -96,7 +97,7 @@ func (r *repairer) truncateFile(name string, size int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// replaceSegment writes the rest of a segment as a new segment with the next number.
+// replaceSegment writes the remaining entries of a segment as a new segment with the next number.
 func (r *repairer) replaceSegment(s *segmentScan) error {
 	m := format.ManifestSegment{Number: r.next.NextSegment, ID: format.NewSegmentID(), FirstIndex: s.manifest.FirstIndex,
 		LastIndex: max(s.manifest.LastIndex, s.Last)}
@@ -116,8 +117,8 @@ func (r *repairer) replaceSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, to.Rows)
 }
 
-// copyEntries copies the entries that stay into a new segment, which is durable on return. Each entry is verified again
-// when it is read.
+// copyEntries copies the remaining entries into a new segment, which is durable on return. Each entry is verified
+// again when it is read.
 func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	in, err := r.fs.OpenDirect(path.Join(r.dir, s.name))
 	if err != nil {
@@ -142,14 +143,14 @@ func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	return to.Finish()
 }
 
-// stays reports whether the frame of a step stays.
+// stays reports whether the frame of a step is kept.
 func (s *segmentScan) stays(step *segio.FrameStep) bool {
 	e := &step.Entry
 	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) &&
 		!s.gone[e.Index]
 }
 
-// hasRows reports whether any row stays.
+// hasRows reports whether any row is kept.
 func (s *segmentScan) hasRows() bool {
 	for row := range s.Rows.IDs {
 		if s.counts(row) {
@@ -159,7 +160,8 @@ func (s *segmentScan) hasRows() bool {
 	return false
 }
 
-// writeSegmentHint writes the hint of a segment as it will be. Its used flags are correct for the entries that stay.
+// writeSegmentHint writes the hint of a segment as it is after the repair. The used flags are correct for the
+// remaining entries.
 func (r *repairer) writeSegmentHint(s *segmentScan, m format.ManifestSegment, table *format.Rows) error {
 	h := table.Hint(m, s.Terms)
 	for i, id := range h.IDs {

@@ -23,48 +23,50 @@ import (
 // enough parallel checksums for its rate.
 const verifyWorkers = 4
 
-// VerifyReport of Verify and VerifyDir.
+// VerifyReport is the result of Verify and VerifyDir.
 type VerifyReport struct {
 	Group     string
-	Bytes     int64 // read
+	Bytes     int64 // bytes read
 	Entries   int64 // whole entries
 	Blobs     int64 // blobs that entries refer to
 	Damages   []format.Damage
-	TornBytes int64 // a torn tail above the synced mark, which the next load truncates: no damage
-	Joining   bool  // the replica is only joining: it holds no data that counts yet
-	// Exchanged says why the folder belongs to another group than its manifest; empty: it does not. If it is set,
-	// nothing else was checked.
+	TornBytes int64 // size of a torn tail above the synced mark; the next load truncates it, so it is not damage
+	Joining   bool  // the replica is still joining: it holds no data that counts yet
+	// Exchanged says why the folder belongs to another group than its manifest does; empty if both belong to the same
+	// group. If it is set, nothing else was checked.
 	Exchanged string
 }
 
-// VerifyOptions of VerifyFiles.
+// VerifyOptions holds the options of VerifyFiles.
 type VerifyOptions struct {
-	// Manifest is the manifest in memory; nil: the file is read, and checked too.
+	// Manifest is the manifest in memory. If it is nil, the file is read and checked as well.
 	Manifest *format.Manifest
-	// ActiveBytes is the end of the synced part of the active segment; the rest is not checked. 0: to the end of the
-	// file.
+	// ActiveBytes is the end of the synced part of the active segment; the rest is not checked. 0 means the end of
+	// the file.
 	ActiveBytes int64
 	// ActiveIndex is the index of the last entry before ActiveBytes.
 	ActiveIndex uint64
-	// BlobGone is called for a blob whose file is missing. It reports whether compaction has dropped the blob since,
-	// together with the entry that referred to it. nil: no blob was dropped.
+	// BlobGone is called for a blob whose file is missing. It reports whether compaction has meanwhile dropped the
+	// blob together with the entry that referred to it. nil means that no blob was dropped.
 	BlobGone func(id uuid.UUID) bool
 	// RateBytesPerSecond limits the read rate. 0: no limit.
 	RateBytesPerSecond int64
-	// Progress is called with the bytes read since the last call, by one goroutine at a time. Nil: it is not called.
+	// Progress is called with the number of bytes read since the last call, by one goroutine at a time. It may be
+	// nil.
 	Progress func(bytes int64)
 }
 
 // VerifyDir checks every byte of a group that no log has open: manifest, segment headers, all frames, padding and
 // preallocated space, the order of indexes, hints against the segments, used flags, blobs against the entries that
-// refer to them, and the mark. progress is called with the bytes read since the last call. The report lists the damage.
-// The error says why something could not be checked: ctx ended, the format is newer, the folder does not exist.
+// refer to them, and the mark. progress is called with the number of bytes read since the last call. The report lists
+// the damage. The error says why something could not be checked: ctx has ended, the format is newer, or the folder
+// does not exist.
 func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (VerifyReport, error) {
 	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
 }
 
-// VerifyFiles is VerifyDir for a log that is open. The caller ensures that no file of the manifest is removed
-// meanwhile. Blobs may be removed: see VerifyOptions.BlobGone.
+// VerifyFiles does what VerifyDir does, for a log that is open. The caller ensures that no file of the manifest is
+// removed meanwhile. Blobs may be removed: see VerifyOptions.BlobGone.
 func VerifyFiles(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) (VerifyReport, error) {
 	v := newVerifier(ctx, fs, dir, opts)
 	err := v.run()
@@ -78,14 +80,14 @@ type verifier struct {
 	dir      string
 	opts     VerifyOptions
 	manifest *format.Manifest
-	replica  *format.ReplicaFile // nil: there is none, or it cannot be read
+	replica  *format.ReplicaFile // nil if there is none, or it cannot be read
 	mark     format.Mark
-	scans    []*segmentScan // as in the manifest
+	scans    []*segmentScan // in the order of the manifest
 	report   VerifyReport
 	hard     format.StateRecord // combined from manifest and state frames
-	lost     bool               // entries are lost or may be lost, apart from blobs
+	lost     bool               // entries are or may be lost for a reason other than a bad blob
 	badMark  bool
-	// badReplica: a copy of the replica file is not valid.
+	// badReplica says that a copy of the replica file is not valid.
 	badReplica bool
 	started    time.Time
 
@@ -127,7 +129,7 @@ func (v *verifier) run() error {
 	v.dropVoid()
 	v.reportRanges()
 	if v.opts.Manifest == nil {
-		// In an open log, hints are still being written: they include entries that are not checked here.
+		// In an open log, hints are still being written. They may include entries that this check does not read.
 		v.checkUsed()
 	}
 	if err := v.checkBlobs(); err != nil {
@@ -139,7 +141,7 @@ func (v *verifier) run() error {
 	return nil
 }
 
-// readManifest returns false if there is no manifest from which to find the other files.
+// readManifest reads the manifest. It returns false if there is no manifest that names the other files.
 func (v *verifier) readManifest() (bool, error) {
 	v.report.Group = path.Base(v.dir)
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
@@ -174,7 +176,7 @@ func (v *verifier) readManifest() (bool, error) {
 	return true, nil
 }
 
-// readReplica reads and checks the replica file. It returns true if the replica is only joining.
+// readReplica reads and checks the replica file. It returns true if the replica is still joining.
 func (v *verifier) readReplica() (joining bool, err error) {
 	v.report.Group = path.Base(v.dir)
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
@@ -223,9 +225,9 @@ func (v *verifier) readMark() error {
 	return nil
 }
 
-// neighbourOf returns the group of a sibling folder that has the segment. It returns an empty string if there is none,
-// or if this group has the segment. A mark may refer to a segment that no group has any more, as compaction makes new
-// ones.
+// neighbourOf returns the group of a sibling folder that has the segment. It returns an empty string if no sibling
+// has the segment, or if this group has it. A mark may refer to a segment that no group has any more, because
+// compaction replaces segments by new ones.
 func (v *verifier) neighbourOf(id format.SegmentID) string {
 	has := func(m *format.Manifest) bool {
 		return slices.ContainsFunc(m.Segments, func(s format.ManifestSegment) bool { return s.ID == id })
@@ -233,7 +235,7 @@ func (v *verifier) neighbourOf(id format.SegmentID) string {
 	if id == (format.SegmentID{}) || has(v.manifest) {
 		return ""
 	}
-	beside, _ := v.fs.List(path.Dir(v.dir)) // if it cannot be listed, nothing is known
+	beside, _ := v.fs.List(path.Dir(v.dir)) // if the folder cannot be listed, no neighbour is known
 	for _, name := range beside {
 		if name == path.Base(v.dir) {
 			continue
@@ -255,7 +257,7 @@ func (v *verifier) damage(damages ...format.Damage) {
 	}
 }
 
-// count reports the progress and limits the rate.
+// count reports progress and limits the rate.
 func (v *verifier) count(bytes int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -268,7 +270,7 @@ func (v *verifier) count(bytes int64) {
 	}
 	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(
 		time.Second)))
-	timer := time.NewTimer(time.Until(due)) // under mu on purpose: all workers wait
+	timer := time.NewTimer(time.Until(due)) // mu is held on purpose, so that all workers wait
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -291,7 +293,7 @@ func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// each calls work for the numbers from 0 to n - 1, several at a time, each with its own buffer.
+// each calls work with each number from 0 to n - 1, in several goroutines that have a buffer each.
 func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
 	all, ctx := errgroup.WithContext(v.ctx)
 	all.SetLimit(verifyWorkers)

@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// checkBlobs reads all blobs that entries refer to. Other blobs are garbage, which the next load removes.
+// checkBlobs reads all blobs that entries refer to. All other blobs are garbage, which the next load removes.
 func (v *verifier) checkBlobs() error {
 	type job struct {
-		scan *segmentScan // the segment that refers to it
+		scan *segmentScan // the segment whose entry refers to the blob
 		format.HintBlob
 	}
 	var jobs []job

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// checkOrder checks the order across segments.
+// checkOrder checks the order of entries across segments.
 func (v *verifier) checkOrder() {
-	var last, term, commit uint64 // commit: the greatest commit in earlier state records
+	var last, term, commit uint64 // commit is the greatest commit in earlier state records
 	for i, s := range v.scans {
 		if first := s.manifest.FirstIndex; last >= first {
 			v.truncateBefore(i, commit)
@@ -33,13 +33,13 @@ func (v *verifier) checkOrder() {
 			v.checkBoundary(s, last, term)
 			last, term = s.Last, s.Term
 		}
-		if s.IsOpen() { // the bad bytes at the end explain the entries that are missing there
+		if s.IsOpen() { // bad bytes at the segment's end explain the missing entries
 			last = max(last, s.manifest.LastIndex)
 		}
 	}
 }
 
-// checkBoundary checks the first entry of a segment against the last one before it.
+// checkBoundary checks the first entry of a segment against the last entry of the earlier segments.
 func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	d := format.Damage{File: s.name, Offset: s.firstOffset}
 	through := max(last, v.manifest.CompactedThrough)
@@ -54,8 +54,8 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// truncateBefore makes the entries of earlier segments void that segment i truncates by its first index. commit is the
-// greatest commit in state records before it.
+// truncateBefore makes those entries of earlier segments void that segment i truncates by its first index. commit is
+// the greatest commit in state records before the segment.
 func (v *verifier) truncateBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
@@ -67,7 +67,8 @@ func (v *verifier) truncateBefore(i int, commit uint64) {
 	}
 }
 
-// termBefore returns the term of the last entry before segment i that is not made void by it; 0: there is none.
+// termBefore returns the term of the last entry before segment i that the segment does not make void; 0 if there is
+// none.
 func (v *verifier) termBefore(i int) uint64 {
 	at := v.scans[i].manifest.FirstIndex - 1
 	for k := i - 1; k >= 0; k-- {
@@ -79,7 +80,8 @@ func (v *verifier) termBefore(i int) uint64 {
 	return 0
 }
 
-// dropVoid drops the rows that a later segment made void. Hints may still have these rows, so they are compared first.
+// dropVoid drops the rows that a later segment made void. Hints may still have these rows, so the hints are compared
+// first.
 func (v *verifier) dropVoid() {
 	for _, s := range v.scans {
 		if s.through != math.MaxUint64 {
@@ -88,7 +90,7 @@ func (v *verifier) dropVoid() {
 	}
 }
 
-// reportRanges turns the results of the scans into damages.
+// reportRanges turns the bad ranges that the scans found into damage.
 func (v *verifier) reportRanges() {
 	for _, s := range v.scans {
 		v.lost = v.lost || s.hidden
@@ -124,8 +126,8 @@ func (v *verifier) checkHints() error {
 	})
 }
 
-// checkHintEarly checks the hint of segment i right after its scan, while other segments are read. It does so only if
-// no later result matters for the hint: neither a truncation by a later segment nor damage.
+// checkHintEarly checks the hint of segment i right after its scan, while other segments are still being read. It
+// does so only if no later result matters for the hint: neither a truncation by a later segment nor damage.
 func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
 	if !s.manifest.Sealed() || len(s.Bad)+len(s.faults) > 0 || s.fileBytes < s.manifest.Bytes {
 		return nil
@@ -158,8 +160,8 @@ func (v *verifier) checkHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// checkActiveHint compares the hint of the active segment with the segment. Incomplete pieces are ignored: a power cut
-// may have torn them, or they are being written.
+// checkActiveHint compares the hint of the active segment with the segment. Incomplete pieces are ignored: a power
+// cut may have torn them, or they are still being written.
 func (v *verifier) checkActiveHint(s *segmentScan) error {
 	h, err := format.ReadPieces(v.fs, v.dir, s.manifest)
 	if h != nil {
@@ -173,7 +175,7 @@ func (v *verifier) checkActiveHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// compareRow returns how a row of a hint differs from the row of the segment at the same offset.
+// compareRow returns how a row of a hint differs from the segment's row at the same offset.
 func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) error {
 	if s.Rows.IDs[row] == id && s.index(row) == at && s.Rows.Places[row] == place {
 		return nil
@@ -182,8 +184,8 @@ func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) err
 		s.index(row), s.offset(row))
 }
 
-// compareActiveHint returns how a hint of the active segment differs from what was read of the segment. The hint may
-// cover more.
+// compareActiveHint returns how the hint of the active segment differs from the part of the segment that was read.
+// The hint may cover more.
 func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	end := min(h.End, s.end)
 	find := s.finder()
@@ -200,7 +202,7 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 				return err
 			}
 			seen++
-		case len(s.Bad) == 0: // else it was there, or bad bytes hide what may have made it void
+		case len(s.Bad) == 0: // else bad bytes were the entry, or hide what made it void
 			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
 		}
 	}
@@ -213,9 +215,9 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	return nil
 }
 
-// compareHint returns how a hint differs from the segment; if it does not, the segment takes over the used flags of the
-// hint. Rows that the segment does not have must lie in bad bytes. Entries without a row in the hint were made void by
-// an entry that bad bytes hide, and do not count.
+// compareHint returns how a hint differs from the segment. If there is no difference, the segment takes over the used
+// flags of the hint. Rows that the segment does not have must lie in bad bytes. Entries without a row in the hint do
+// not count: they were made void by an entry that bad bytes hide.
 func (s *segmentScan) compareHint(h *format.Hint) error {
 	used, told := make([]bool, len(s.Rows.IDs)), make([]bool, len(s.Rows.IDs))
 	find := s.finder()
@@ -265,14 +267,15 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder returns a search for the row at an offset. The rows of hints come in an order in which searches through all
-// rows would be slow. So the search first selects a part of the file; there are about as many parts as rows.
+// finder returns a function that finds the row at an offset. Hints are not in the order of offsets, and searching all
+// rows for each of theirs would be slow. So the search first selects a part of the file; there are about as many
+// parts as rows.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {
 		shift++
 	}
-	begin := make([]int32, s.end>>shift+2) // of each part: its first row
+	begin := make([]int32, s.end>>shift+2) // the first row of each part
 	part := 0
 	for row := range s.Rows.IDs {
 		for ; int64(part) <= s.offset(row)>>shift; part++ {
@@ -295,9 +298,9 @@ func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	}
 }
 
-// compareHintRest compares blobs, terms and commit time. The hint may or may not have entries that a later segment made
-// void. Terms are compared at the first entry of each run and at the last entry, because terms only rise. Runs of a
-// compacted segment may begin at entries that are dropped.
+// compareHintRest compares blobs, terms and commit time. The hint may or may not have entries that a later segment
+// made void. Terms are compared at the first entry of each run and at the last entry, because terms only increase.
+// Runs of a compacted segment may begin at entries that were dropped.
 func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	lasting := func(blobs []format.HintBlob) []format.HintBlob {
 		n := sort.Search(len(blobs), func(i int) bool { return blobs[i].Index > s.through })
@@ -321,10 +324,10 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	return nil
 }
 
-// checkUsed finds flags that say "superseded" although nothing newer exists: a load would lose that record. If there
-// are bad bytes with unknown ids, the newer version may have been there, and nothing can be concluded.
+// checkUsed finds flags that say "superseded" although no newer version exists: a load would lose that record. If
+// there are bad bytes with unknown ids, the newer version may have been there, so the flag may be right.
 func (v *verifier) checkUsed() {
-	newest := make(map[int64]uint64) // of each id with a flag 0: the greatest index of all its rows
+	newest := make(map[int64]uint64) // for each id with a flag of 0: the greatest index of all its rows
 	for _, s := range v.scans {
 		for _, row := range s.unusedRows(s.unused) {
 			newest[s.Rows.IDs[row]] = 0

@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged returns a sentence which says that a folder whose name is the UUID of one group holds the manifest of
-// another group, and what to do; empty: it does not, as far as can be determined. No file of such a folder is bad:
-// everything is whole, but in the wrong place.
+// Exchanged returns a sentence for a folder that is named by the UUID of one group and holds the manifest of another.
+// The sentence says so, and what to do. It is empty if, as far as can be determined, the folder is not such a one. In
+// such a folder no file is bad: everything is whole, but in the wrong place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {
@@ -40,8 +40,8 @@ func exchanged(fs vfs.FS, dir string, m *format.Manifest) string {
 	return is + ": were two folders or their manifests exchanged? Put them back"
 }
 
-// ownerOf returns the group to which the other files of a folder belong: according to its replica file, or else to the
-// first segment that can be read.
+// ownerOf returns the group to which the other files of a folder belong: the group in its replica file, or else in
+// the first segment that can be read.
 func ownerOf(fs vfs.FS, dir string, m *format.Manifest) uuid.UUID {
 	if f, found, err := format.ReadReplicaFile(fs, dir); err == nil && found {
 		return f.Group

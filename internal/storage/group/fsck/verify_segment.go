@@ -13,41 +13,43 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// segmentScan is the content of a segment's file. The embedded walk knows what counts, and what bad bytes may hide.
+// segmentScan is the content of a segment's file. The embedded walk knows which entries count, and what bad bytes may
+// hide.
 type segmentScan struct {
 	manifest  format.ManifestSegment
 	name      string
-	fileBytes int64 // -1: missing
-	header    error // why the header is bad; nil: whole
+	fileBytes int64 // -1 if the file is missing
+	header    error // why the header is bad; nil if it is whole
 
 	*replay.Walk
-	recovered *replay.Recovered // for an active segment that no log has open
+	recovered *replay.Recovered // set for an active segment that no log has open
 	end       int64             // offset after the last frame
 
 	faults      []scanFault // entries whose order is wrong
 	badRefs     []int64     // offsets of puts whose reference to a blob is bad
 	frameUnused []int64     // offsets of frames whose used byte says "superseded"
-	unused      []int64     // the same, according to the hint if there is a valid one
+	unused      []int64     // the same offsets according to the hint, if there is a valid one
 
-	first       uint64 // index of the first entry; 0: none
+	first       uint64 // index of the first entry; 0 if there is none
 	firstTerm   uint64
 	firstOffset int64
 
-	through uint64 // rows above this index are void, because a later segment truncated the log
-	// indexes of whole entries that do not count, or that repair gives up together with their blobs
+	through uint64 // rows above this index are void because a later segment truncated the log
+	// gone holds the indexes of whole entries that do not count, or that repair gives up together with their blobs.
 	gone    map[uint64]bool
 	dropped int64 // entries that repair gives up
 
-	hint        *format.Hint // nil: there is none, or it is not valid
+	hint        *format.Hint // nil if there is none, or it is not valid
 	hintChecked bool
-	// the hint shows that bad bytes hide a truncation: the entries that replaced whole ones are lost
+	// hidden says that, as the hint shows, bad bytes hide a truncation: the entries that replaced whole ones are
+	// lost.
 	hidden bool
 }
 
 type scanFault struct {
 	offset, bytes int64
 	what          string
-	missingFirst  uint64 // entries that are missing; 0: none
+	missingFirst  uint64 // indexes of missing entries; 0 if there are none
 	missingLast   uint64
 }
 
@@ -173,7 +175,7 @@ func (s *segmentScan) begin(m *format.Manifest) {
 	}
 }
 
-// take records what the walk does not.
+// take records what the walk does not record.
 func (s *segmentScan) take(step *segio.FrameStep) {
 	e := &step.Entry
 	if s.first == 0 {
@@ -200,21 +202,21 @@ func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 	return true
 }
 
-// checkOrder checks the place of an entry in the log. False: the entry cannot be there, and does not count. Only gaps
-// above the compacted index are missing entries.
+// checkOrder checks the place of an entry in the log. It returns false if the entry cannot be at this place, and so
+// does not count. Only gaps above the compacted index mean missing entries.
 func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
 	e := &step.Entry
 	fault := scanFault{offset: step.Offset, bytes: step.Bytes}
 	none := s.Last < s.manifest.FirstIndex
 	before := format.TermAt(s.Terms, e.Index-1)
 	switch {
-	case e.Index < s.manifest.FirstIndex: // void ones may be above the last index
+	case e.Index < s.manifest.FirstIndex: // void entries may be above the last index
 		fault.what = fmt.Sprintf("index %d is not one of this segment", e.Index)
 	case none:
 	case e.Index <= s.Last && e.Index <= s.State.Commit:
 		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term,
 			s.Last, s.Term, s.State.Commit)
-	// of what it makes void, the term may be lower or greater; bad bytes may hide a truncation
+	// Void entries may have a lower or a greater term. Bad bytes may hide a truncation.
 	case e.Term < before && !s.IsOpen():
 		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term,
 			s.Last, s.Term, e.Term, before)
@@ -231,7 +233,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	return true
 }
 
-// damages returns the damages that the bad bytes of a segment amount to.
+// damages returns the damage that the bad bytes of a segment amount to.
 func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	if s.recovered != nil {
 		return s.recovered.Damages
@@ -244,7 +246,7 @@ func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	return out
 }
 
-// unusedRows returns those rows at the given offsets, which are sorted, that count.
+// unusedRows returns the rows that count at the given offsets, which are sorted.
 func (s *segmentScan) unusedRows(offsets []int64) (rows []int) {
 	for _, offset := range offsets {
 		if row := s.Rows.AtOffset(offset); row >= 0 && s.counts(row) {

@@ -7,15 +7,15 @@ type Recovered struct {
 	*Walk
 	End           int64  // offset at which the log continues
 	VoteMissing   bool   // see Walk.StateMissing
-	HasTornTail   bool   // a torn tail begins at End: it must be removed
+	HasTornTail   bool   // a torn tail begins at End, and must be removed
 	TornTailBytes int64  // size of the torn tail, without the zeros at its end
-	reach         uint64 // no entry that counts has a greater index: whole entries after bad bytes show this
+	reach         uint64 // no entry that counts has a greater index; known from whole entries after bad bytes
 	Damages       []*format.Damage
 	IDs           []DamagedID
 }
 
-// Recover is step 5 of the recovery in docs/format.md, without the truncation itself. size is the offset at which the
-// data of the file ends; walk reads the segment up to an offset.
+// Recover is step 5 of the recovery in docs/format.md, except the truncation. size is the offset at which the data of
+// the file ends; walk reads the segment up to a given offset.
 func Recover(group string, m *format.Manifest, s format.ManifestSegment, size int64, mark format.Mark,
 	walk func(through int64) (*Walk, error),
 ) (*Recovered, error) {
@@ -39,25 +39,25 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 		}
 	}
 	last := max(out.Last, syncedIndex, out.mayReach())
-	if out.End < synced { // zeros, or the end of the file, where there was data
+	if out.End < synced { // zeros, or the end of the file, in place of synced data
 		out.Unknown(out.End, synced-out.End, "what was synced is gone", true)
 		out.End = synced
 	}
 	if commit := max(m.HardState.Commit, out.State.Commit); commit > last {
 		out.Unknown(out.End, 0, "committed entries are gone", true)
-		last, out.VoteMissing = commit, true // a vote may have stood behind them
+		last, out.VoteMissing = commit, true // the missing bytes may have held a vote
 	}
 	out.reach = out.mayEnd(last)
 	out.Damages, out.IDs = out.Explain(group, s, last, nil, m.MayBeTruncated())
 	return out, nil
 }
 
-// LastIndex returns the greatest index that counts, or counted before it was damaged. Damage may name a greater index,
-// of an entry that was made void.
+// LastIndex returns the greatest index of an entry that counts, or that counted before it was damaged. The index
+// range of a damage may be greater, because it may include an entry that was made void.
 func (r *Recovered) LastIndex() uint64 {
 	last := r.Last
 	for _, d := range r.Damages {
-		last = max(last, min(d.IndexLast, r.reach)) // what is lost at the end was there
+		last = max(last, min(d.IndexLast, r.reach)) // the entries lost at the end existed
 	}
 	return last
 }

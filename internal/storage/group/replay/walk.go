@@ -11,20 +11,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// DamagedID is a record with damage to one of its entries, and the index of that entry.
+// DamagedID is the id of a record with damage to one of its entries, and the index of that entry.
 type DamagedID struct {
 	ID     int64
 	Index  uint64
 	Damage *format.Damage
 }
 
-// badRange is a range of bad bytes in a segment with what is known about it.
+// badRange is a range of bad bytes in a segment, with all that is known about it.
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	doubt         bool          // acknowledged data may be in it: unlike a torn write, it does not end the log
-	known         *format.Entry // the entry whose header is intact: without attributes and data
-	before, After uint64        // indexes of the whole entries around it; after 0: none follows
+	doubt         bool          // it may hold acknowledged data, so unlike a torn write it does not end the log
+	known         *format.Entry // the entry, without attributes and data, if its header is intact
+	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
 	commit        uint64        // commit index of the state records before it
 	// truncatedFrom, if not 0, is an index from which the entries before this range may be void: the range may have held
 	// entries of another leader that truncated the log there, because the entry after it has another term.
@@ -44,30 +44,30 @@ type Walk struct {
 	Last    uint64 // index of the last entry by place; first - 1 if there is none
 	Entries int64
 	State   format.StateRecord
-	States  bool  // there was a state record
-	StateAt int64 // offset of the last one; 0: none
-	// StateFirst is the offset of the first state record, 0: none. StateLast is the index of the last entry before the
-	// last state record.
+	States  bool  // a state record was seen
+	StateAt int64 // offset of the last one; 0 if there is none
+	// StateFirst is the offset of the first state record; 0 if there is none. StateLast is the index of the last
+	// entry before the last state record.
 	StateFirst int64
 	StateLast  uint64
 	Term       uint64 // term of the last entry by place
-	Synced     int64  // greatest synced offset of a state record
-	// SyncedIndex is the index of that record.
+	Synced     int64  // greatest synced offset in any state record
+	// SyncedIndex is the synced index in the same state record.
 	SyncedIndex uint64
 	Confs       []uint64 // indexes of membership changes
 	Bad         []badRange
-	Zeros       int64 // offset of the zeros at the end; the end if there are none
-	// Check, if set, sees each frame first. If it returns false, the frame does not count.
+	Zeros       int64 // offset of the zeros at the end of the file; the file's end if there are none
+	// Check, if set, is called with each frame first. If it returns false, the frame does not count.
 	Check func(*segio.FrameStep) bool
 	// If KeepOthers is set, Others collects the whole entries without a row, and Headers the entries with only an
 	// intact header.
 	Others      []Other
 	Headers     []Other
 	KeepOthers  bool
-	withoutRows bool // rows stays empty
-	open        int  // bad ranges from this index on are not followed by an entry yet
-	// Gapless: indexes are consecutive, as in a segment that was only appended to. A gap between two indexes means
-	// missing entries.
+	withoutRows bool // Rows remains empty
+	open        int  // bad ranges from this one on are not followed by an entry yet
+	// Gapless says that indexes are consecutive, as in a segment that was only appended to: a gap between two indexes
+	// then means missing entries.
 	Gapless bool
 }
 
@@ -77,14 +77,14 @@ type Other struct {
 	Offset int64
 }
 
-// Segment reads and checks all frames until the reader ends. It applies their effect on the log: rows and terms of void
-// entries are dropped. If rows is false, because a hint has them, no rows are gathered.
+// Segment reads and checks all frames until the reader ends. It applies the effect of each frame on the log: it drops
+// rows and terms of void entries. If rows is false, Segment gathers no rows: the caller has them from a hint.
 func Segment(r *segio.FrameReader, first uint64, end int64, rows bool) (*Walk, error) {
 	w := New(first, rows)
 	return w, w.GoOn(r, first, end)
 }
 
-// New returns a walk, before its first frame, of a segment that begins with index first.
+// New returns a walk that has seen no frame yet. Its segment begins with index first.
 func New(first uint64, rows bool) *Walk {
 	return &Walk{Last: first - 1, withoutRows: !rows}
 }
@@ -96,8 +96,8 @@ func NewActive(first uint64) *Walk {
 	return w
 }
 
-// Behind returns a walk like NewActive that continues after the part of the segment that the hint covers. The hint has
-// the terms.
+// Behind returns a walk like that of NewActive, which continues after the part of the segment that the hint covers.
+// The terms are those of the hint.
 func Behind(h *format.ActiveHint, first uint64) *Walk {
 	return &Walk{
 		Gapless: true, Rows: *h.Table.Snapshot(), Terms: slices.Clone(h.Terms), Last: h.Last,
@@ -115,7 +115,7 @@ func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	return r.Err()
 }
 
-// Take processes one step of GoOn.
+// Take processes one step of a reader for GoOn.
 func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	if w.Check != nil && !w.Check(step) {
 		return
@@ -132,7 +132,7 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable,
 			known: &e, before: w.Last, After: e.Index,
 		}
-		w.Bad = append(w.Bad, b) // commit does not matter: the place of the range in the log is known
+		w.Bad = append(w.Bad, b) // its commit does not matter, because the place of the range in the log is known
 		if e.Kind == format.KindState {
 			return
 		}
@@ -152,10 +152,10 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	}
 }
 
-// EndAt records what is missing from a segment that must have the given number of bytes. It is called after a walk to
-// the end of its file.
+// EndAt records which bytes are missing from a segment that must have the given number of bytes. It is called after a
+// walk to the end of the file.
 func (w *Walk) EndAt(fileBytes, bytes int64) {
-	if w.Zeros < fileBytes { // if the segment must be complete, there is no preallocated space at its end
+	if w.Zeros < fileBytes { // a segment that must be complete has no preallocated space at its end
 		w.Unknown(w.Zeros, fileBytes-w.Zeros, segio.FrameZeros.String(), false)
 	}
 	if fileBytes < bytes {
@@ -163,7 +163,7 @@ func (w *Walk) EndAt(fileBytes, bytes int64) {
 	}
 }
 
-// Whole returns ErrCorrupt unless the segment has the given number of bytes and all of them are whole frames.
+// Whole returns ErrCorrupt unless the segment has exactly the given number of bytes and consists of whole frames.
 func (w *Walk) Whole(bytes int64) error {
 	switch {
 	case len(w.Bad) > 0:
@@ -177,7 +177,7 @@ func (w *Walk) Whole(bytes int64) error {
 // IsOpen reports whether there are bad bytes after the last entry.
 func (w *Walk) IsOpen() bool { return w.open < len(w.Bad) }
 
-// Unknown notes bad bytes that may have been anything.
+// Unknown records bad bytes that may have held anything.
 func (w *Walk) Unknown(offset, bytes int64, what string, doubt bool) {
 	w.Bad = append(w.Bad, badRange{Offset: offset, Bytes: bytes, What: what, doubt: doubt, before: w.Last,
 		commit: w.State.Commit})
@@ -216,8 +216,8 @@ func (w *Walk) whole(first uint64, step *segio.FrameStep) {
 	}
 }
 
-// follow drops the entries that e makes void, and records its index and term. Terms never fall in a log: if there is a
-// greater term before e, the entry that made those entries void was in bad bytes.
+// follow drops the entries that e makes void, and records its index and term. Terms never decrease in a log: if an
+// entry before e has a greater term, that entry is void, and bad bytes hide the entry that made it void.
 func (w *Walk) follow(first uint64, e *format.Entry) {
 	if from := w.voidFrom(e); from <= w.Last {
 		w.Truncate(first, from)
@@ -226,7 +226,7 @@ func (w *Walk) follow(first uint64, e *format.Entry) {
 	w.Terms = format.AddTerm(w.Terms, e.Index, e.Term)
 }
 
-// voidFrom returns the first index that the entry shows to be void.
+// voidFrom returns the first index that e shows to be void.
 func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	from := e.Index
 	for n := len(w.Terms); n > 0 && (w.Terms[n-1].FirstIndex >= e.Index || w.Terms[n-1].Term > e.Term); n-- {
@@ -235,7 +235,7 @@ func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	return from
 }
 
-// Truncate makes the entries with indexes from the given one on void.
+// Truncate makes the entries from the given index on void.
 func (w *Walk) Truncate(first, from uint64) {
 	w.Rows.Truncate(first, from)
 	w.Others, w.Headers = truncateOthers(w.Others, from), truncateOthers(w.Headers, from)
@@ -250,8 +250,8 @@ func truncateOthers(others []Other, from uint64) []Other {
 	return others[:n]
 }
 
-// Counts reports whether the whole frame of an entry at an offset counts: a version of a record, or another entry that
-// was kept.
+// Counts reports whether an entry counts that has a whole frame at an offset. The entry is either a version of a
+// record, or another entry that was kept.
 func (w *Walk) Counts(version bool, offset int64) bool {
 	if version {
 		return w.Rows.AtOffset(offset) >= 0
@@ -262,26 +262,26 @@ func (w *Walk) Counts(version bool, offset int64) bool {
 	return found
 }
 
-// closeRanges sets the entry that follows the bad ranges.
+// closeRanges records e as the entry that follows the open bad ranges.
 func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]
 		b.After = e.Index
-		// the entries that made these void and replaced them were in the bad bytes
+		// the bad bytes held the entries that made these void and replaced them
 		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
 		if b.known == nil && mayHideTruncation(b.Bytes, w.Term, e.Term) {
-			b.truncatedFrom = b.commit + 1 // no state record before the range allows more
+			b.truncatedFrom = b.commit + 1 // no state record before the range allows an earlier truncation
 		}
 	}
 	w.Term, w.open = e.Term, len(w.Bad)
 }
 
-// Explain says which damage the bad ranges of a walk mean. lastIndex is the index of the last entry ever written before
-// the end of the range that was walked. hint, which may be nil, knows the ids. A range between two consecutive entries
-// lost none, unless the range may hide that a new leader truncated the log there: cuts says whether a truncation is
-// possible.
+// Explain returns the damage that the bad ranges of a walk amount to. lastIndex is the index of the last entry that
+// was ever written before the end of the walked range. hint, which may be nil, knows the ids. A range between two
+// consecutive entries lost no entry, unless it may hide that a new leader truncated the log there; cuts says whether
+// a truncation is possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {
@@ -305,12 +305,13 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		}
 		d.IndexFirst, d.IndexLast = b.before+1, after-1
 		if after <= b.before {
-			d.IndexLast = max(b.before, lastIndex) // the log was truncated here: any entry may have been in between
+			// the log was truncated here: the range may have held any entry up to the last one
+			d.IndexLast = max(b.before, lastIndex)
 		}
 		if b.truncatedFrom != 0 && cuts && hint == nil {
 			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.truncatedFrom, m.FirstIndex)), max(d.IndexLast, b.before)
 		}
-		if b.After != 0 { // the entry after the range says where the log ends
+		if b.After != 0 { // the entry after the range shows where the log ends
 			d.IndexLast = min(d.IndexLast, w.mayEnd(lastIndex))
 		}
 		if hint != nil {
@@ -319,14 +320,15 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 					at := hint.FirstIndex + uint64(hint.Indexes[i])
 					d.IDs = append(d.IDs, hint.IDs[i])
 					ids = append(ids, DamagedID{hint.IDs[i], at, d})
-					d.IndexFirst, d.IndexLast = min(d.IndexFirst, at), max(d.IndexLast, at) // a whole void one may be in front
+					// a whole but void entry before the range may have a greater index
+					d.IndexFirst, d.IndexLast = min(d.IndexFirst, at), max(d.IndexLast, at)
 				}
 			}
 			slices.Sort(d.IDs)
 		}
 		d.IDsUnknown = hint == nil && d.IndexFirst <= d.IndexLast
 		if d.IndexLast < d.IndexFirst {
-			d.IndexFirst, d.IndexLast = 0, 0 // padding or a state record: no entry is lost
+			d.IndexFirst, d.IndexLast = 0, 0 // the range held padding or a state record: no entry is lost
 		}
 	}
 	return out, ids
@@ -342,7 +344,7 @@ func (w *Walk) IsBad(offset int64) bool {
 	return false
 }
 
-// mayEnd returns the greatest index that the log may have there: a later entry has made any greater index void.
+// mayEnd returns the greatest index that the end of the log may have. A later entry has made any greater index void.
 func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	if n := len(w.Bad); n > 0 && w.Bad[n-1].After == 0 {
 		return max(w.Last, lastIndex)
@@ -350,8 +352,8 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	return w.Last
 }
 
-// StateMissing reports whether a state frame that counts may have been in bad bytes: in those below the synced mark, or
-// in unreadable ones after the last whole state frame.
+// StateMissing reports whether bad bytes may have held a state frame that counts: those below the synced mark, or
+// unreadable ones after the last whole state frame.
 func (w *Walk) StateMissing(synced int64) bool {
 	for _, b := range w.Bad {
 		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
@@ -362,8 +364,8 @@ func (w *Walk) StateMissing(synced int64) bool {
 	return w.Zeros < synced
 }
 
-// mayReach returns the greatest index that an entry may have had in unreadable bytes at the end; 0: there are no such
-// bytes.
+// mayReach returns the greatest index of an entry that unreadable bytes at the end may have held; 0 if there are no
+// such bytes.
 func (w *Walk) mayReach() uint64 {
 	n := len(w.Bad)
 	if n == 0 || !w.Bad[n-1].doubt || w.Bad[n-1].After != 0 {
@@ -372,9 +374,9 @@ func (w *Walk) mayReach() uint64 {
 	return w.Bad[n-1].before + uint64(w.Bad[n-1].Bytes/format.FrameHeaderBytes)
 }
 
-// firstHole finds the first bytes at or above the synced mark that a torn write may have left: the log ends there. What
-// begins below the mark is damage up to the mark. Bytes that cannot be read are no hole: a torn write reads as what was
-// there before.
+// firstHole finds the first bytes at or above the synced mark that a torn write may have left: the log ends there. A
+// range that begins below the mark is damage up to the mark. Bytes that cannot be read are not a hole, because a torn
+// write leaves the bytes that were there before, which can be read.
 func (w *Walk) firstHole(synced int64) (offset int64, found bool) {
 	for _, b := range w.Bad {
 		if b.Offset+b.Bytes > synced && !b.doubt {

@@ -9,8 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// CheckBlob reads the file of a blob in windows of a buffer, and returns the damage, in order of the file. want is the
-// expected blob; nil: the one that the header names. The error says why the file could not be read.
+// CheckBlob reads the file of a blob, one window of the buffer at a time, and returns the damage in the order of the
+// file. want is the expected blob; nil means the blob that the header names. The error says why the file could not be
+// read.
 func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	add := func(offset, length int64, what string) {
 		bad = append(bad, format.Damage{Offset: offset, Length: length, What: what})
@@ -60,8 +61,8 @@ func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte)
 	return bad, nil
 }
 
-// WholeBlob returns the offset up to which the file of a blob is whole: the beginning of a chunk. bad is the damage
-// that CheckBlob found.
+// WholeBlob returns the offset up to which a blob's file is whole; a chunk begins there. bad is the damage that
+// CheckBlob found.
 func WholeBlob(size int64, bad []format.Damage) int64 {
 	if len(bad) == 0 {
 		return size

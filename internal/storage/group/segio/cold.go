@@ -14,25 +14,26 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A record that is read only once should not take space in the page cache, and reading it through the cache blocks a
-// processor of the runtime while the device works. So the first read of a block bypasses the page cache; a block that
-// is read again goes through the cache and stays there. See docs/adr/0008-cold-reads.md.
+// A record that is read only once should not take space in the page cache. Besides, reading it through the cache
+// blocks a processor of the runtime while the device works. So the first read of a block bypasses the page cache. A
+// block that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
 
 const (
-	coldBlocksPerWord = 32 // two bits each: was read, goes through the page cache
+	coldBlocksPerWord = 32 // two bits for each block: it was read; it is read through the page cache
 	coldBufferBytes   = 64 << 10
-	coldCacheShare    = 2 // the assumed size of the page cache is the machine's memory divided by it
+	coldCacheShare    = 2 // the page cache is assumed to hold this fraction of the machine's memory: 1/coldCacheShare
 )
 
-// coldBuffers hold most frames at any offset in a block; larger frames are read into FrameBuffers.
+// coldBuffers are large enough for most frames at any offset in a block; larger frames are read into FrameBuffers.
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
-// pageCache is what the segments of a volume assume about the page cache: its current round. When as many bytes went
-// through the cache as it can hold, a new round begins, in which everything is cold again. A hot block then costs one
-// read of the device, and blocks that the kernel dropped are not read through the cache for ever.
+// pageCache is what the segments of a volume assume about the page cache: its current round. A new round begins when
+// as many bytes were read through the cache as it can hold; then everything counts as cold again. So a hot block
+// costs one read of the device in each round, and blocks that the kernel has dropped are not read through the cache
+// for ever.
 type pageCache struct {
 	bytesMax int64
-	bytes    atomic.Int64 // bytes that went into it in this round
+	bytes    atomic.Int64 // bytes read into the cache in this round
 	round    atomic.Uint32
 }
 
@@ -47,7 +48,7 @@ func newPageCache(bytesMax int64) *pageCache {
 	return &pageCache{bytesMax: bytesMax}
 }
 
-// fill records that bytes are read into the cache.
+// fill records that bytes are read into the page cache.
 func (c *pageCache) fill(bytes int64) {
 	if c.bytes.Add(bytes) > c.bytesMax {
 		c.bytes.Store(0)
@@ -55,30 +56,30 @@ func (c *pageCache) fill(bytes int64) {
 	}
 }
 
-// ColdFile is the file of a sealed segment that this process did not write, so that the page cache is not assumed to
+// ColdFile is the file of a sealed segment that this process did not write, so that the page cache is assumed not to
 // hold it.
 type ColdFile struct {
 	fs     vfs.FS
 	name   string
 	bytes  int64
 	cache  *pageCache
-	blocks atomic.Pointer[coldBlocks] // nil: none was read
+	blocks atomic.Pointer[coldBlocks] // nil until the first read
 
 	mu     sync.Mutex
-	file   atomic.Pointer[directFile] // opened past the page cache at the first read
-	refuse atomic.Bool                // O_DIRECT is not possible: all reads go through the page cache
+	file   atomic.Pointer[directFile] // opened with O_DIRECT at the first read
+	refuse atomic.Bool                // O_DIRECT is not possible, so all reads go through the page cache
 }
 
-// directFile wraps the interface for use in an atomic pointer.
+// directFile wraps the interface vfs.File for an atomic pointer.
 type directFile struct{ vfs.File }
 
-// coldBlocks records the blocks that were read in a round of the page cache.
+// coldBlocks records the blocks that were read in one round of the page cache.
 type coldBlocks struct {
 	round uint32
 	words []atomic.Uint64
 }
 
-// direct decides whether the frame at offset is read past the page cache, and records that it was read.
+// direct decides whether to read the frame at offset past the page cache, and records that it was read.
 func (f *ColdFile) direct(offset, length int64) bool {
 	if f.refuse.Load() {
 		return false
@@ -113,7 +114,7 @@ func (f *ColdFile) direct(offset, length int64) bool {
 	}
 }
 
-// open returns the file, opened past the page cache; nil if that is not possible.
+// open returns the file opened with O_DIRECT, or nil if that is not possible.
 func (f *ColdFile) open() vfs.File {
 	if file := f.file.Load(); file != nil {
 		return file
@@ -128,7 +129,7 @@ func (f *ColdFile) open() vfs.File {
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {
-		return nil // perhaps too many files are open: the ordinary read reports the problem, if there is one
+		return nil // perhaps too many files are open; if so, the ordinary read reports it
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)
@@ -139,15 +140,15 @@ func (f *ColdFile) open() vfs.File {
 	return file
 }
 
-// Close closes the file if it was opened. No reads may be in progress or follow.
+// Close closes the file if it was opened. No read may be in progress or follow.
 func (f *ColdFile) Close() {
 	if file := f.file.Load(); file != nil {
 		_ = file.Close() // only read from
 	}
 }
 
-// Read reads a frame past the page cache if that is useful, and returns its bytes; done releases their memory. If ok is
-// false, the caller has to read the frame in the ordinary way.
+// Read reads a frame past the page cache if that is useful, and returns the frame's bytes; done releases their
+// memory. If ok is false, the caller has to read the frame in the ordinary way.
 func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err error) {
 	if !f.direct(loc.Offset(), loc.LengthBound()) {
 		return nil, nil, false, nil
@@ -173,8 +174,9 @@ func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err 
 	return frame, func() { pool.Put(buffer) }, true, nil
 }
 
-// ReadInOrder returns a reader for reading a part of the file sequentially past the page cache, with more reads in
-// flight. It does so if the part is long, cold, and read for the first time. Nil: the caller reads the file itself.
+// ReadInOrder returns a reader for a part of the file, which reads sequentially past the page cache and keeps several
+// reads in flight. It returns nil, and the caller reads the file itself, unless the part is long, cold, and read for
+// the first time.
 func (f *ColdFile) ReadInOrder(from, to int64) *ReadAhead {
 	if to-from < aheadBytes || !f.direct(from, to-from) {
 		return nil

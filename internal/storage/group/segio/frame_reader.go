@@ -11,17 +11,18 @@ import (
 // FrameStatus says what a FrameReader found in a range of bytes.
 type FrameStatus int
 
-// The statuses of a range.
+// These are the statuses of a range.
 const (
-	FrameWhole   FrameStatus = iota + 1 // a frame, both CRCs and padding checked
+	FrameWhole   FrameStatus = iota + 1 // a frame; both CRCs and the padding were checked
 	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
-	FrameBad                            // bytes that are no frame
+	FrameBad                            // bytes that are not a frame
 	FrameZeros                          // zeros: preallocated space at the end of an active segment, or a hole
-	// a frame with a whole header that Pass did not want: the bytes after the header were not checked
+	// FramePassed is a frame with a whole header whose content Pass did not want: the bytes after the header were not
+	// checked.
 	FramePassed
 )
 
-// String is the status in words, for a Damage.
+// String returns the words for the status in the message of a Damage.
 func (s FrameStatus) String() string {
 	switch s {
 	case FrameWhole:
@@ -38,19 +39,19 @@ func (s FrameStatus) String() string {
 	return "unknown"
 }
 
-// FrameStep is one range of a walk. The ranges of a walk are adjacent, without gaps.
+// FrameStep is one range of a walk. The ranges of a walk are adjacent.
 type FrameStep struct {
 	Status     FrameStatus
 	Offset     int64 // offset in the segment, in bytes
 	Bytes      int64
-	Unreadable bool         // the device failed to read a part of it
+	Unreadable bool         // the device failed to read a part of the range
 	Entry      format.Entry // FrameWhole: everything; FrameContent, FramePassed: without attributes and data
 	Raw        []byte       // FrameWhole: the frame as stored
 }
 
-// FrameReader walks the frames of a segment from an offset to its end. After bad bytes it goes on at the next marker
-// with a valid header. It holds at most one window of memory, so no length that it reads makes it allocate. Not safe
-// for concurrent use.
+// FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next
+// marker with a valid header. It holds at most one window of memory, and never allocates according to a length in the
+// file. It is not safe for concurrent use.
 //
 //	for r.Next() { step := r.Step() ... }
 //	err := r.Err()
@@ -61,19 +62,19 @@ type FrameReader struct {
 	segment format.SegmentID
 	offset  int64 // offset of the next step
 	step    FrameStep
-	// Pass, if not nil, sees each header and reports that the frame's content is not wanted.
+	// Pass, if not nil, is called with each header. It returns true if the content of the frame is not wanted.
 	Pass func(step *FrameStep) bool
 }
 
-// NewFrameReader walks src, the file of the segment, between two offsets. from is a multiple of 8 at which a frame
-// begins or began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries are valid until the
-// next step.
+// NewFrameReader returns a reader of src, the file of the segment, between two offsets. from is a multiple of 8 at
+// which a frame begins or once began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries
+// are valid until the next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }
 
-// NewFrameReaderBytes walks the image of a segment's file; the image begins with the file's first byte. Entries alias
-// it.
+// NewFrameReaderBytes returns a reader of the image of a segment's file; the image begins with the file's first byte.
+// Entries alias the image.
 func NewFrameReaderBytes(image []byte, segment format.SegmentID, from int64) *FrameReader {
 	return &FrameReader{Window: Window{bytes: image, end: int64(len(image))}, segment: segment, offset: from}
 }
@@ -116,8 +117,8 @@ func (r *FrameReader) Next() bool {
 	return true
 }
 
-// skip makes one step of all bytes up to the next valid header. If there is none, zeros at the end become a separate
-// step.
+// skip makes one step of all bytes up to the next valid header. If no valid header follows, the zeros at the end
+// become a separate step.
 func (r *FrameReader) skip() {
 	begin, at := r.offset, r.offset
 	dirty := begin // end of the last word that is not zero
@@ -159,7 +160,8 @@ func (r *FrameReader) skip() {
 	r.offset += r.step.Bytes
 }
 
-// Unreadable returns words to append to the status of a step; empty unless the device failed to read it.
+// Unreadable returns words to append to the status of a step. It returns an empty string unless the device failed to
+// read the range.
 func Unreadable(s *FrameStep) string {
 	if s.Unreadable {
 		return ", and the device cannot read it"
@@ -167,5 +169,5 @@ func Unreadable(s *FrameStep) string {
 	return ""
 }
 
-// FrameBuffers are buffers made by FrameBuffer, as *[]byte, that all readers of the process share.
+// FrameBuffers holds buffers made by FrameBuffer, as *[]byte, that all readers of the process share.
 var FrameBuffers = sync.Pool{New: func() any { b := FrameBuffer(); return &b }}

@@ -15,28 +15,28 @@ import (
 
 const (
 	loadChunkBytes = 1 << 20 // size of one read
-	loaderReads    = 8       // reads under way on an SSD
+	loaderReads    = 8       // concurrent reads on an SSD
 )
 
-// LoaderOptions of NewLoader.
+// LoaderOptions holds the options of NewLoader.
 type LoaderOptions struct {
-	// Reads is the number of concurrent reads over all groups; 0: 8, and 1 on a rotational device.
+	// Reads is the number of concurrent reads for all groups together. 0 means 8, or 1 on a rotational device.
 	Reads int
 	// Rotational says that seeks are expensive: segments are read one after another.
 	Rotational bool
-	// KeepBytes is the amount of memory that is kept when images are freed, for use by later ones: memory that was
-	// touched before costs no page faults. 0: none is kept.
+	// KeepBytes is how much memory the loader keeps when images are freed, for use by later images: memory that was
+	// touched before costs no page faults. 0: it keeps none.
 	KeepBytes int64
-	// CacheBytes is how much of the page cache can be expected to stay cached; 0: half of the machine's memory.
+	// CacheBytes is how much the page cache can be expected to hold. 0 means half of the machine's memory.
 	CacheBytes int64
 }
 
-// Loader reads segment files into memory: 1 MiB reads past the page cache, into anonymous mappings. One
-// Loader is shared by all groups of a volume, so that the device sees one bounded queue. Safe for concurrent use.
+// Loader reads segment files into memory, by reads of 1 MiB past the page cache, into anonymous mappings. All groups
+// of a volume share one Loader, so that the device sees one bounded queue. It is safe for concurrent use.
 type Loader struct {
 	opts  LoaderOptions
-	reads chan struct{} // a token for each read under way
-	turn  chan struct{} // rotational: held by the segment that is read; nil: no turns
+	reads chan struct{} // holds a token for each read under way
+	turn  chan struct{} // on a rotational device, the segment that is being read holds it; nil: segments take no turns
 	cache *pageCache
 
 	mu        sync.Mutex
@@ -45,7 +45,7 @@ type Loader struct {
 	closed    bool     // guarded by mu
 }
 
-// NewLoader returns a loader. Close releases the memory that it keeps.
+// NewLoader returns a loader. Close releases the memory that the loader keeps.
 func NewLoader(opts LoaderOptions) *Loader {
 	if opts.Reads <= 0 {
 		opts.Reads = loaderReads
@@ -60,19 +60,20 @@ func NewLoader(opts LoaderOptions) *Loader {
 	return l
 }
 
-// ColdFile returns the file of a sealed segment with the given number of bytes, which this process has not written.
+// ColdFile returns the file of a sealed segment that has the given number of bytes, and that this process has not
+// written.
 func (l *Loader) ColdFile(fs vfs.FS, name string, bytes int64) *ColdFile {
 	return &ColdFile{fs: fs, name: name, bytes: bytes, cache: l.cache}
 }
 
-// CacheRound counts how often the record of the page cache's content was reset: each time after CacheBytes went into
-// the cache.
+// CacheRound returns how often the record of the page cache's content was reset. This happens each time CacheBytes
+// were read into the cache.
 func (l *Loader) CacheRound() uint32 { return l.cache.round.Load() }
 
 // ForgetCache makes all files count as cold again.
 func (l *Loader) ForgetCache() { l.cache.round.Add(1) }
 
-// Close releases the memory that is kept. Images still in use are released when they are freed.
+// Close releases the memory that the loader keeps. Images still in use are released when they are freed.
 func (l *Loader) Close() {
 	l.mu.Lock()
 	kept := l.kept
@@ -83,8 +84,9 @@ func (l *Loader) Close() {
 	}
 }
 
-// Allocate maps memory for bytes; its capacity is a multiple of 4 KiB. Kept memory may hold old content. Memory that is
-// filled little by little must be fresh: it is zero, and is backed by physical memory only as it is written.
+// Allocate maps memory for the given number of bytes; its capacity is a multiple of 4 KiB. Kept memory may hold old
+// content. Fresh memory is zero, and is backed by physical memory only as it is written; memory that is filled little
+// by little must be fresh.
 func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 	if !fresh {
@@ -96,11 +98,12 @@ func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
-	_ = unix.Madvise(room, unix.MADV_NOHUGEPAGE) // ADR 13. A kernel that does not know it has no huge pages
+	// ADR 13; the error is ignored because a kernel without this flag has no huge pages
+	_ = unix.Madvise(room, unix.MADV_NOHUGEPAGE)
 	return room[:bytes], nil
 }
 
-// takeKept finds the smallest kept memory that is large enough, but not much larger than requested.
+// takeKept returns the smallest kept memory that is large enough and not much larger than requested.
 func (l *Loader) takeKept(size int64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,8 +124,8 @@ func (l *Loader) takeKept(size int64) []byte {
 	return room
 }
 
-// Release takes back memory from Allocate. touched is the number of bytes that were written to: if it is small, most of
-// the mapping is not backed by memory yet, so it is not worth keeping.
+// Release takes back memory from Allocate. touched is the number of bytes that were written to: if it is small, most
+// of the mapping is not backed by physical memory yet, so the mapping is not worth keeping.
 func (l *Loader) Release(room []byte, touched int64) {
 	room = room[:cap(room)]
 	l.mu.Lock()
@@ -136,12 +139,12 @@ func (l *Loader) Release(room []byte, touched int64) {
 	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(room), len(room))) // fails only for memory that is not mapped
 }
 
-// ImageRead reads one file into memory. While the read goes on, bytes up to a growing bound may be used.
+// ImageRead reads one file into memory. During the read, the bytes up to a growing bound may already be used.
 type ImageRead struct {
 	file  vfs.File
-	into  []byte // length: bytes wanted; the capacity is a multiple of 4 KiB
+	into  []byte // the length is the number of bytes wanted; the capacity is a multiple of 4 KiB
 	ctx   context.Context
-	onto  func(bytes int64) // called with the number of bytes of each chunk
+	onto  func(bytes int64) // called with the size of each chunk, in bytes
 	after sync.WaitGroup    // the goroutines that read
 
 	mu         sync.Mutex
@@ -180,7 +183,7 @@ func (l *Loader) Read(ctx context.Context, file vfs.File, into []byte, onto func
 	return r, nil
 }
 
-// readNext reads one chunk. It returns false if nothing is left to do.
+// readNext reads one chunk. It returns false if there is no more work.
 func (l *Loader) readNext(r *ImageRead) bool {
 	select {
 	case l.reads <- struct{}{}:
@@ -189,7 +192,7 @@ func (l *Loader) readNext(r *ImageRead) bool {
 		return false
 	}
 	defer func() { <-l.reads }()
-	if err := r.ctx.Err(); err != nil { // a select may choose a token all the same
+	if err := r.ctx.Err(); err != nil { // a select may choose a token although the context has ended
 		r.fail(err)
 		return false
 	}
@@ -215,8 +218,8 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk; its first wanted bytes must be in the file. If the device fails the read, readChunk reads
-// block by block. Unreadable blocks become bytes that no checksum passes.
+// readChunk reads a chunk; the file must have the wanted bytes, which are the first ones of the chunk. If the device
+// fails the read, readChunk reads block by block, and replaces unreadable blocks by bytes that no checksum passes.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {
@@ -234,7 +237,7 @@ func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRang
 	return w.unreadable, nil
 }
 
-// arrived records a chunk.
+// arrived records that a chunk has arrived.
 func (r *ImageRead) arrived(chunk int, bad []byteRange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,7 +268,8 @@ func (r *ImageRead) fail(err error) {
 	r.moved.Broadcast()
 }
 
-// await waits until the bytes up to through have arrived, and returns the offset up to which bytes have arrived.
+// await waits until the bytes up to through have arrived, and returns the offset up to which bytes have arrived by
+// then.
 func (r *ImageRead) await(through int64) (int64, error) {
 	through = min(through, int64(len(r.into)))
 	r.mu.Lock()
@@ -279,7 +283,7 @@ func (r *ImageRead) await(through int64) (int64, error) {
 	}
 }
 
-// Finish waits until no goroutine reads into the memory any more.
+// Finish waits until no goroutine writes into the memory any more.
 func (r *ImageRead) Finish() error {
 	r.after.Wait()
 	r.mu.Lock()

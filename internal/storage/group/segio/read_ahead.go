@@ -12,8 +12,8 @@ import (
 const (
 	aheadBytes = 1 << 20 // size of one read
 	aheadDepth = 3       // number of concurrent reads
-	// carryBytes is free space in front of the bytes read. It takes the end of the previous piece, so that a frame that
-	// spans both is contiguous.
+	// carryBytes is the free space in front of the bytes read. The end of the previous piece is copied there, so that
+	// a frame in both pieces is contiguous.
 	carryBytes = WindowBytes
 	// ScanBufferBytes is the greatest size of the buffers of a Scan that reads a cold log: the bytes read ahead, the
 	// current piece, and a window.
@@ -22,15 +22,15 @@ const (
 
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes + aheadBytes); return &b }}
 
-// ReadAhead keeps reads of a sequentially read file in flight, so that the device works while checksums are computed. A
-// read at an unexpected offset makes it start again at that offset. A read of a single block, as after a bad sector,
-// goes to the file directly. A window takes the pieces without a copy; other readers copy. It must be used by one
-// goroutine.
+// ReadAhead reads a file sequentially and keeps several reads in flight, so that the device works while checksums are
+// computed. After a request for an unexpected offset it starts again at that offset. A read of a single block, as
+// after a bad sector, goes to the file directly. A window takes the pieces without a copy; other readers copy. A
+// ReadAhead must be used by one goroutine.
 type ReadAhead struct {
 	src   io.ReaderAt
-	end   int64 // nothing is read from here on
-	at    int64 // the next offset in order
-	asked int64 // reads have started up to here
+	end   int64 // reads end here
+	at    int64 // the next offset to be returned
+	asked int64 // reads up to here were started
 	queue []*aheadRead
 	lent  []*aheadRead // pieces that next returned, until release or close
 }
@@ -46,8 +46,8 @@ type aheadRead struct {
 // NewReadAhead returns a ReadAhead for src, up to an end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
-// ReadAt returns bytes, in order, from reads that have started already. Offsets and lengths must have the alignment
-// that the file requires.
+// ReadAt returns bytes, in order, from reads that have been started already. Offsets and lengths must have the
+// alignment that the file requires.
 func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 	if offset%format.BlockBytes != 0 || offset >= r.end || len(p) <= format.BlockBytes {
 		return r.src.ReadAt(p, offset)
@@ -73,7 +73,7 @@ func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 			break
 		}
 		if head.n < aheadBytes || head.err != nil && !errors.Is(head.err, io.EOF) {
-			err := head.err // the end, or a bad sector: the next read goes to the file again
+			err := head.err // the end, or a bad sector; the next call reads the file again
 			r.drop()
 			if err == nil {
 				err = io.EOF
@@ -100,9 +100,9 @@ func (r *ReadAhead) ask() {
 	}
 }
 
-// next returns the bytes at an offset, a multiple of a block, as far as one read covers them: the bytes of buffer from
-// begin on. The caller may use the bytes before begin until release. Nil: there is nothing, or it cannot be read;
-// ReadAt returns the error.
+// next returns the bytes at an offset, which is a multiple of a block, as far as one read covers them: they are the
+// bytes of buffer from begin on. The caller may use the bytes before begin until release. next returns nil if there
+// are no more bytes or they cannot be read; ReadAt returns the error.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0

@@ -9,25 +9,25 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// WindowBytes is enough for the largest frame, and for a chunk of a blob, at any offset in a block.
+// WindowBytes is large enough for the largest frame, and for a chunk of a blob, at any offset in a block.
 const WindowBytes = 2 << 20
 
-// Window reads a file sequentially in large, aligned pieces and returns contiguous views of it. Unreadable sectors
-// become bytes that no checksum passes.
+// Window reads a file sequentially in large, aligned pieces and returns contiguous views of it. It replaces
+// unreadable sectors by bytes that no checksum passes.
 type Window struct {
 	src        io.ReaderAt // nil: bytes is the whole file
 	ahead      *ReadAhead  // src, if it is a ReadAhead
 	end        int64       // end of the part of the file to be read
-	bytes      []byte      // content of the file from at on
+	bytes      []byte      // content of the file from offset at on
 	at         int64
 	space      []byte // the memory that bytes is a part of; aligned for O_DIRECT
 	unreadable []byteRange
-	failed     error      // the file cannot be read at all
-	read       *ImageRead // fills bytes concurrently; nil: they are complete
-	arrived    int64      // offset up to which they have arrived
+	failed     error      // the error if the file cannot be read at all
+	read       *ImageRead // fills bytes concurrently; nil if bytes is complete
+	arrived    int64      // offset up to which bytes have arrived
 }
 
-// ErrStop from a reader ends the reading. Any other error is treated as a bad sector.
+// ErrStop ends the reading when the source returns it. Any other error of the source is treated as a bad sector.
 var ErrStop = errors.New("stopped")
 
 type byteRange struct{ offset, bytes int64 }
@@ -46,13 +46,13 @@ func FrameBuffer() []byte { return vfs.AlignedBytes(WindowBytes) }
 // must be called before the first read.
 func (w *Window) UseBuffer(buffer []byte) { w.space = buffer }
 
-// Await says that read fills the image of the window concurrently. It must be called before the first read.
+// Await sets read, which fills the image of the window concurrently. It must be called before the first read.
 func (w *Window) Await(read *ImageRead) { w.read = read }
 
-// Err returns the error that ended the reading early: the file could not be read at all.
+// Err returns the error that ended the reading early because the file could not be read at all.
 func (w *Window) Err() error { return w.failed }
 
-// Fill returns the bytes of the file from offset on: at least n, unless the end of the window comes earlier.
+// Fill returns the bytes of the file from offset on: at least n, or fewer if the window ends earlier.
 func (w *Window) Fill(offset, n int64) []byte {
 	n = min(n, w.end-offset)
 	if w.read != nil && offset+n > w.arrived && w.failed == nil {
@@ -66,8 +66,8 @@ func (w *Window) Fill(offset, n int64) []byte {
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slideAhead moves the window to offset, using pieces whose reads have started already, until it has n bytes there. It
-// copies only the bytes that are kept from the previous piece. It returns false if a part cannot be read.
+// slideAhead moves the window to offset, until it has n bytes there; it takes pieces whose reads were started
+// already. It copies only the bytes that are kept from the previous piece. It returns false if a part cannot be read.
 func (w *Window) slideAhead(offset, n int64) bool {
 	for {
 		have := w.at + int64(len(w.bytes))
@@ -106,7 +106,7 @@ func (w *Window) slide(offset, want int64) {
 	at := offset &^ (format.BlockBytes - 1)
 	kept := 0
 	if have := w.at + int64(len(w.bytes)); at >= w.at && at < have {
-		// The kept bytes end at a block boundary, because all reads before the end of the file do.
+		// The kept bytes end at a block boundary, because every read except the last one of the file ends at one.
 		kept = copy(w.space, w.bytes[at-w.at:])
 	}
 	wanted := min(int64(len(w.space)), (w.end-at+format.BlockBytes-1)&^(format.BlockBytes-1))
@@ -121,15 +121,15 @@ func (w *Window) slide(offset, want int64) {
 			err = io.ErrUnexpectedEOF
 		}
 		w.failed = err
-		w.bytes = w.space[:wanted] // callers read these bytes before they see the error
+		w.bytes = w.space[:wanted] // callers read these bytes before they learn of the error
 	}
 }
 
-// BlockTries is how often a block is read before it counts as unreadable: some devices fail once and then answer.
+// BlockTries is how often a block is read before it counts as unreadable: some devices fail once and then succeed.
 const BlockTries = 3
 
-// readBlocks reads block by block after a large read has failed. Unreadable blocks become bytes that no checksum
-// passes. If no block can be read, and the read begins at the start of the file, the error is returned.
+// readBlocks reads block by block after a large read has failed. It replaces unreadable blocks by bytes that no
+// checksum passes. If no block can be read, and the read begins at the start of the file, it returns the error.
 func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 	var last error
 	good := false

@@ -5,19 +5,19 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// writeBytes are written at a time.
+// writeBytes is the number of bytes that the Writer writes at a time.
 const writeBytes = 1 << 20
 
-// Writer writes all entries of a new segment for a compaction or a repair. The file exists already, with its header and
-// its name (format.WriteSegmentHeader). It becomes valid when a manifest lists it: what a crash leaves of it is
-// garbage.
+// Writer writes all entries of a new segment, for a compaction or a repair. The file already exists with its header
+// under its final name (format.WriteSegmentHeader). The segment becomes valid when a manifest lists it; if a crash
+// happens earlier, the file is garbage.
 type Writer struct {
 	Rows  *format.Rows // rows of the entries so far
 	Bytes int64        // size of the file, including bytes that are not written yet
 	file  vfs.File
 	id    format.SegmentID
 	first uint64
-	buf   []byte // bytes that are not written yet: the last ones before Bytes
+	buf   []byte // bytes that are not written yet: the last ones of Bytes
 }
 
 // NewWriter returns a writer that continues after the header of a segment. It adds rows to the given table.
@@ -40,7 +40,8 @@ func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	return w.wrote(e, at)
 }
 
-// wrote adds the frame that is in buf from at on to Rows and Bytes. It writes buf out if that is large enough.
+// wrote adds the frame that is in buf from at on to Rows and Bytes. It writes buf to the file once buf is large
+// enough.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
 	bytes := int64(len(w.buf) - at)

@@ -14,16 +14,16 @@ import (
 )
 
 // InstallFile is a file that is being received. The receiver calls Commit at the end of the file. Commit checks every
-// byte (checksums, identity, order) and makes the file durable. It removes a bad file, which is then missing again from
-// its beginning, and returns ErrCorrupt. Close without Commit keeps the bytes written so far for the next try. Errors
-// of a full disk are ErrNoSpace.
+// byte (checksums, identity, order) and makes the file durable. If the file is bad, Commit returns ErrCorrupt and
+// removes the file, so that all of it is missing again. Close without Commit keeps the bytes written so far for the
+// next attempt. An error caused by a full disk is an ErrNoSpace.
 type InstallFile interface {
 	io.Writer
 	Commit() error
 	io.Closer
 }
 
-// File returns a writer that receives a missing file from its offset Have on.
+// File returns a writer for a missing file, which receives the bytes from offset Have on.
 func (i *Install) File(f File) (InstallFile, error) {
 	w, err := i.open(f)
 	if err != nil {
@@ -78,24 +78,24 @@ type installFile struct {
 	at      int64
 	err     error
 
-	arrivals *arrivals // checks the bytes as they arrive; nil: only few bytes are missing
-	started  int64     // the kernel was told to write up to here
-	written  int64     // the kernel has written up to here
-	dropped  int64     // the kernel was told to drop the page cache up to here
-	// unwritten: the device has failed to write, and the page cache differs from the disk.
+	arrivals *arrivals // checks the bytes as they arrive; nil if only few bytes are missing
+	started  int64     // the kernel was told to write the bytes up to here
+	written  int64     // the kernel has written the bytes up to here
+	dropped  int64     // the kernel was told to drop the bytes up to here from the page cache
+	// unwritten says that the device has failed to write, so that the page cache differs from the disk.
 	unwritten bool
 }
 
-// The device is told to write in small steps while more bytes arrive. So little is left for the sync, and other writers
-// to the device wait for one step and not for a whole file. The amount of unwritten bytes is limited, so that the
-// source waits for a slow device. Bytes that are written and checked are dropped from the page cache, which others
-// need: a log is read past it.
+// While more bytes arrive, the kernel is told in small steps to write those received. So little is left for the sync,
+// and other writers to the device wait for one step instead of a whole file. The amount of unwritten bytes is
+// limited, so that the source has to wait for a slow device. Bytes that are written and checked are dropped from the
+// page cache, which other files need: a log is read past the cache.
 const (
 	writeOutBytes    = 1 << 20
 	writeBehindBytes = 8 << 20
 )
 
-// begin opens the file, and truncates the unusable part.
+// begin opens the file, and truncates its unusable part.
 func (w *installFile) begin() (err error) {
 	fs := w.install.opts.FS
 	if err := w.install.checkSpace(w.in.Bytes - w.at); err != nil {
@@ -139,7 +139,7 @@ func (w *installFile) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// writeOut keeps the device busy. Bytes before read have been checked.
+// writeOut keeps the device busy. The bytes before offset read have been checked.
 func (w *installFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {
 		return nil
@@ -200,8 +200,8 @@ func (w *installFile) discard() error {
 	return errors.Join(w.file.Truncate(0), w.file.Sync())
 }
 
-// commit checks the file, through the page cache as far as it is still cached, then makes it durable, and then marks it
-// as complete.
+// commit checks the file, which it reads from the page cache as far as the file is still cached. Then it makes the
+// file durable, and marks it as complete.
 func (w *installFile) commit() error {
 	i := w.install
 	hint, err := w.checked()
@@ -209,7 +209,7 @@ func (w *installFile) commit() error {
 		return err
 	}
 	if err := w.file.Sync(); err != nil {
-		w.unwritten = true // bytes that it could not write can still be read, and another sync would succeed
+		w.unwritten = true // the bytes that it could not write can still be read, and another sync would succeed
 		return err
 	}
 	if w.arrivals != nil {
@@ -227,7 +227,7 @@ func (w *installFile) commit() error {
 	return format.WriteHint(i.opts.FS, i.incoming, w.in.segment.Number, hint)
 }
 
-// checked returns what is wrong with the file, or the hint of a segment.
+// checked returns the error of the check, or the hint of a segment.
 func (w *installFile) checked() (*format.Hint, error) {
 	if w.arrivals == nil {
 		return w.check(w.file)
@@ -235,8 +235,8 @@ func (w *installFile) checked() (*format.Hint, error) {
 	return w.arrivals.end()
 }
 
-// checkSegment reads a sealed segment and makes its hint. It returns ErrCorrupt if the segment differs from the
-// manifest.
+// checkSegment reads a sealed segment and makes its hint. It returns ErrCorrupt if the segment differs from its
+// description in the manifest.
 func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegment) (*format.Hint, error) {
 	header := make([]byte, format.SegmentHeaderBytes)
 	if err := format.ReadFull(f, header, 0); err != nil {

@@ -12,7 +12,8 @@ import (
 // FileKind is the type of a File's content.
 type FileKind int
 
-// The kinds of files that are sent. Hints are not sent: the receiver reads every frame, and makes them itself.
+// These are the kinds of files that are sent. Hints are not sent: the receiver reads every frame, and makes the hints
+// itself.
 const (
 	SegmentFile FileKind = iota + 1
 	BlobFile
@@ -23,17 +24,17 @@ type File struct {
 	Kind  FileKind
 	Name  string
 	Bytes int64 // total size
-	Have  int64 // number of bytes, from the beginning on, that the receiver has already; 0 in an Export
+	Have  int64 // the number of bytes, from the beginning on, that the receiver already has; 0 in an Export
 }
 
 // ErrNotWanted says that the file is not part of the install.
 var ErrNotWanted = errors.New("it is not wanted")
 
-// Options of NewInstall. FS, Dir and Identity are required.
+// Options holds the options of NewInstall. FS, Dir and Identity are required.
 type Options struct {
 	FS       vfs.FS
 	Dir      string // the group's folder
 	Identity format.Identity
 	Now      func() time.Time // nil: time.Now
-	Logger   *slog.Logger     // nil: discards
+	Logger   *slog.Logger     // nil: messages are discarded
 }

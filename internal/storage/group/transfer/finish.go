@@ -11,9 +11,10 @@ import (
 )
 
 // Finish switches to the new state: the rename of the manifest is the commit point. No log may be open on the folder.
-// After a crash at any time, the folder is either in its old or in its new state. The term becomes the greater one of
-// the folder's and of the export's; a vote of that term is kept. It returns ErrBehind as NewInstall does. After an
-// error, NewInstall can resume. Load loads the new state of the folder.
+// After a crash at any time, the folder is either in its old or in its new state. The new term is the greater one of
+// the folder's and the export's; a vote in that term is kept. Finish returns ErrBehind under the conditions of
+// NewInstall. After an error, the caller can resume with NewInstall. After success, Load loads the new state of the
+// folder.
 func (i *Install) Finish(ctx context.Context) error {
 	if err := i.finish(ctx); err != nil {
 		return fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.Lacking(err))
@@ -21,7 +22,7 @@ func (i *Install) Finish(ctx context.Context) error {
 	return nil
 }
 
-// finish performs the install of docs/format.md.
+// finish performs the install that docs/format.md describes.
 func (i *Install) finish(ctx context.Context) error {
 	own, err := readOwn(i.opts.FS, i.opts.Dir, i.manifest.Identity, i.replica)
 	if err != nil {
@@ -84,7 +85,7 @@ func (i *Install) swapIn(ctx context.Context, own *ownLog) error {
 	return format.WriteManifest(i.opts.FS, i.opts.Dir, &next) // 4: the commit point
 }
 
-// lookAgain checks the blobs that the log already had: while the log was open, compaction may have removed them.
+// lookAgain checks the blobs that the log already had: while the log was open, compaction may have removed some.
 func (i *Install) lookAgain() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -104,7 +105,7 @@ func (i *Install) lookAgain() error {
 	return nil
 }
 
-// lastTerm returns the term of the exported index.
+// lastTerm returns the term of the export's last entry.
 func (i *Install) lastTerm() (uint64, error) {
 	at := i.manifest.HardState.Commit
 	if at == i.manifest.CompactedThrough {
@@ -122,7 +123,7 @@ func (i *Install) lastTerm() (uint64, error) {
 	return 0, fmt.Errorf("%w: the export has no entry with index %d", format.ErrCorrupt, at)
 }
 
-// makeActive creates the active segment after the export, and a mark file.
+// makeActive creates the active segment that continues after the export, and a mark file.
 func (i *Install) makeActive(next *format.Manifest) error {
 	active := format.ManifestSegment{Number: next.NextSegment, ID: format.NewSegmentID(),
 		FirstIndex: i.manifest.HardState.Commit + 1}
@@ -137,7 +138,8 @@ func (i *Install) makeActive(next *format.Manifest) error {
 	return nil
 }
 
-// moveIn moves the files to their names in the group's folder; this is durable on return. No manifest lists them yet.
+// moveIn moves the files to their names in the group's folder, which is durable on return. No manifest lists the
+// files yet.
 func (i *Install) moveIn(next *format.Manifest) error {
 	fs := i.opts.FS
 	move := func(from, to string) error {
@@ -166,8 +168,8 @@ func (i *Install) moveIn(next *format.Manifest) error {
 	return fs.SyncDir(i.incoming)
 }
 
-// removeOld removes the files of the replaced log, and the incoming folder. Best effort: what remains is garbage for
-// the next load.
+// removeOld removes the files of the replaced log, and the incoming folder. Errors are ignored: the next load removes
+// the remaining files as garbage.
 func (i *Install) removeOld(own *ownLog) {
 	if err := RemoveIncoming(i.opts.FS, i.opts.Dir); err != nil {
 		i.opts.Logger.Warn("garbage stays until the next load", "group", i.opts.Identity.Name, "error", err)

@@ -10,11 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// FollowBytesMin is the number of missing bytes from which on a file is checked while it arrives. Then little work is
-// left at its end, and the processor does not get all of it at once. A smaller file is checked when it is complete.
+// FollowBytesMin is the number of missing bytes from which on a file is checked while it arrives. The check of a
+// large file is then almost finished when its last byte arrives, and its processor time is spread over the transfer.
+// A smaller file is checked when it is complete.
 const FollowBytesMin = 4 << 20
 
-// check reads a complete file, and returns what is wrong with it.
+// check reads a complete file, and returns the error that it finds, or the hint of a segment.
 func (w *installFile) check(f io.ReaderAt) (*format.Hint, error) {
 	if w.in.Kind == SegmentFile {
 		return checkSegment(f, w.install.opts.Identity, w.in.segment)
@@ -26,20 +27,20 @@ func (w *installFile) check(f io.ReaderAt) (*format.Hint, error) {
 	return nil, err
 }
 
-// arrivals reads a file while another goroutine writes it: a read waits for its bytes.
+// arrivals reads a file while another goroutine writes it: a read waits until its bytes are written.
 type arrivals struct {
 	file vfs.File
 	size int64 // size of the whole file
 	over chan struct{}
-	// Results of the check. Set when over is closed.
+	// hint and err are the results of the check. They are set when over is closed.
 	hint *format.Hint
 	err  error
 
 	mu    sync.Mutex
 	come  sync.Cond
 	at    int64 // number of bytes written. Guarded by mu
-	ended bool  // no more bytes arrive. Guarded by mu
-	read  int64 // bytes before it were read. Guarded by mu
+	ended bool  // no more bytes will arrive. Guarded by mu
+	read  int64 // the bytes before it were read. Guarded by mu
 }
 
 // follow starts to check a file while it is still being received.
@@ -69,7 +70,7 @@ func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
 	return f.file.ReadAt(p, offset)
 }
 
-// advance says that the file was written up to an offset. It returns the offset up to which the file was read.
+// advance records that the file was written up to an offset. It returns the offset up to which the file was read.
 func (f *arrivals) advance(at int64) (read int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +79,7 @@ func (f *arrivals) advance(at int64) (read int64) {
 	return f.read
 }
 
-// end waits until the check is over. If the whole file was written, the check reads to its end.
+// end waits until the check is over. If the whole file was written, the check reads it to its end.
 func (f *arrivals) end() (*format.Hint, error) {
 	f.mu.Lock()
 	f.ended = true

@@ -20,37 +20,39 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ErrBehind says that the folder holds, or may hold, entries after the end of the export that must not be lost. Take a
-// newer export. If there is none, the replica has to be removed and to join again with another Raft id.
+// ErrBehind says that the folder holds, or may hold, entries after the end of the export that must not be lost. The
+// caller needs a newer export. If there is none, the replica has to be removed, and has to join again with another
+// Raft id.
 var ErrBehind = errors.New("the log holds more than what is to be installed")
 
 // Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
-// IncomingName, beside a log that may stay open until Finish. Gathering may take several tries, over restarts, from
-// several Exports. Not safe for concurrent use, but several goroutines may write files.
+// IncomingName, beside a log that may stay open until Finish. Gathering may take several attempts, across restarts
+// and from several Exports. An Install is not safe for concurrent use, except that several goroutines may write
+// files.
 //
-// In that folder the name of a segment is its id, so that it is never taken for a segment of another Export. The hint
-// of a segment exists only when every byte of the segment was checked and synced. A blob gets its name only when the
-// same is true of the blob.
+// In that folder a segment is named by its id, so that it is never taken for a segment of another Export. The hint of
+// a segment exists only if every byte of the segment was checked and synced. A blob gets its final name only when
+// every byte of the blob was checked and synced.
 type Install struct {
 	opts     Options
 	replica  format.ReplicaFile
 	manifest *format.Manifest // manifest of the export
 	incoming string
-	done     bool // the folder holds what was to be installed; Finish only needs to clean up
+	done     bool // the folder already holds the export; Finish only needs to clean up
 
 	mu       sync.Mutex
-	segments []*incomingFile             // as in the manifest. Guarded by mu
+	segments []*incomingFile             // in the order of the manifest. Guarded by mu
 	blobs    map[uuid.UUID]*incomingFile // nil until all segments are whole. Guarded by mu
 }
 
 // incomingFile is a file that is being gathered.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // its Number is the one in the name of the file in the incoming folder
+	segment format.ManifestSegment // its Number is the one in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
 	inPlace bool // a blob that is already in the group's folder
-	busy    bool // it is being received
+	busy    bool // the file is being received
 }
 
 // name returns the name of the file in the incoming folder.
@@ -61,13 +63,13 @@ func (f *incomingFile) name() string {
 	return format.BlobName(f.ref.ID)
 }
 
-// incomingNumber returns the number for the name of a segment, derived from its id.
+// incomingNumber returns the number in the file name of a segment, which is derived from the segment's id.
 func incomingNumber(id format.SegmentID) uint64 { return binary.LittleEndian.Uint64(id[:]) }
 
-// NewInstall begins or resumes an install. manifest is Export.Manifest. replica becomes the content of the replica file
-// once the install is complete (Joining is ignored). NewInstall looks for files that earlier tries left. An Identity
-// without a name takes the name of the manifest. Errors: ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind,
-// ErrNoSpace (the space for all missing segments is checked).
+// NewInstall begins or resumes an install. manifest is Export.Manifest. replica becomes the content of the replica
+// file once the install is complete (Joining is ignored). NewInstall looks for files that earlier attempts left. An
+// Identity without a name takes the name in the manifest. The error may be ErrForeign, ErrCorrupt, ErrFormatVersion,
+// ErrBehind, or ErrNoSpace if there is not enough free space for all missing segments.
 func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, manifest []byte) (*Install, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -122,7 +124,7 @@ func checkExported(m *format.Manifest, identity format.Identity) error {
 	return nil
 }
 
-// gather finds out which parts of the files exist already.
+// gather finds out which parts of the files already exist.
 func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	fs := i.opts.FS
 	if err := fs.MkdirAll(i.incoming); err != nil {
@@ -139,7 +141,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	if err := i.removeOthers(); err != nil {
 		return err
 	}
-	// From this manifest a load knows whether the gathered files may still be useful.
+	// This manifest tells a later load whether the gathered files may still be useful.
 	if err := format.WriteManifest(fs, i.incoming, i.manifest); err != nil {
 		return err
 	}
@@ -173,7 +175,7 @@ func (i *Install) checkSpace(bytes int64) error {
 // SpaceError says how much space an install needs and how much is free, in bytes. It is an ErrNoSpace.
 type SpaceError struct{ NeedBytes, FreeBytes int64 }
 
-// Error names the needed bytes, the free bytes and what to do.
+// Error names the needed bytes, the free bytes and the remedy.
 func (e *SpaceError) Error() string {
 	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume",
 		format.ErrNoSpace, e.NeedBytes, e.FreeBytes)
@@ -182,7 +184,7 @@ func (e *SpaceError) Error() string {
 // Is makes errors.Is(err, ErrNoSpace) true.
 func (e *SpaceError) Is(target error) bool { return target == format.ErrNoSpace }
 
-// takeBack moves files back that an unfinished Finish has put into the group's folder.
+// takeBack moves files back to the incoming folder that an unfinished Finish has moved into the group's folder.
 func (i *Install) takeBack(own *ownLog) error {
 	names, err := i.opts.FS.List(i.opts.Dir)
 	if err != nil {
@@ -217,7 +219,7 @@ func (i *Install) takeBack(own *ownLog) error {
 	return errors.Join(i.opts.FS.SyncDir(i.incoming), i.opts.FS.SyncDir(i.opts.Dir))
 }
 
-// segmentOf returns the index of the segment that a file holds; -1: none.
+// segmentOf returns the position in the manifest of the segment that a file holds; -1 if it is none of them.
 func (i *Install) segmentOf(name string) (int, error) {
 	f, err := i.opts.FS.Open(name)
 	if err != nil {
@@ -236,7 +238,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes the files that are not wanted from the incoming folder. All blobs stay.
+// removeOthers removes the files that are not wanted from the incoming folder. It keeps all blobs.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {
@@ -264,7 +266,7 @@ func trimTmp(name string) string {
 	return name
 }
 
-// lookAtSegment finds how much of a segment exists: all of it if its hint says so, otherwise the whole frames from the
+// lookAtSegment finds how much of a segment exists: all of it if its hint exists, otherwise the whole frames from the
 // beginning on.
 func (i *Install) lookAtSegment(f *incomingFile) error {
 	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
@@ -287,7 +289,7 @@ func (i *Install) lookAtSegment(f *incomingFile) error {
 	return err
 }
 
-// wholeFrames returns the end of the usable part of a segment, which starts at its beginning.
+// wholeFrames returns the size of the usable prefix of a segment file.
 func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.ManifestSegment, size int64) (end int64,
 	err error) {
 	f, err := fs.Open(name)
@@ -342,7 +344,7 @@ func (i *Install) learnBlobs() error {
 }
 
 // lookAtBlob finds how much of a blob exists: all of it if it was gathered or the group has it, otherwise the whole
-// chunks.
+// chunks from the beginning on.
 func (i *Install) lookAtBlob(f *incomingFile) error {
 	fs, name := i.opts.FS, format.BlobName(f.ref.ID)
 	if _, err := fs.Stat(path.Join(i.incoming, name)); err == nil {
@@ -388,9 +390,9 @@ func checkBlob(f io.ReaderAt, size int64, ref format.BlobRef) ([]format.Damage, 
 	return segio.CheckBlob(f, size, &ref, *space)
 }
 
-// Missing lists the files that are still needed: first segments, then, when all segments are complete, the blobs that
-// they refer to. nil: call Finish. Have is the offset from which on a file is missing. Call Missing again after each
-// file. Files that are being received are not listed.
+// Missing lists the files that are still needed: first the segments and then, once all segments are complete, the
+// blobs that they refer to. It returns nil when everything is there and Finish can be called. Have is the offset from
+// which on a file is missing. Call Missing again after each file. Files that are being received are not listed.
 func (i *Install) Missing() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ownLog is the log in the folder into which a group is to be installed.
+// ownLog is the log that is already in the folder in which a group is to be installed.
 type ownLog struct {
 	fs       vfs.FS
 	dir      string
-	manifest *format.Manifest // nil: there is none, so nothing in the folder counts
+	manifest *format.Manifest // nil if there is none; then nothing in the folder counts
 
-	// The fields below are known after readTail. An entry that may exist counts as existing.
+	// The fields below are set by readTail. An entry that may exist counts as existing.
 	hard  format.StateRecord
 	last  uint64
-	walk  *replay.Walk // result of the walk of the active segment; nil: there is none
+	walk  *replay.Walk // result of the walk of the active segment; nil if there is none
 	whole bool         // nothing in the active segment is bad
 }
 
@@ -66,7 +66,7 @@ func (o *ownLog) lists(number uint64) bool {
 	})
 }
 
-// holds reports whether an export is installed: its commit point was passed.
+// holds reports whether the folder already holds the export, because the commit point of the install was passed.
 func (o *ownLog) holds(m *format.Manifest) bool {
 	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 ||
 		o.manifest.HardState.Commit < m.HardState.Commit {
@@ -77,7 +77,8 @@ func (o *ownLog) holds(m *format.Manifest) bool {
 	})
 }
 
-// checkCommit returns ErrBehind if, according to the folder's manifest, more is committed than the export has.
+// checkCommit returns ErrBehind if, according to the folder's manifest, entries are committed that the export does
+// not have.
 func (o *ownLog) checkCommit(m *format.Manifest) error {
 	if o.manifest == nil {
 		return nil
@@ -144,8 +145,8 @@ func (o *ownLog) readTail() error {
 }
 
 // checkTail returns ErrBehind if entries may be lost that this replica has acknowledged to a leader. These are the
-// entries after the export's end in a log that has the export's last entry. In any other log they are void: the
-// committed log has that entry.
+// entries after the export's end in a log that has the export's last entry. In a log without the export's last entry
+// the later entries are void, because the committed log has that entry.
 func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 	if o.manifest == nil {
 		return nil
@@ -165,7 +166,7 @@ func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 		at)
 }
 
-// termAt returns the term of an entry; false: not known.
+// termAt returns the term of an entry; known is false if it cannot be determined.
 func (o *ownLog) termAt(at uint64) (term uint64, known bool) {
 	m := o.manifest
 	if at == m.CompactedThrough {
