@@ -10,27 +10,28 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// activeFile is the file of the active segment at a start, before it is read. It knows which bytes can hold frames.
+// activeFile is the file of the active segment at a start, before the start reads it. It knows which bytes can hold
+// frames.
 type activeFile struct {
 	mark    format.Mark // the newer whole slot of the mark file; the zero Mark if there is none
 	badMark [format.MarkSlots]error
-	file    vfs.File // nil: there is no active segment, or its file is missing
+	file    vfs.File // nil if there is no active segment, or its file is missing
 	size    int64    // size of the file
-	// end is the offset at which the data ends. The bytes from there to size are space that was never written and reads
-	// as zero.
+	// end is the offset at which the data ends. The bytes between end and size were allocated, but never written, and
+	// read as zeros.
 	end    int64
-	synced chan error // receives the result of its sync; nil: no sync is running
+	synced chan error // receives the result of the file's sync; nil: no sync is running
 }
 
-// openActiveFile opens the active segment of a group for writing, and starts to make its content durable: nothing in it
-// is valid before awaitSync (rule 3). The preallocated space at its end is not read: it can be as large as everything
-// else.
+// openActiveFile opens the active segment of a group for writing, and starts to make its content durable: nothing in
+// the file is valid before awaitSync (rule 3). The preallocated space at the end is not read, because it can be as
+// large as the rest of the file.
 func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.OpenWrite)
 	if err == nil && a.file != nil {
 		file := a.file
 		a.synced = make(chan error, 1)
-		go func() { // concurrently with reading: a sync takes time, even if there is nothing to write
+		go func() { // concurrently with reading, because a sync takes time even if there is nothing to write
 			if opts.Durable != nil && opts.Durable() == nil {
 				a.synced <- nil
 				return
@@ -41,7 +42,7 @@ func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	return a, err
 }
 
-// lookAtActiveFile is openActiveFile for a plan: it makes nothing durable, and leaves no file open.
+// lookAtActiveFile does what openActiveFile does, for a plan: it makes nothing durable, and leaves no file open.
 func lookAtActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.Open)
 	if err != nil {
@@ -74,7 +75,7 @@ func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vf
 	return a, nil
 }
 
-// awaitSync waits until the content that the file had at the start is durable.
+// awaitSync waits until the content that the file had when it was opened is durable.
 func (a *activeFile) awaitSync() error {
 	if a.synced == nil {
 		return nil
@@ -84,7 +85,7 @@ func (a *activeFile) awaitSync() error {
 	return err
 }
 
-// dataEnd returns the size of a file, and the offset at which its data ends, which is not below from.
+// dataEnd returns the size of a file and the offset at which its data ends. The end is never below from.
 func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	if size, err = f.Size(); err != nil || from >= size {
 		return size, size, err
@@ -93,14 +94,14 @@ func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	return size, end, err
 }
 
-// take passes on the ownership of the file. It returns nil the next time.
+// take passes the ownership of the file to the caller. Later calls return nil.
 func (a *activeFile) take() vfs.File {
 	f := a.file
 	a.file = nil
 	return f
 }
 
-// close waits for the sync, ignoring its result, and closes the file unless take has passed it on.
+// close waits for the sync and ignores its result. It closes the file unless take has passed it on.
 func (a *activeFile) close() error {
 	_ = a.awaitSync()
 	if f := a.take(); f != nil {

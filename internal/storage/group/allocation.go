@@ -8,34 +8,34 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare limits a step: at most one part in this number of the volume's spare bytes is allocated in advance,
-	// because there are many groups.
+	// allocateShare limits a step: a group allocates in advance at most one part in this number of the volume's spare
+	// bytes, because there are many groups.
 	allocateShare = 64
 )
 
-// allocation manages the bytes in the file of the active segment after the end of the log: they are allocated, and read
-// as zeros. It uses only that file, and no frame in it. Guarded by writer.mu.
+// allocation manages the bytes after the end of the log in the file of the active segment: they are allocated, and
+// read as zeros. It uses no other file, and no frame in this one. Guarded by writer.mu.
 type allocation struct {
 	segmentBytes int64
 	spare        func() int64 // Options.Spare
 
 	allocated int64 // size of the file
-	inherited bool  // the space after the end was allocated by the previous process
-	opened    int64 // the end when the log was opened; 0: the segment began later
+	inherited bool  // the previous process allocated the space after the end
+	opened    int64 // the end of the segment when the log was opened; 0: the segment began later
 	ahead     zerosAhead
 }
 
-// begin is called for a new file, which ends where the log ends.
+// begin is called for a new file, whose size is the end of the log.
 func (a *allocation) begin(end int64) { a.allocated, a.opened, a.inherited = end, 0, false }
 
-// allocate extends the file so that it has space for bytes more after end. It works in steps, so that not every sync
-// has to write the size. It returns ErrNoSpace if the disk is full.
+// allocate extends the file so that it has space for the given number of bytes after end. It extends in steps, so
+// that not every sync has to write the file's size. It returns ErrNoSpace if the disk is full.
 func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	need := end + bytes
 	if need <= a.allocated {
 		return nil
 	}
-	// The step is small for a group that was opened and is hardly written to.
+	// A group that has written little since it was opened gets small steps.
 	step := min(max(end-a.opened, allocateBytesMin), allocateBytesMax)
 	if a.spare != nil {
 		step = min(step, max(0, a.spare()/allocateShare))
@@ -53,7 +53,7 @@ func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	return nil
 }
 
-// giveBack frees the space after end. The space reads as zero before and after, so nothing has to be durable. It
+// giveBack frees the space after end. The space reads as zeros before and after, so nothing has to be durable. It
 // returns ErrNoSpace if the disk is full.
 func (a *allocation) giveBack(file vfs.File, end int64) error {
 	if a.allocated <= end {

@@ -7,11 +7,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// applyChunk limits how many entries are applied before readers get the lock again.
+// applyChunk is how many entries are applied before readers get the lock again.
 const applyChunk = 256
 
-// Apply makes all entries up to index visible: they are committed. It returns after the index is updated. It passes the
-// entries in order to each, which may be nil; each must not change the log.
+// Apply makes all entries up to index visible; the caller says that they are committed. When it returns, the index is
+// updated. It passes the entries in order to each, which may be nil and must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -44,15 +44,15 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	return nil
 }
 
-// applier makes committed entries visible. It uses the index, the snapshots that see superseded versions, and the blobs
-// that are referred to, but no file. The caller holds writer.mu.
+// applier makes committed entries visible. It uses the index, the snapshots that see superseded versions, and the set
+// of blobs that entries refer to, but no file. The caller holds writer.mu.
 type applier struct {
 	state  *state
 	places *places
 	blobs  *blobSet
 }
 
-// chunk puts entries into the index.
+// chunk adds entries to the index.
 func (a applier) chunk(entries []tailEntry) error {
 	a.state.mu.Lock()
 	defer a.state.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// MissingBlobs returns the blobs that entries refer to and that do not exist here, each once. A member fetches them
-// before it appends the entries (BlobWriter). The call is cheap if no entry refers to a blob.
+// MissingBlobs returns, each once, the blobs that the given entries refer to and that do not exist here. A member
+// fetches these blobs (BlobWriter) before it appends the entries. The call is cheap if no entry refers to a blob.
 func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 	var out []format.BlobRef
 	var seen map[uuid.UUID]bool
@@ -50,14 +50,16 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 	return out, nil
 }
 
-// BlobWriter receives the data of a blob that an entry of another member refers to. Commit checks size and checksum
-// against the reference (ErrCorrupt), and makes the blob durable; damage of that blob is then repaired. Close without
-// Commit removes it. The blob stays until the log is loaded again without an entry that refers to it.
+// BlobWriter returns a writer that receives the data of a blob to which an entry of another member refers. Commit
+// checks size and checksum against the reference (ErrCorrupt), and makes the blob durable; this repairs damage of the
+// blob. Close without Commit removes the file. The blob is kept until the log is loaded again and has no entry that
+// refers to it.
 func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	// Two callers may receive the same blob: each writes a separate file, and either file may become the blob.
+	// Two callers may receive the same blob at the same time. Each writes a separate file, and either file may become
+	// the blob.
 	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
 	w, err := format.ReceiveBlob(l.folder.fs, l.folder.dir, ref, suffix)
 	if err != nil {
@@ -66,7 +68,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	return &blobReceiver{BlobWriter: w, damages: &l.damages}, nil
 }
 
-// blobReceiver receives a blob. Once the blob is complete, it is no longer listed as damaged.
+// blobReceiver receives a blob. Once the blob is complete, the blobReceiver removes it from the list of damage.
 type blobReceiver struct {
 	format.BlobWriter
 	damages *damages

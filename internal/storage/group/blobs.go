@@ -11,21 +11,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// blobSet knows which blobs entries refer to, and which are being read. A blob without references is removed when its
-// last reader has closed it.
+// blobSet knows which blobs entries refer to, and which blobs are being read. A blob without references is removed
+// when its last reader has closed it.
 type blobSet struct {
 	folder *folder
 
 	mu     sync.Mutex
 	states map[uuid.UUID]*blobState
 	stored int64
-	added  int64 // bytes of all blobs that were ever referred to, those that are gone included; it only grows
+	added  int64 // bytes of all blobs that entries ever referred to, even if they are gone; it never decreases
 	holds  int   // while it is above 0, no file is removed
 }
 
 type blobState struct {
 	referred bool
-	dropped  bool // no entry refers to it any more: remove it
+	dropped  bool // no entry refers to the blob any more, so its file must be removed
 	readers  int
 	size     int64
 }
@@ -67,14 +67,14 @@ func (b *blobSet) bytes() int64 {
 	return b.stored
 }
 
-// sizes returns the bytes of all blobs, and of all that were ever referred to.
+// sizes returns the bytes of all stored blobs, and of all blobs that entries ever referred to.
 func (b *blobSet) sizes() (stored, added int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stored, b.added
 }
 
-// open records a reader. It returns false if the blob is dropped.
+// open records a reader of a blob. It returns false if the blob is dropped.
 func (b *blobSet) open(id uuid.UUID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +86,7 @@ func (b *blobSet) open(id uuid.UUID) bool {
 	return true
 }
 
-// close records that a reader has finished.
+// close records that a reader of a blob has finished.
 func (b *blobSet) close(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.readers-- })
 }
@@ -96,7 +96,7 @@ func (b *blobSet) drop(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.dropped = true })
 }
 
-// change updates the state of a blob, and removes its file if nothing keeps it any more.
+// change updates the state of a blob, and removes the file if nothing needs it any more.
 func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	b.mu.Lock()
 	s := b.state(id)
@@ -108,14 +108,14 @@ func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	}
 }
 
-// hold keeps the files of all blobs until release, including those that are dropped meanwhile.
+// hold keeps the files of all blobs until release, even of blobs that are dropped meanwhile.
 func (b *blobSet) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.holds++
 }
 
-// release ends a hold, and removes the files of blobs that nothing keeps any more.
+// release ends a hold, and removes the files of blobs that nothing needs any more.
 func (b *blobSet) release() {
 	var remove []uuid.UUID
 	b.mu.Lock()
@@ -131,15 +131,15 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin records a reader during a hold, also of a dropped blob. close ends it.
+// pin records a reader of a blob during a hold, even if the blob is dropped. close ends it.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state(id).readers++
 }
 
-// forget deletes the state of a blob that is not needed any more, and reports whether its file has to be removed now.
-// The caller holds mu.
+// forget deletes the state of a blob that nothing needs any more, and reports whether the blob's file has to be
+// removed now. The caller holds mu.
 func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	if s.dropped && b.holds > 0 {
 		return false
@@ -154,8 +154,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone reports whether a blob is absent and need not exist: other members ask because of entries of theirs that may
-// be dropped here.
+// isGone reports whether a blob does not exist and need not exist. Another member may ask for such a blob because it
+// has an entry that was dropped here.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false
@@ -164,7 +164,7 @@ func (b *blobSet) isGone(id uuid.UUID) bool {
 	return errors.Is(err, iofs.ErrNotExist)
 }
 
-// has reports whether a blob exists here: it gets its name only when all of it is written and synced.
+// has reports whether a blob exists here. A blob gets its name only when all of it is written and synced.
 func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	info, err := b.folder.fs.Stat(path.Join(b.folder.dir, format.BlobName(ref.ID)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -173,9 +173,10 @@ func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	return err == nil && info.Size() == format.BlobFileBytes(ref.Size), err
 }
 
-// OpenBlob opens the data of a blob record for reading; each chunk is checked. The file stays until the reader is
-// closed, even if compaction drops the version. Errors: ErrVersionNotFound if no entry refers to the blob and it does
-// not exist: it was compacted away. *DamageError, which is also recorded.
+// OpenBlob opens the data of a blob record for reading; each chunk is checked. The file is kept until the reader is
+// closed, even if compaction drops the version. OpenBlob returns ErrVersionNotFound if no entry refers to the blob
+// and the blob does not exist, because it was compacted away. It returns *DamageError, and records the damage, if the
+// file is bad or missing.
 func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -220,8 +221,8 @@ func (b *sharedBlob) Close() error {
 	return err
 }
 
-// CreateBlob creates a blob file. The blob is invisible until an entry refers to it; Commit makes it durable. A blob
-// without references is garbage, and the next load removes it.
+// CreateBlob creates a blob file. The blob is invisible until an entry refers to it; Commit makes the file durable.
+// The next load removes a blob without references as garbage.
 func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
@@ -229,8 +230,9 @@ func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	return format.CreateBlob(l.folder.fs, l.folder.dir)
 }
 
-// DiscardBlob removes a committed blob to which no entry refers and no pending entry will refer: its put was definitely
-// refused, or an earlier put was effective. A failure is logged: the file is garbage for the next load.
+// DiscardBlob removes a committed blob to which no entry refers and no pending entry will refer, because its put was
+// definitely refused, or an earlier put with the same request id took effect. A failure is only logged, because the
+// next load removes the file as garbage.
 func (l *Log) DiscardBlob(ref format.BlobRef) {
 	if !l.blobs.isReferred(ref.ID) {
 		l.blobs.drop(ref.ID)

@@ -10,22 +10,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Changes: what a log reports to its followers. An entry is a change while it is the newest version of its record. A
-// follower that continues from its last position learns the latest state of every record that was put or deleted since.
+// Changes are what a log reports to its followers. An entry is a change while it is the newest version of its record.
+// A follower that continues from its last position learns the latest state of every record that was put or deleted
+// since then.
 
-// ChangesOptions limits the result of Changes: it ends after the record that reaches a limit.
+// ChangesOptions limits the result of Changes: it ends after the record that reaches one of the limits.
 type ChangesOptions struct {
 	RecordsMax int
 	BytesMax   int64 // limit on the bytes of data and attributes
 }
 
 // Changes reads the newest versions with an index above after, including deletes, in order of the index. It skips
-// superseded versions and returns up to which index it has read. It reads nothing above the applied index. The records
-// are copies. Nothing is locked or pinned when it returns.
+// superseded versions, and reads nothing above the applied index. It also returns the index up to which it has read.
+// The records are copies. When it returns, it holds no lock and no pin.
 //
-// ErrCursorExpired: the changes since after cannot be determined exactly, because tombstones above after may be gone,
-// or a loss above it was accepted, or after is above all that this log has. *DamageError: the next change cannot be
-// read.
+// It returns ErrCursorExpired if the changes since after cannot be determined exactly: tombstones above after may be
+// gone, a loss above after was accepted, or after is greater than all indexes of this log. It returns *DamageError if
+// the next change cannot be read.
 func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64,
 	err error) {
 	if err := l.enter(); err != nil {
@@ -49,13 +50,13 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		}
 	}
 	if len(c.records) > 0 {
-		err = nil // the error belongs to the next call
+		err = nil // the next call returns the error
 	}
 	return c.records, c.next - 1, err
 }
 
-// changes is one run of Changes. It reads segments, and changes nothing. One goroutine uses it, which has entered the
-// gate; state.mu is locked for a moment at a time.
+// changes is one run of Changes. It reads segments, and changes nothing. It is used by one goroutine, which has
+// entered the gate. state.mu is locked only for moments.
 type changes struct {
 	group  string
 	state  *state
@@ -64,19 +65,19 @@ type changes struct {
 	floor  *atomic.Uint64 // folder.changesFloor
 
 	opts    ChangesOptions
-	next    uint64 // all indexes before it were read
+	next    uint64 // all entries below this index were read
 	through uint64
 	records []Record
 	bytes   int64
 	full    bool
-	again   bool  // compaction swapped the segment: it must be looked up again
-	damage  error // bad bytes that may be the next change
+	again   bool  // compaction swapped the segment, so it must be looked up again
+	damage  error // bad bytes that may hold the next change
 }
 
 // step reads the segment that holds the next index to its end.
 func (c *changes) step() error {
 	views := c.reader.views(c.next, c.through)
-	// The floor is read after the segments: a tombstone is dropped only when the floor is above it.
+	// The floor is read after the list of segments, because a tombstone is dropped only once the floor is above it.
 	if floor := c.floor.Load(); c.next <= floor {
 		unpinAll(views)
 		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group,
@@ -106,7 +107,7 @@ func (c *changes) step() error {
 	return nil
 }
 
-// frame processes one frame. False: do not read further in this segment.
+// frame processes one frame. It returns false if the rest of this segment must not be read.
 func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	inRange := e.Index >= c.next && e.Index <= c.through
@@ -125,7 +126,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	case e.Kind == format.KindState || !c.reader.isValid(e):
 		return true
 	case e.Index <= c.next:
-		c.damage = nil // the bad bytes held nothing that is still to be read
+		c.damage = nil // the bad bytes held nothing that this run still has to read
 	}
 	if c.damage != nil && e.Index > c.next {
 		return false
@@ -141,7 +142,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	return c.take(v, step)
 }
 
-// take copies a record.
+// take adds a copy of a record to the result.
 func (c *changes) take(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	r := recordOf(v.segment, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete), e)
@@ -157,8 +158,8 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest reports whether the version at a step of a view is the newest of its record; moved is as for
-// places.isNewest.
+// isNewest reports whether the version that a step has reached is the newest one of its record. moved has the same
+// meaning as in places.isNewest.
 func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
 	c.state.mu.RLock()
@@ -166,14 +167,14 @@ func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	return c.places.isNewest(v.segment, e.ID, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete))
 }
 
-// Applied returns the index of the last entry applied, and a channel that is closed when another entry is applied or
+// Applied returns the index of the last applied entry, and a channel that is closed when another entry is applied or
 // the log is closed.
 func (l *Log) Applied() (uint64, <-chan struct{}) {
 	changed := l.changed.wait()
 	return l.state.applied.Load(), changed
 }
 
-// signal wakes all waiters. Firing it is almost free while nobody waits.
+// signal wakes all waiters. fire costs almost nothing while nobody waits.
 type signal struct{ c atomic.Pointer[chan struct{}] }
 
 // wait returns a channel that the next fire closes.

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// rewritePart: a segment is rewritten if a fourth of it is superseded entries or tombstones that can be dropped.
-	// With CompactOptions.All less is enough.
+	// rewritePart is the share of superseded entries and droppable tombstones, one part in this number, from which on
+	// a segment is rewritten. CompactOptions.All rewrites segments with less.
 	rewritePart = 4
-	// paceBytes are read between two waits for the rate limit.
+	// paceBytes is how many bytes are read between two waits for the rate limit.
 	paceBytes = 1 << 20
 )
 
-// errNothingToDrop and errConfAhead mean that a segment stays as it is.
+// errNothingToDrop and errConfAhead say why a segment is not rewritten.
 var (
 	errNothingToDrop = errors.New("nothing to drop")
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed holds those parts of the log that may be used by an operation that rewrites sealed segments.
+// sealed holds those parts of the log that an operation may use that rewrites sealed segments.
 type sealed struct {
-	group   string // its name
+	group   string // name of the group
 	state   *state
 	places  *places
 	reader  *reader
@@ -50,26 +50,26 @@ type compaction struct {
 
 	history *history
 	applied uint64
-	// forgotten: entries above this index with a request id are kept. A replica's window may need them after a restart,
-	// because a repeated write must find the first one (docs/format.md, request ids).
+	// forgotten is an index: entries above it that have a request id are kept. A replica's window may need them after
+	// a restart, because a repeated write must find the first one (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace
 	report    CompactReport
-	kept      bytesByOrdinal // superseded bytes that retention's number of versions or an open snapshot keeps
+	kept      bytesByOrdinal // superseded bytes that Retention.Versions or an open snapshot keeps
 	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
 }
 
 // Compact rewrites sealed segments whose entries are committed and applied. It drops the versions that retention and
-// open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first checks
-// the free space (ErrNoSpace). Only one Compact runs per Log at a time; reads and writes go on. A superseded version is
-// kept if it is among the newest Retention.Versions of its record, was committed less than Retention.MinAge ago, is
-// seen by an open snapshot, or has a request id that a repeated write may still use. A tombstone is dropped once no
-// older version of its record is stored any more, one Compact later than these, and no repeated delete can refer to it.
-// A group with damage is not compacted: *DamageError. Segments that were rewritten before an error stay rewritten; the
-// report counts them.
+// open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first
+// checks the free space (ErrNoSpace). Only one Compact of a Log runs at a time; reads and writes continue meanwhile.
+// A superseded version is kept if it is among the newest Retention.Versions of its record, was committed less than
+// Retention.MinAge ago, is seen by an open snapshot, or has a request id that a repeated write may still use. A
+// tombstone is dropped once no older version of its record is stored any more, which is one Compact after these were
+// dropped, and no repeated delete can refer to it. For a group with damage, Compact returns *DamageError and changes
+// nothing. Segments that were rewritten before an error are not restored; the report counts them.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
-	l.compacting.Lock() // Close waits for it, and ends l.ctx before
+	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.usable(); err != nil {
 		return CompactReport{}, err
@@ -142,7 +142,7 @@ func (c *compaction) run() error {
 }
 
 // rewriteRuns rewrites the runs that are worth it, and unpins the views. If there is no space for one run, it still
-// tries the others: they may free some.
+// tries the others, which may free some space.
 func (c *compaction) rewriteRuns(views []view) (failed error) {
 	defer func() { unpinAll(views) }()
 	for _, run := range c.runs(views) {
@@ -152,13 +152,13 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 				err = errors.Join(err, c.compactAlone(run))
 			}
 		}
-		unpinAll(run) // at once: the next run needs the space of the old files
+		unpinAll(run) // not later, because the next run needs the space of the old files
 		views = views[len(run):]
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
-			// Nothing after this run is compacted either: the floor must not pass a membership change that is not in
-			// the manifest.
+			// Nothing after this run is compacted either, because the floor must not pass a membership change that is
+			// not in the manifest.
 			c.logger.Debug("segment is compacted later", "group", c.group, "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):
@@ -170,7 +170,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 	return failed
 }
 
-// compactAlone compacts the segments of a run one by one, if there is space for that.
+// compactAlone compacts the segments of a run one by one, as far as there is space.
 func (c *compaction) compactAlone(run []view) error {
 	for i := range run {
 		alone := run[i : i+1]
@@ -184,8 +184,9 @@ func (c *compaction) compactAlone(run []view) error {
 	return nil
 }
 
-// compactable pins the segments that are sealed and completely applied: all but the last ones. An empty segment whose
-// first index is not applied may still be removed when the log is truncated.
+// compactable pins the segments that are sealed and completely applied, which are all except the last ones. It leaves
+// out an empty segment whose first index is not applied, because such a segment may still be removed when the log is
+// truncated.
 func (c *compaction) compactable() []view {
 	views := c.reader.views(0, c.applied)
 	through := c.applied
@@ -201,7 +202,7 @@ func (c *compaction) compactable() []view {
 	return views
 }
 
-// compactRun replaces segments by one, or by none if nothing stays. If it fails, nothing has changed.
+// compactRun replaces segments by one, or by none if no entry is left. If it fails, nothing has changed.
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
 	for _, v := range run {
@@ -215,7 +216,7 @@ func (c *compaction) compactRun(run []view) error {
 	c.state.mu.RLock()
 	term, err := c.state.term(through)
 	c.state.mu.RUnlock()
-	if err != nil { // below the floor of Raft: another compaction has raised it already
+	if err != nil { // another compaction has already raised Raft's floor above it
 		term = 0
 	}
 	r, err := c.rewrite(run)
@@ -234,8 +235,8 @@ func (c *compaction) compactRun(run []view) error {
 	return c.dropBlobs(r.blobs)
 }
 
-// dropBlobs removes the blobs of dropped entries to which no other entry refers. If entries cannot be read that may
-// refer to them, the blobs stay, as garbage for a later load.
+// dropBlobs removes the blobs of dropped entries, unless another entry refers to them. If an unreadable entry may
+// refer to them, it keeps the blobs, as garbage that a later load removes.
 func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	if len(dropped) == 0 || c.damages.any() {
 		return nil
@@ -245,7 +246,7 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for _, v := range views {
 		rows, err := c.reader.rowsOf(v)
 		if err != nil {
-			return err // the blobs stay, as garbage for the next load
+			return err // the blobs are kept, as garbage for the next load
 		}
 		for _, b := range rows.Blobs {
 			delete(dropped, b.Ref.ID)
@@ -255,18 +256,18 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for id := range dropped {
 		c.blobs.drop(id)
 	}
-	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // the dropped blobs are freed as well
+	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // the bytes of the dropped blobs are freed as well
 	return nil
 }
 
-// pace limits a byte rate. It uses the real clock: Options.Now may stand still in tests.
+// pace limits a byte rate. It uses the real clock, because Options.Now may stand still in tests.
 type pace struct {
 	bytesPerSecond int64 // 0: no limit
 	began          time.Time
 	bytes          int64
 }
 
-// wait counts bytes and waits until the rate allows them, or the context ends.
+// wait adds bytes to the count, and waits until the rate allows them or the context ends.
 func (p *pace) wait(ctx context.Context, bytes int64) error {
 	p.bytes += bytes
 	if p.bytesPerSecond <= 0 {

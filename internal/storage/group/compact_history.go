@@ -7,42 +7,42 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// history is what a compaction must know about the versions of records beyond the fact that a version is superseded. It
-// has only records with tombstones and, if more than one version is kept, records with superseded versions.
+// history is what a compaction must know about the versions of records besides the fact that a version is superseded.
+// It only holds records with tombstones and, if more than one version is kept, records with superseded versions.
 type history struct {
-	// recent are superseded versions that are among the newest Retention.Versions of their record.
+	// recent holds the superseded versions that are among the newest Retention.Versions of their record.
 	recent map[index.Loc]struct{}
-	// tombstones has, by record, newest versions that are deletes and have no older version stored.
+	// tombstones holds, by record, the newest versions that are deletes and have no older version stored.
 	tombstones map[int64]row
-	// floor: newest tombstones at or below this index have no older version stored.
+	// floor is an index: newest tombstones at or below it have no older version stored.
 	floor uint64
-	// tombstoneBytes are the bytes of tombstones that can be dropped, by ordinal of the segment.
+	// tombstoneBytes is the size of the tombstones that can be dropped, by the ordinal of their segment.
 	tombstoneBytes bytesByOrdinal
-	// blocked are the bytes of newest versions that are deletes and have an older version stored; blockedThrough is
-	// their greatest index.
+	// blocked is the size of the newest versions that are deletes and have an older version stored; blockedThrough is
+	// the greatest index of these deletes.
 	blocked        int64
 	blockedThrough uint64
 }
 
-// row is a version according to the rows of a segment.
+// row is a version, as described by the rows of a segment.
 type row struct {
 	id    int64
 	index uint64
 	loc   index.Loc
 }
 
-// mayGo reports whether a delete is a tombstone without older versions, at or below the floor.
+// mayGo reports whether a delete is a tombstone at or below the floor that has no older version.
 func (h *history) mayGo(e *format.Entry) bool {
 	r, ok := h.tombstones[e.ID]
 	return ok && r.index == e.Index && r.index <= h.floor
 }
 
-// learnHistory reads the rows of segments, which must be all segments that are sealed and applied. Concurrent puts and
-// deletes only make more versions superseded, never fewer.
+// learnHistory reads the rows of the given segments, which must be all segments that are sealed and applied.
+// Concurrent puts and deletes cannot make the result wrong: they only supersede more versions.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
 	versions := max(1, c.retention.Versions)
-	ranks := map[int64]int{} // newer versions seen so far
+	ranks := map[int64]int{} // for each record, the number of newer versions seen so far
 	for _, v := range views {
 		err := c.eachRow(v, func(r row) {
 			newest, _ := c.places.table.Get(r.id)
@@ -87,7 +87,7 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	return h, nil
 }
 
-// countTombstones sums the tombstones that can be dropped. The floor is durable.
+// countTombstones adds up the tombstones that can be dropped. The floor is durable.
 func (h *history) countTombstones() {
 	for _, r := range h.tombstones {
 		if r.index <= h.floor {
@@ -96,8 +96,8 @@ func (h *history) countTombstones() {
 	}
 }
 
-// waitingTombstones sums the tombstones that stay, some of them perhaps because a request id may refer to them, and
-// returns the greatest index among them.
+// waitingTombstones returns the bytes of the tombstones that are kept, and the greatest index of one of them. Some of
+// them may be kept because a request id may refer to them.
 func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint64) {
 	for _, r := range h.tombstones {
 		if r.index > min(h.floor, forgotten) {
@@ -108,7 +108,8 @@ func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint
 	return bytes, through
 }
 
-// eachRow passes the applied versions of a segment that are not void to fn; those of one record newest first.
+// eachRow passes the applied versions of a segment that are not void to fn. The versions of one record are passed
+// newest first.
 func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {
 		return err
@@ -126,8 +127,8 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	return nil
 }
 
-// validOffsets returns which offsets hold frames of versions that are not void: one bit per 8 bytes of the segment, in
-// which at most one frame begins.
+// validOffsets returns a function that reports whether the frame at an offset is a version that is not void. It has
+// one bit for each 8 bytes of the segment, in which at most one frame begins.
 func (c *compaction) validOffsets(v view) (func(offset int64) bool, error) {
 	bits := make([]uint64, v.end/8/64+1)
 	err := c.eachRow(v, func(r row) { bits[r.loc.Offset()/8/64] |= 1 << (r.loc.Offset() / 8 % 64) })

@@ -7,40 +7,41 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked is what the last compaction found that must stay for now. With it, the next compaction begins when there is
-// enough to free, and not before. A figure is forgotten when the reason for it may have ended. Guarded by state.mu.
+// looked is what the last compaction found that must be kept for now. These figures let the next compaction begin
+// when there is enough to free, and not earlier. A figure is forgotten when the reason for it may have ended. Guarded
+// by state.mu.
 type looked struct {
-	// versions and scans are the bytes of superseded entries in sealed segments that are kept by Retention.Versions and
-	// by open snapshots, respectively.
+	// versions and scans count the bytes of superseded entries in sealed segments that Retention.Versions and open
+	// snapshots keep, respectively.
 	versions, scans int64
-	// blobs are the bytes of the blobs that stay. added is the second of blobSet.sizes.
+	// blobs is the size of the blobs that must be kept. added is the second result of blobSet.sizes.
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones are the bytes of tombstones that could be dropped if the index up to which everything is applied
-	// everywhere and forgotten had reached tombstonesThrough.
+	// tombstones is the size of the tombstones that could be dropped if two indexes had reached tombstonesThrough:
+	// the one up to which everything is applied everywhere, and forgotten.
 	tombstones        int64
 	tombstonesThrough uint64
-	closed            uint64 // number of snapshots closed before, see state.closed
-	// unfreed are bytes that a compaction expected to free and could not; mergeable counts segments that it could not
-	// merge. Both are valid until the time in until.
+	closed            uint64 // number of snapshots closed before that compaction, see state.closed
+	// unfreed is how many bytes a compaction expected to free and could not; mergeable is how many segments it could
+	// not merge. Both are valid until the time in until.
 	unfreed   int64
 	mergeable int
 	until     time.Time
 }
 
-// lowSpacePart: when free space is low, a segment is rewritten if a sixteenth of it is superseded.
+// lowSpacePart replaces rewritePart when free space is low: a segment is then rewritten if a sixteenth of it is
+// superseded.
 const lowSpacePart = 16
 
-// unfreedAgain is the delay until the next try after a compaction that freed nothing, although there seemed to be data
-// to drop.
+// unfreedAgain is the delay after a compaction that freed nothing although there seemed to be data to drop.
 const unfreedAgain = 5 * time.Minute
 
-// aged is the data of a segment that a compaction kept because it was younger than Retention.MinAge: bytes of entries
-// and of their blobs. It counts until enough of it is older. Guarded by state.mu.
+// aged is the data of a segment that a compaction kept because it was younger than Retention.MinAge: the bytes of
+// entries and of their blobs. The figures count until enough of the data is older. Guarded by state.mu.
 type aged struct {
 	bytes, blobs   int64
-	oldest, newest int64 // commit times
+	oldest, newest int64 // range of the commit times
 	until          time.Time
 }
 
@@ -57,7 +58,7 @@ func (a *aged) add(e *format.Entry, bytes int64) {
 	a.oldest, a.newest = min(a.oldest, commitTime), max(a.newest, commitTime)
 }
 
-// keep sets the time until which the figures count: until about a quarter of the data is old enough.
+// keep sets the time until which the figures count: the time at which about a quarter of the data is old enough.
 func (a *aged) keep(minAge time.Duration) {
 	a.until = time.Unix(0, a.oldest+(a.newest-a.oldest)/4).Add(minAge)
 }
@@ -70,34 +71,34 @@ func (a *aged) at(now time.Time) (bytes, blobs int64) {
 	return 0, 0
 }
 
-// Reclaim says how much of a group compaction could free now, and why it leaves the other superseded data. All values
+// Reclaim says how much of a group compaction could free now, and why it keeps the other superseded data. All values
 // are in bytes.
 type Reclaim struct {
-	// Free is how much could be freed now. FreeBlobs is the part of it in blobs; it is an estimate, as it counts the
-	// data that was stored in blobs since the last look.
+	// Free is how much could be freed now. FreeBlobs is the part of Free in blobs; it is an estimate, because it
+	// includes all data that was stored in blobs since the last compaction.
 	Free, FreeBlobs int64
-	// Unlooked is the part of Free in blobs that were stored since the last look. It makes a look due; that any of it is
-	// superseded is not known.
+	// Unlooked is the part of Free in blobs that were stored since the last compaction. It makes a compaction due,
+	// although it is unknown how much of this data is superseded.
 	Unlooked int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
-	// Bytes of superseded entries that stay, by reason: they are in the newest segment; they are among the newest
-	// Retention.Versions of their record; they are younger than Retention.MinAge; an open snapshot sees them; or
-	// they stay for another reason, as the last compaction found.
+	// Newest, Versions, Age, Scans and Other are the bytes of superseded entries that are kept, by the reason: they
+	// are in the newest segment; they are among the newest Retention.Versions of their record; they are younger than
+	// Retention.MinAge; an open snapshot sees them; or the last compaction found another reason.
 	Newest, Versions, Age, Scans, Other int64
-	// ScanBlobs are the bytes of the blobs that only open snapshots see.
+	// ScanBlobs is the size of the blobs that only open snapshots see.
 	ScanBlobs int64
-	// Tombstones are the bytes of tombstones that are dropped when every member has them, no request id can refer to
-	// them any more, and nothing older is stored.
+	// Tombstones is the size of the tombstones that can be dropped later: when every member has applied them, no
+	// request id can refer to them any more, and no older version of their record is stored.
 	Tombstones int64
-	// Requests are the bytes of the small entries that remember superseded writes by their request ids.
+	// Requests is the size of the small entries that remember superseded writes by their request ids.
 	Requests int64
-	// NewestEnd is the size of the newest segment, SegmentMax the size at which it is sealed.
+	// NewestEnd is the size of the newest segment; SegmentMax is the size at which it is sealed.
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim returns the present estimate, computed only from figures in memory. blobs and added are of blobSet.sizes. The
-// caller holds state.mu.
+// reclaim returns the present estimate, which it computes from figures in memory. blobs and added are the results of
+// blobSet.sizes. The caller holds state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
@@ -148,18 +149,19 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 	return r
 }
 
-// IsDue reports whether a compaction is due. It must free at least a share of the sealed segments and blobs. It must
-// also free at least bytesMin bytes, or so many that, together with the newest segment, they reach the size at which a
-// segment is sealed. So a group occupies at most the size of what it needs, divided by 1 - share, plus one segment.
+// IsDue reports whether a compaction is due. The compaction must free at least a share of the sealed segments and
+// blobs. It must also free at least bytesMin bytes, or so many that these and the newest segment together reach the
+// size at which a segment is sealed. So a group occupies at most the size of what it needs, divided by 1 - share,
+// plus one segment.
 func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) &&
 		(r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
 }
 
-// bytesByOrdinal sums up bytes by the ordinal of a segment.
+// bytesByOrdinal maps the ordinal of a segment to a number of bytes.
 type bytesByOrdinal map[uint32]int64
 
-// look finds out which data must stay. worth and the later steps use the result.
+// look finds out which data must be kept. worth and the later steps use the result.
 func (c *compaction) look(views []view) error {
 	c.kept, c.garbage = bytesByOrdinal{}, bytesByOrdinal{}
 	sealed := make(map[uint32]bool, len(views))
@@ -205,8 +207,8 @@ func (c *compaction) look(views []view) error {
 	return nil
 }
 
-// blobGarbage sums the blobs of a segment whose entries are superseded: those that only snapshots see, and those that
-// can be dropped.
+// blobGarbage adds up the blobs in a segment whose entries are superseded: those that only snapshots see, and those
+// that can be dropped.
 func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, garbage int64, err error) {
 	rows, err := c.reader.rowsOf(v)
 	if err != nil || len(rows.Blobs) == 0 {
@@ -236,13 +238,13 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 	return seen, max(0, garbage-young), err
 }
 
-// sealEarly seals the newest segment in three cases: it has superseded entries of many blobs, as it may take long until
-// it is full; free space is low and much of it is superseded; or its superseded bytes reach CompactOptions.SealBytes
-// and half of the segment.
+// sealEarly seals the newest segment in three cases: it has superseded entries of many blobs, because it may take
+// long until the segment is full; free space is low and much of it is superseded; or its superseded bytes reach
+// CompactOptions.SealBytes and half of the segment.
 func (c *compaction) sealEarly() error {
 	views := c.reader.views(c.applied, c.applied)
 	defer unpinAll(views)
-	c.history = new(history) // nothing is known yet
+	c.history = new(history) // the history is not known yet
 	for _, v := range views {
 		if !v.active || c.opts.LookOnly {
 			continue
@@ -264,12 +266,12 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// noteUnfreed records how much data seemed droppable and is still there.
+// noteUnfreed records how much data seemed droppable and is still stored.
 func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
-	if c.report.EntriesDropped > 0 { // data that was kept by older versions can perhaps be dropped now
+	if c.report.EntriesDropped > 0 { // data that older versions kept can perhaps be dropped now
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
@@ -281,8 +283,8 @@ func (c *compaction) noteUnfreed() {
 	}
 }
 
-// droppable returns the superseded bytes of a segment that can be dropped, as far as that is known without reading it.
-// Its blobs are not included.
+// droppable returns the superseded bytes of a segment that can be dropped, as far as this is known without reading
+// the segment. The bytes of its blobs are not included.
 func (c *compaction) droppable(v view) int64 {
 	superseded := v.used.figures()
 	c.state.mu.RLock()

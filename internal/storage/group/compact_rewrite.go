@@ -26,9 +26,9 @@ type rewriter struct {
 	conf  uint64 // membership changes up to this index are in the manifest
 }
 
-// rewrite writes the remaining entries of a run into a new segment, which is durable on return. It writes none if
-// nothing remains and the manifest can do without the segment. errNothingToDrop and errConfAhead: the segments stay as
-// they are.
+// rewrite writes the remaining entries of a run into a new segment, which is durable on return. It writes no segment
+// if no entry remains and the manifest can do without the segment. After errNothingToDrop and errConfAhead the
+// segments must not be replaced.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	r, err := c.editor.begin(run[0])
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *rewriter) copy() error {
 	return err
 }
 
-// frame copies one frame, or drops it.
+// frame copies one frame to the new segment, or drops it.
 func (w *rewriter) frame(step *segio.FrameStep) error {
 	e := &step.Entry
 	if step.Status != segio.FrameWhole {
@@ -119,7 +119,7 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 		_, err := w.out.to.Copy(step, false)
 		return err
 	}
-	if !e.Kind.IsVersion() { // Raft's first index will be above it
+	if !e.Kind.IsVersion() { // Raft's first index will be above this entry
 		return nil
 	}
 	from := w.v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)
@@ -148,23 +148,23 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 	return err
 }
 
-// leave records the blob of an entry that is dropped.
+// leave records the blob of a dropped entry.
 func (w *rewriter) leave(e *format.Entry) {
 	if ref, _ := e.BlobRef(); ref != nil {
 		w.out.blobs[ref.ID] = true
 	}
 }
 
-// mayBeAsked tells whether a repeated write may still ask for an entry by its request id: then a KindRequest is left of
-// it.
+// mayBeAsked reports whether a repeated write may still ask for an entry by its request id. If so, compaction
+// replaces the entry by a KindRequest instead of dropping it.
 func (c *compaction) mayBeAsked(e *format.Entry) bool {
 	return e.RequestID != [16]byte{} && e.Index > c.forgotten
 }
 
-// fate is what becomes of a version.
+// fate is the decision of a compaction about a version.
 type fate int
 
-// The fates. History: kept by retention's number of versions or by an open snapshot.
+// These are the possible fates. isHistory means that Retention.Versions or an open snapshot keeps the version.
 const (
 	isGone fate = iota
 	isNewest
@@ -172,8 +172,8 @@ const (
 	isAged // superseded, and too young to be dropped
 )
 
-// decide decides about an applied version. A version that is superseded and not needed stays so, so no lock has to be
-// held until the swap.
+// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed
+// again, so no lock has to be held until the swap.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RLock()
 	newest, known := c.places.table.Get(e.ID)
@@ -193,7 +193,7 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	if _, recent := c.history.recent[loc]; held || recent {
 		return isHistory
 	}
-	if !known || !loc.Less(newest) { // no known version supersedes it
+	if !known || !loc.Less(newest) { // no known version supersedes this one
 		if e.Used {
 			return isNewest
 		}

@@ -7,24 +7,25 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// mergeMin is the least number of neighbours that are merged, unless CompactOptions.All. The largest of them is at most
-// half of their total, so each time an entry is copied only for a merge, its new segment is at least twice as large as
-// the old one.
+// mergeMin is the least number of neighbours that are merged, unless CompactOptions.All is set. The largest of them
+// is at most half of their total. So each time that an entry is copied only because of a merge, its new segment is at
+// least twice as large as the old one.
 const mergeMin = 4
 
 // lowSpaceMergeBytes is the greatest total size of neighbours that are merged when free space is low. The limit is
-// small because only small files are a problem then: the number of files of some KB grows large before their total size
-// does.
+// small because only small files are a problem then: files of some KB become many before their total size becomes
+// large.
 const lowSpaceMergeBytes = 4 << 20
 
-// extent is the information that the decision about a sealed segment needs.
+// extent is what the decision about a sealed segment depends on.
 type extent struct {
-	first, through uint64 // first index, and last index that is not void
+	first, through uint64 // the first index, and the last index that is not void
 	bytes          int64  // size of the frames
-	empty          bool   // it has no version, and may leave the manifest
+	empty          bool   // the segment has no version, and may leave the manifest
 }
 
-// mergeRun returns how many of the segments, from the first one on, are to be merged; 1: the first one stays alone.
+// mergeRun returns how many of the segments, from the first one on, are to be merged; 1 means that the first one is
+// not merged.
 func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	run := 1
 	var total, greatest int64
@@ -41,7 +42,7 @@ func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	return run
 }
 
-// runs divides views into runs of neighbours that are to become one segment each.
+// runs divides views into runs of neighbours. Each run is to become one segment.
 func (c *compaction) runs(views []view) [][]view {
 	extents := make([]extent, len(views))
 	for i, v := range views {
@@ -50,7 +51,7 @@ func (c *compaction) runs(views []view) [][]view {
 	var out [][]view
 	for len(views) > 0 {
 		most := c.segmentBytes
-		if c.opts.SpaceLow { // a writer that waits for free space should not wait for a long copy
+		if c.opts.SpaceLow { // a writer that waits for free space should not have to wait for a long copy
 			most = min(most, lowSpaceMergeBytes)
 		}
 		n := mergeRun(extents, most, c.opts.All)
@@ -60,14 +61,15 @@ func (c *compaction) runs(views []view) [][]view {
 	return out
 }
 
-// isRemovable is removable for the first segment of a run.
+// isRemovable applies state.removable to the first segment of a run.
 func (c *compaction) isRemovable(run []view) bool {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
 	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
-// worth reports whether a run should be rewritten: it has several segments, or enough to drop, or nothing to keep.
+// worth reports whether a run should be rewritten: because it has several segments, because there is enough to drop,
+// or because no entry must be kept.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
 		return true
@@ -102,8 +104,8 @@ func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	return out
 }
 
-// mergeable counts the sealed, applied segments that a compaction would merge with others or remove from the manifest.
-// The caller holds state.mu.
+// mergeable counts the sealed, applied segments that a compaction would merge with others or remove from the
+// manifest. The caller holds state.mu.
 func (st *state) mergeable(segmentBytes int64) int {
 	var extents []extent
 	applied := st.applied.Load()
@@ -126,8 +128,8 @@ func (st *state) mergeable(segmentBytes int64) int {
 	return count
 }
 
-// removable reports whether a segment may leave the manifest once it is empty: its first index must make nothing void
-// in the segment before it. The caller holds state.mu.
+// removable reports whether a segment may leave the manifest once it is empty: its first index must not make an entry
+// of the segment before it void. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

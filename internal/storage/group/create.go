@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ordinalStep leaves an odd ordinal beside each even one for the segment that compaction makes of a segment.
+// ordinalStep leaves an odd ordinal next to each even one, for the segment into which compaction rewrites a segment.
 const ordinalStep = 2
 
-// Create creates the files of a new, empty group with the given Raft voters; they are durable on return. The folder
-// must not exist or must be empty, except for files of an earlier try of Create.
+// Create creates the files of a new, empty group with the given Raft voters; the files are durable on return. The
+// folder must not exist, or must be empty except for files of an unfinished Create.
 func Create(opts Options, conf *raftpb.ConfState) error {
 	opts = opts.withDefaults()
 	fail := func(err error) error {
@@ -44,8 +44,8 @@ func Create(opts Options, conf *raftpb.ConfState) error {
 	return nil
 }
 
-// clearUnfinished removes the files of an unfinished Create. Any other file in the folder is an error: a group whose
-// manifest is missing must not be overwritten.
+// clearUnfinished removes the files of an unfinished Create. It returns an error if there is any other file in the
+// folder, because a group whose manifest is missing must not be overwritten.
 func clearUnfinished(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -71,7 +71,7 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// ReadIdentity reads the identity of the group in dir, without loading it.
+// ReadIdentity reads the identity of the group in dir without loading the group.
 func ReadIdentity(fs vfs.FS, dir string) (format.Identity, error) {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// damages holds the known damage of a log that is neither repaired nor accepted as lost. Safe for concurrent use; its
-// lock is held for memory operations only, and no other lock is taken meanwhile.
+// damages holds the known damage of a log that is neither repaired nor accepted as lost. It is safe for concurrent
+// use. Its lock is held for memory operations only, and no other lock is taken meanwhile.
 type damages struct {
 	logger *slog.Logger
-	// count is the number of damages: while it is 0, readers check nothing else.
+	// count is the number of damages. While it is 0, readers check nothing else.
 	count atomic.Int32
 
 	mu  sync.RWMutex
 	all []*format.Damage
-	ids map[int64]replay.DamagedID // by record: the newest entry that was hit
+	ids map[int64]replay.DamagedID // for each record: the newest entry that was hit
 }
 
-// any cheaply reports whether there is damage.
+// any reports whether there is damage. It is cheap.
 func (d *damages) any() bool { return d.count.Load() > 0 }
 
 // list returns all known damage.
@@ -33,7 +33,7 @@ func (d *damages) list() []*format.Damage {
 	return slices.Clone(d.all)
 }
 
-// first returns the *DamageError of the damage that was found first; nil: there is none.
+// first returns the *DamageError of the damage that was found first; nil if there is no damage.
 func (d *damages) first() error { return d.that(0, func(*format.Damage) bool { return true }) }
 
 // files returns the names of the damaged files, each once.
@@ -47,7 +47,7 @@ func (d *damages) files() []string {
 	return slices.Compact(out)
 }
 
-// note records damage; the same place only once.
+// note records damage, once for each place.
 func (d *damages) note(found format.Damage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +61,7 @@ func (d *damages) note(found format.Damage) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// found records damage and returns its error.
+// found records damage and returns the error for it.
 func (d *damages) found(damage format.Damage, id int64) error {
 	d.note(damage)
 	return &format.DamageError{Damage: damage, ID: id}
@@ -99,7 +99,7 @@ func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// that returns the *DamageError of the first damage that hits a record; nil: none does.
+// that returns the *DamageError of the first damage that hits a record; nil if none does.
 func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -109,8 +109,8 @@ func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	return nil
 }
 
-// inRange is the *DamageError for entries from lo to hi of a segment, where damage may hide what made them void: a walk
-// that ends before the bad bytes does not see it.
+// inRange returns the *DamageError for entries from lo to hi of a segment if damage may hide what made these entries
+// void. A walk that ends before the bad bytes does not see such damage.
 func (d *damages) inRange(v view, lo, hi uint64) error {
 	if !d.any() || !v.incomplete {
 		return nil
@@ -130,8 +130,8 @@ func (d *damages) absent(id int64) error {
 	return ErrNotFound
 }
 
-// newer returns the *DamageError for a record if damage may have hit a version newer than its newest known one, which
-// has index at (0: there is none) (rule 4).
+// newer returns the *DamageError for a record if damage may have hit a version newer than its newest known one (rule
+// 4). at is the index of that version; 0 if none is known.
 func (d *damages) newer(id int64, at uint64) error {
 	d.mu.RLock()
 	hit, ok := d.ids[id]
@@ -139,7 +139,8 @@ func (d *damages) newer(id int64, at uint64) error {
 	if ok && at < hit.Index {
 		return &format.DamageError{Damage: *hit.Damage, ID: id}
 	}
-	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast }) // the same: it may be void
+	// for a version at or below IndexLast too: damage may hide that it is void
+	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast })
 }
 
 // version returns the *DamageError for a version that was not found, if damage may have hit it.

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Export is the state of a log as of one index. It stays readable until Close, regardless of later changes of the log.
-// Safe for concurrent use.
+// Export is the state of a log at one index. It can be read until Close, regardless of later changes of the log. It
+// is safe for concurrent use.
 type Export struct {
 	Index uint64 // applied index of the export
 	Term  uint64 // term of that index
@@ -25,7 +25,7 @@ type Export struct {
 
 	group    string
 	gate     *gate
-	folder   *folder // its files are opened; its list of files is read only when the export is made
+	folder   *folder // used to open files; its list of files is read only when the export is made
 	reader   *reader
 	blobs    *blobSet
 	manifest []byte
@@ -38,9 +38,9 @@ type Export struct {
 	closed bool        // guarded by mu
 }
 
-// Export pins the log as of its applied index, or as of the index before a membership change that SetConf does not know
-// yet. It holds no lock for long. Compaction goes on, but the files that it removes stay on the disk until Close. A log
-// with damage is not exported: *DamageError.
+// Export pins the log at its applied index, or at the index before a membership change that was not passed to SetConf
+// yet. It holds no lock for long. Compaction continues meanwhile, but the files that it removes take disk space until
+// Close. If the log has damage, Export returns *DamageError.
 func (l *Log) Export(ctx context.Context) (*Export, error) {
 	e, err := l.export(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *Log) Export(ctx context.Context) (*Export, error) {
 }
 
 func (l *Log) export(ctx context.Context) (_ *Export, err error) {
-	l.blobs.hold() // no blob is removed until those of the export are known
+	l.blobs.hold() // until the blobs of the export are known, no blob is removed
 	defer func() { l.blobs.release() }()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
@@ -79,9 +79,9 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	return e, err
 }
 
-// pin captures the state at one moment, and makes its manifest without the segments.
+// pin records the state at one moment, and makes the manifest without the segments.
 func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
-	w.mu.Lock() // so that nothing is applied meanwhile
+	w.mu.Lock() // so that no entry is applied meanwhile
 	defer w.mu.Unlock()
 	if err := e.gate.usable(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 		Identity: now.Identity, Sequence: 1, NextSegment: e.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
 		CompactedThrough: now.CompactedThrough, CompactedTerm: now.CompactedTerm,
 		TombstoneFloor: now.TombstoneFloor, AcceptedThrough: now.AcceptedThrough,
-		// The vote is this replica's own.
+		// The vote is left out because it is this replica's own.
 		HardState: format.StateRecord{Term: max(w.hard.Term, term), Commit: e.Index},
 	}
 	st.mu.RUnlock()
@@ -103,7 +103,8 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	}
 	e.Term = term
 	e.views = e.reader.views(0, e.Index)
-	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty segment for a later index
+	// an empty segment that begins with a later index
+	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- {
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]
 	}
@@ -134,8 +135,8 @@ func (e *Export) add(f transfer.File) {
 	e.Bytes += f.Bytes
 }
 
-// endOf finds the end of the entries of a segment up to an index, and the last of them by place. Void entries are
-// before that last entry or after the end: once an index is committed, entries at or below it are not truncated.
+// endOf finds the end of the entries of a segment up to an index, and the index of the last of them by place. Void
+// entries are before that last entry or after the end, because committed entries are not truncated.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error
@@ -187,8 +188,8 @@ func (e *Export) addBlobs(ctx context.Context) error {
 // there is no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
 
-// Open opens a file of the export for reading from an offset to its end. It returns ErrNotFound for a file that is not
-// part of the export, and ErrClosed.
+// Open opens a file of the export for reading from an offset to its end. It returns ErrNotFound for a file that is
+// not part of the export, and ErrClosed after Close.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	size, found := e.sizes[name]
 	switch {
@@ -209,11 +210,11 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
 }
 
-// exportReader is a part of a file. The file may be removed while it is read.
+// exportReader reads a part of a file, even if the file is removed meanwhile.
 type exportReader struct {
 	file  vfs.File
 	at    int64 // offset of the next read
-	asked int64 // the device was told to read up to here
+	asked int64 // the kernel was told to read ahead up to here
 	end   int64
 }
 
@@ -233,14 +234,14 @@ func (r *exportReader) Read(p []byte) (int, error) {
 	n, err := r.file.ReadAt(p[:min(int64(len(p)), r.end-r.at)], r.at)
 	r.at += int64(n)
 	if n > 0 && errors.Is(err, io.EOF) {
-		err = nil // if the file ends too early, the next read reports it
+		err = nil // if the file is too short, the next read reports it
 	}
 	return n, err
 }
 
 func (r *exportReader) Close() error { return r.file.Close() }
 
-// Close releases the files. Open readers stay usable.
+// Close releases the files. Open readers can still be used.
 func (e *Export) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

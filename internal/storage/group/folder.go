@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// folder is the files of a log; its manifest lists the segments. All methods except remove and clear are called with
-// writer.mu held.
+// folder holds the files of a log; its manifest lists the segments. All methods except remove and clear are called
+// with writer.mu held.
 type folder struct {
 	fs       vfs.FS
 	dir      string
@@ -23,17 +23,18 @@ type folder struct {
 	now      func() time.Time
 	logger   *slog.Logger
 
-	manifest *format.Manifest // as it is on disk
-	// a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
+	manifest *format.Manifest // its content on disk
+	// unsure says that a manifest may have been replaced, perhaps not durably. It must be written again before
+	// anything is acknowledged.
 	unsure     bool
 	nextNumber uint64 // number of the next segment file
-	sequence   uint64 // sequence number of the last manifest that the log tried to write
-	// changesFloor: some changes at or below it may be missing. See Log.Changes.
+	sequence   uint64 // sequence number of the last manifest that the log has tried to write
+	// changesFloor is an index: some changes at or below it may be missing. See Log.Changes.
 	changesFloor atomic.Uint64
 }
 
-// create creates the file of a segment with an ordinal, also for a rewritten segment. The file is durable, has no
-// image, and is not in the manifest yet.
+// create creates the file of a segment with the given ordinal; rewritten says whether the segment replaces others.
+// The file is durable. It has no image, and is not in the manifest yet.
 func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment, error) {
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
@@ -50,14 +51,15 @@ func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment,
 	return s, nil
 }
 
-// discard removes a segment that no manifest lists. Best effort: what remains is garbage for the next load.
+// discard removes a segment that no manifest lists. Errors are ignored: the next load removes the remaining files as
+// garbage.
 func (f *folder) discard(s *segment) {
 	s.retired = func() { f.remove(path.Base(s.path)) }
 	s.unpin()
 }
 
-// discardUnlessListed removes a segment after writing the manifest that lists it failed, unless the manifest may have
-// been written after all.
+// discardUnlessListed removes a segment after the write of the manifest that lists it has failed. It keeps the
+// segment if the manifest may have been written after all.
 func (f *folder) discardUnlessListed(s *segment) {
 	if f.unsure {
 		s.unpin()
@@ -66,7 +68,7 @@ func (f *folder) discardUnlessListed(s *segment) {
 	f.discard(s)
 }
 
-// remove removes a file that the manifest does not list. After a failure the file takes space until the next load.
+// remove removes a file that the manifest does not list. If that fails, the file takes space until the next load.
 func (f *folder) remove(name string) {
 	if err := f.fs.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		f.logger.Warn("garbage stays until the next load", "group", f.identity.Name, "file", name, "error", err)
@@ -86,8 +88,8 @@ func (f *folder) clear(names []string) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// writeManifest replaces the manifest by a changed copy. After an error the old one is valid, unless unsure is set:
-// then writer.recover writes the manifest again before anything is acknowledged.
+// writeManifest replaces the manifest by a changed copy. After an error the old manifest is valid, unless unsure is
+// set. In that case writer.recover writes the manifest again before anything is acknowledged.
 func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	m := *f.manifest
 	m.Segments = append([]format.ManifestSegment(nil), m.Segments...)
@@ -107,7 +109,7 @@ func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	return err
 }
 
-// retire removes the files of a segment that left the manifest, when its last reader is done.
+// retire removes the files of a segment that left the manifest, once its last reader has finished.
 func (f *folder) retire(s *segment) {
 	s.retired = func() {
 		f.remove(path.Base(s.path))

@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// gate guards the access to a log: reads enter it, and Close shuts it. Safe for concurrent use. A caller inside must
-// not wait for writer.mu: Close holds writer.mu while it waits for the callers inside.
+// gate guards the access to a log: reads enter it, and Close shuts it. It is safe for concurrent use. A caller that
+// has entered must not wait for writer.mu, because Close holds writer.mu while it waits for those callers.
 type gate struct {
 	closed  atomic.Bool
 	readers atomic.Int64 // reads in progress
@@ -35,9 +35,9 @@ func (g *gate) enter() error {
 // leave ends a read.
 func (g *gate) leave() { g.readers.Add(-1) }
 
-// awaitReaders waits until the last reader has left. The gate is shut.
+// awaitReaders waits until the last reader has left. The gate must be shut.
 func (g *gate) awaitReaders() {
-	for g.readers.Load() > 0 { // reads are short, and Close is rare
+	for g.readers.Load() > 0 { // polling is enough, because reads are short and Close is rare
 		runtime.Gosched()
 	}
 }

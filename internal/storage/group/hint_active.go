@@ -7,39 +7,40 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// The hint of the active segment covers everything before one of its state frames: rows, terms, blobs. A load in Index
-// residency takes them from the hint, and walks the segment from that frame on. Nothing is missed: the frame has the
-// whole hard state, every entry before it was applied when the hint was written, and every membership change before it
-// is in the manifest.
+// The hint of the active segment covers everything before one of its state frames: rows, terms, blobs. A load in
+// Index residency takes them from the hint, and walks the segment from that frame on. The load misses nothing: the
+// frame has the whole hard state, every entry before the frame was applied when the hint was written, and every
+// membership change before it is in the manifest.
 //
-// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers, and
-// is not synced itself. After a kill the page cache still has it. After a power cut some pieces may be missing, torn or
-// zeros; their checksums detect this.
+// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers,
+// and is not synced itself. After a kill the page cache still has the piece. After a power cut some pieces may be
+// missing, torn or zeros; the checksums of the pieces detect this.
 const (
-	// A piece is written when at least this many bytes have no hint yet. Reading fewer bytes costs no more than opening
-	// a file. A piece for this many bytes costs a hundredth of writing the bytes themselves.
+	// hintPieceOf is the number of bytes without a hint from which on a piece is written. Reading fewer bytes costs
+	// no more than opening a file. A piece for this many bytes costs a hundredth of writing the bytes themselves.
 	hintPieceOf    = 256 << 10
 	hintPieceShare = 32 // for small segments: one part in this number of the segment's size
 )
 
-// activeHint maintains that hint while the log is open. It writes and removes the hint's file, and reads the state; of
-// the segment it uses the rows and terms in memory. Guarded by writer.mu.
+// activeHint maintains the hint of the active segment while the log is open. It writes and removes the file of the
+// hint, and reads the state. Of the segment it uses the rows and terms in memory. Guarded by writer.mu.
 type activeHint struct {
 	folder     *folder
 	state      *state
 	pieceBytes int64 // least number of bytes of the active segment that one piece covers
-	// whileOpen: the hint grows while the log is written to, not only at a stop, because the next start uses it
+	// whileOpen says that the hint grows while the log is written to, and not only at a stop, because the next start
+	// can use it.
 	whileOpen bool
 
 	frame format.StateFrame // the last state frame of the active segment
-	// the last state frame of the active segment that was found to have only applied entries before it
+	// ready is the last state frame of the active segment for which all entries before it were found to be applied.
 	ready    format.StateFrame
 	covered  format.HintPart // the part of the active segment that the hint covers
-	tried    int64           // offset for which a piece was tried last; 0: not yet
-	unsynced bool            // a piece was written that is not durable
+	tried    int64           // offset for which a piece was last tried; 0: none was tried
+	unsynced bool            // a piece was written, but not synced
 }
 
-// newActiveHint returns the hint of a log with these options.
+// newActiveHint returns the hint manager of a log with the given options.
 func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	return activeHint{
 		folder: folder, state: state, pieceBytes: min(hintPieceOf, opts.SegmentBytes/hintPieceShare),
@@ -47,11 +48,12 @@ func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	}
 }
 
-// note records a batch that was written after the entry last. If the batch has a state frame, the frame is before end.
+// note records a batch that was written after the entry with index last. If the batch has a state frame, the frame is
+// before end.
 func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState bool) {
 	if n := len(batch); n > 0 {
 		if batch[0].entry.Index <= h.frame.Last {
-			h.frame = format.StateFrame{} // entries in front of it are void now
+			h.frame = format.StateFrame{} // entries before the frame are void now
 		}
 		last = batch[n-1].entry.Index
 	}
@@ -78,7 +80,7 @@ func (w *writer) growHint() {
 	}
 }
 
-// grow extends the hint if the hint does not cover pieceBytes or more of the segment yet: less is not worth a write.
+// grow writes the next piece if at least pieceBytes of the segment are not covered yet: less is not worth a write.
 func (h *activeHint) grow(s *segment) {
 	at := h.ready
 	if h.frame.Last <= h.state.applied.Load() && h.isSynced(h.frame) {
@@ -113,7 +115,7 @@ func (h *activeHint) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keep makes the hint durable at a stop.
+// keep makes the hint durable at a stop of the log.
 func (h *activeHint) keep() {
 	if !h.unsynced {
 		return
@@ -135,8 +137,8 @@ func (h *activeHint) drop() {
 	h.tried, h.unsynced = 0, false
 }
 
-// activeHintHead returns which part of the active segment its hint covers, for a plan in Index residency. It does not
-// check the hint. False: the hint will not be used.
+// activeHintHead returns the part of the active segment that its hint covers, for a plan in Index residency. It does
+// not check the hint. It returns false if the hint will not be used.
 func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) (format.HintPart, bool) {
 	if opts.Residency != Index {
 		return format.HintPart{}, false
@@ -147,8 +149,8 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 	return format.HintPart{}, false
 }
 
-// readActiveHint reads the hint of the active segment. The segment's file has data up to end. Nil: there is no usable
-// hint.
+// readActiveHint reads the hint of the active segment. The segment's file has data up to end. It returns nil if there
+// is no usable hint.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
@@ -162,8 +164,8 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	return h
 }
 
-// walkBehind walks the active segment from the end of its hint on. False: there is no state frame at that offset, so
-// the hint must not be used.
+// walkBehind walks the active segment from the end of its hint on. It returns false if there is no state frame at
+// that offset, because the hint must not be used then.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
 	err := s.walkFileOn(w, h.End, through)

@@ -11,17 +11,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// hints reads and writes the hints of sealed segments. Safe for concurrent use.
+// hints reads and writes the hints of sealed segments. It is safe for concurrent use.
 type hints struct {
 	folder *folder
 	state  *state
 
 	cache   hintCache
 	writing sync.WaitGroup
-	turn    longlock.Mutex // one is written at a time
+	turn    longlock.Mutex // held by the goroutine that writes a hint
 }
 
-// writeLater writes the hint of a sealed segment in the background. Without the hint, the next load reads the segment.
+// writeLater writes the hint of a sealed segment in the background. If the hint is missing, the next load reads the
+// segment.
 func (h *hints) writeLater(s *segment) {
 	if !s.pin() {
 		return
@@ -38,13 +39,14 @@ func (h *hints) writeLater(s *segment) {
 	})
 }
 
-// write writes the hint of a sealed segment with the present used flags, from its rows or from the hint on disk.
+// write writes the hint of a sealed segment with the present used flags. It takes the rows from memory or from the
+// hint on disk.
 func (h *hints) write(s *segment) error {
 	h.state.mu.RLock()
 	rows, m, terms := s.rows, s.manifest(), h.state.termsOf(s)
 	h.state.mu.RUnlock()
 	if rows != nil && s.incomplete {
-		return nil // the next load reads the segment, and finds the damage again
+		return nil // the next load reads the segment, and so finds the damage again
 	}
 	var hint *format.Hint
 	if rows == nil {
@@ -74,11 +76,11 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart: if the used flags of a hint are outdated for more than one part in this number of its rows, the hint
-// is written again when the log is closed.
+// hintStalePart is the share of a hint's rows, one part in this number, from which on outdated used flags make Close
+// write the hint again.
 const hintStalePart = 64
 
-// refresh rewrites hints whose used flags are very outdated. The active segment has no such hint.
+// refresh rewrites hints that have many outdated used flags. The active segment has no such hint.
 func (h *hints) refresh(active *segment) {
 	h.state.mu.RLock()
 	segments := slices.Clone(h.state.segments)
@@ -91,8 +93,8 @@ func (h *hints) refresh(active *segment) {
 	}
 }
 
-// remake makes the hint of a sealed segment from the segment's bytes. If some of them are bad, there must be no hint:
-// otherwise the next load would not see the damage.
+// remake makes the hint of a sealed segment from the segment's bytes. It makes no hint if some of the bytes are bad,
+// because with a hint the next load would not see the damage.
 func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, error) {
 	w, err := s.walkFile(m.Bytes, true)
 	if err != nil {
@@ -107,12 +109,13 @@ func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, erro
 // hintCache keeps the most recently used hints: history is needed rarely, but then for many records.
 type hintCache struct {
 	mu    sync.Mutex
-	hints []*format.Hint // the last used one last
+	hints []*format.Hint // in order of use; the most recently used one is the last
 }
 
 const hintCacheBytesMax = 64 << 20
 
-// of returns the hint of a sealed segment: from memory, from disk, or made by reading the segment.
+// of returns the hint of a sealed segment. It takes the hint from memory or from disk, or makes it by reading the
+// segment.
 func (h *hints) of(v view) (*format.Hint, error) {
 	c := &h.cache
 	c.mu.Lock()

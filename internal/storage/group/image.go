@@ -16,7 +16,7 @@ type images struct {
 	loader   *segio.Loader
 }
 
-// begin allocates an image into which the frames of a new segment are encoded, in Resident residency.
+// begin allocates the image of a new segment, into which its frames are encoded, if the residency is Resident.
 func (m *images) begin(s *segment, bytes int64) error {
 	if !m.resident {
 		return nil
@@ -24,8 +24,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate allocates memory for the image of a segment. grows distinguishes an image that grows into its memory from
-// one that is read as a whole.
+// allocate allocates memory for the image of a segment. grows says that the image grows into its memory; otherwise
+// the segment is read into it as a whole.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -35,15 +35,15 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	s.free = func() {
 		touched := int64(len(room))
 		if grows {
-			touched = s.bytes // 0 unless it was sealed. Nobody else has the segment any more
+			touched = s.bytes // 0 unless it was sealed; nobody else uses the segment any more
 		}
 		m.loader.Release(room, touched)
 	}
 	return nil
 }
 
-// load reads a segment that was just written into memory, in Resident residency, and checks every frame: later reads do
-// not check frames.
+// load reads a segment that was just written into memory if the residency is Resident, and checks every frame,
+// because later reads of the image do not check frames.
 func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	if !m.resident {
 		return nil
@@ -60,7 +60,7 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 }
 
 // walk reads the first size bytes of a segment's file into an image with space for room bytes, and walks the frames
-// meanwhile. begin returns the walk; it is called after the first reads have started.
+// meanwhile. begin returns the walk, and is called after the first reads have started.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	return m.fill(ctx, s, size, room, onto, func(read *segio.ImageRead) error {
@@ -70,8 +70,8 @@ func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin f
 	})
 }
 
-// fill reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes;
-// use processes it meanwhile.
+// fill reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes.
+// use processes the image meanwhile.
 func (m *images) fill(ctx context.Context, s *segment, size, room int64, onto func(int64),
 	use func(*segio.ImageRead) error) error {
 	f, err := s.fs.OpenDirect(s.path)

@@ -29,20 +29,20 @@ type loading struct {
 	opts     Options
 	progress *Progress
 	manifest *format.Manifest
-	// sizes of the files, by segment; for the active one, without the preallocated space at its end. 0: the file is
-	// missing
+	// sizes are the sizes of the files, by segment. For the active segment the preallocated space at the end does not
+	// count. 0 means that the file is missing.
 	sizes  []int64
 	active *activeFile
-	names  []string // in the folder, before garbage was removed
-	// hints that were read before the segments, by number; nil: the hint cannot be used
+	names  []string // names in the folder before garbage was removed
+	// early holds hints that were read before the segments, by number. nil means that the hint cannot be used.
 	early  map[uint64]*format.Hint
 	loaded []*loaded // by segment
 	report Report
 	commit uint64
 	ids    []replay.DamagedID
 	found  []*format.Damage
-	// tailIDs are the records with an entry above the commit. Their used flags may have been cleared for an entry that
-	// is not known to be committed yet.
+	// tailIDs are the records with an entry above the commit. Some of their used flags may have been cleared because
+	// of an entry that is not known to be committed yet.
 	tailIDs     map[int64]struct{}
 	voteMissing bool // bad bytes may have held a vote
 }
@@ -51,15 +51,15 @@ type loading struct {
 type loaded struct {
 	terms      []format.TermRun
 	blobs      []format.HintBlob
-	lastCommit int64            // the greatest commit time of its entries
-	header     []*format.Damage // damage of the header: it affects no entry
+	lastCommit int64            // the greatest commit time of the segment's entries
+	header     []*format.Damage // damage of the header, which affects no entry
 	damages    []*format.Damage
 	ids        []replay.DamagedID
-	hintGone   bool // the segment is whole and its hint is missing: a hint is written
+	hintGone   bool // the segment is whole and its hint is missing, so a hint is written
 }
 
 // Load opens a group: it recovers the tail, reads hints or data, and builds the index of all entries up to the commit
-// that is known on disk. Entries above the commit stay unapplied until Apply.
+// that is known on disk. Apply makes entries above the commit visible later.
 func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
@@ -112,13 +112,14 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	return l, ld.report, nil
 }
 
-// run is the recovery of docs/format.md: its steps 2 to 8.
+// run performs steps 2 to 8 of the recovery in docs/format.md.
 func (ld *loading) run() error {
 	if err := ld.removeGarbage(); err != nil { // 2
 		return err
 	}
 	ld.openSegments()
-	active, err := ld.recoverLast() // 3 and 5 of the active segment; before 4, because the commit is there
+	// 3 and 5 for the active segment; they come before 4 because the active segment has the commit
+	active, err := ld.recoverLast()
 	if err != nil {
 		return err
 	}
@@ -127,10 +128,10 @@ func (ld *loading) run() error {
 		return err
 	}
 	if active != nil {
-		ld.state.terms = active.Terms // terms of the tail: they show which of its entries a leader has made void
+		ld.state.terms = active.Terms // terms of the tail, which show which of its entries a leader has made void
 	}
 	err = ld.findTailIDs()
-	ld.state.terms = nil // made of all segments, below
+	ld.state.terms = nil // assemble makes them from all segments
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,8 @@ func (ld *loading) run() error {
 	return nil
 }
 
-// removeGarbage removes the files that no manifest lists. Blobs are handled later, when all references are known.
+// removeGarbage removes the files that the manifest does not list. Blobs are handled later, when all references are
+// known.
 func (ld *loading) removeGarbage() error {
 	listed := make(map[string]bool)
 	for _, s := range ld.manifest.Segments {
@@ -184,7 +186,8 @@ func (ld *loading) openSegments() {
 	ld.places.publish(ld.state.listed())
 }
 
-// openSealed opens the file of a sealed segment and compares its size with the manifest. False: the file is missing.
+// openSealed opens the file of a sealed segment and compares its size with the manifest. It returns false if the file
+// is missing.
 func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool, error) {
 	f, err := s.reader()
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -199,19 +202,19 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// If a sealed segment is too long, the manifest has truncated it, for example after a failed sync.
+		// A sealed segment is too long if the manifest has truncated it, for example after a failed sync.
 		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
 	}
-	ld.sizes[i] = min(size, m.Bytes) // the manifest's size alone is not believed: memory is taken by it
+	ld.sizes[i] = min(size, m.Bytes) // not the size in the manifest, because memory is allocated for this size
 	if ld.opts.Residency == Index {
 		s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, ld.sizes[i])
 	}
 	return true, nil
 }
 
-// checkHeader compares the header of a segment with the manifest; there says whether the file exists. The header is
-// taken from the image if there is one. A difference is damage of these bytes only; a foreign header or a newer version
-// is an error.
+// checkHeader compares the header of a segment with the manifest; there says whether the file exists. It takes the
+// header from the image if there is one. A difference is damage of the header's bytes only. A header of another group
+// or store, or of a newer version, is an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),
@@ -244,7 +247,8 @@ func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool)
 	return nil, nil
 }
 
-// loadSealed loads the sealed segments in parallel: the higher index takes precedence.
+// loadSealed loads the sealed segments in parallel. They may finish in any order, because the higher index takes
+// precedence.
 func (ld *loading) loadSealed() error {
 	g, ctx := errgroup.WithContext(ld.ctx)
 	g.SetLimit(min(8, max(2, runtime.GOMAXPROCS(0))))
@@ -272,7 +276,8 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	if err != nil {
 		return nil, err
 	}
-	// The first reads of an image start before its hint is read, so that the device does not wait for the hint.
+	// The first reads of an image start before the segment's hint is read, so that the device does not wait for the
+	// hint.
 	readHint := sync.OnceValue(func() *format.Hint { return ld.readHint(m) })
 	noHint := func() bool { return readHint() == nil }
 	var w *replay.Walk
@@ -301,7 +306,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 			return nil, err
 		}
 		if len(w.Bad) == 0 {
-			// A hint made of the remaining entries would hide the damage from the next load.
+			// A hint made from the remaining entries would hide the damage from the next load.
 			part.hintGone = true
 		}
 		return part, nil
@@ -313,7 +318,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	return part, ld.insertHint(s, hint, through, w)
 }
 
-// readHint returns nil if a segment has no usable hint.
+// readHint reads the hint of a segment. It returns nil if there is no usable one.
 func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
@@ -329,15 +334,15 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	return nil
 }
 
-// readSegment walks all frames of a sealed segment: those of the image in Resident residency, otherwise those of the
-// file. rows reports whether its rows are needed; it is called when the walk begins.
+// readSegment walks all frames of a sealed segment: in the image if the residency is Resident, otherwise in the file.
+// rows reports whether the rows are needed; it is called when the walk begins.
 func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment,
 	rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
 	var err error
 	size := min(ld.sizes[i], m.Bytes)
 	switch {
-	case size <= format.SegmentHeaderBytes: // no frame, or no file
+	case size <= format.SegmentHeaderBytes: // the file has no frame, or does not exist
 		size = min(m.Bytes, format.SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
 		err = ld.images.walk(ctx, s, size, size, func() *replay.Walk {
@@ -355,10 +360,10 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.
 	return w, nil
 }
 
-// read adds to the progress.
+// read adds a number of bytes to the progress.
 func (ld *loading) read(bytes int64) { ld.progress.BytesDone.Add(bytes) }
 
-// insertHint fills the index from a hint. It skips frames in bad ranges of the walk, which may be nil.
+// insertHint fills the index from a hint. It skips frames in bad ranges of the walk; the walk may be nil.
 func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *replay.Walk) error {
 	skip := func(row int) bool {
 		place := index.Loc(h.Places[row])
@@ -383,9 +388,9 @@ func (ld *loading) inTail(id int64) bool {
 	return ok
 }
 
-// insertRows fills the index from rows. It skips rows that damage may have made void until the damage is repaired: such
-// a row must not supersede a version that it may never have superseded. Reads of these records report the damage in any
-// case.
+// insertRows fills the index from rows. It skips rows that damage may have made void, until the damage is repaired:
+// such a row must not supersede a version that it perhaps never superseded. Reads of these records report the damage
+// in any case.
 func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damages []*format.Damage) error {
 	name := format.SegmentName(s.number)
 	for i, place := range r.Places {

@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// recoverLast recovers the active segment and with it the commit. It returns nil if the manifest has no active segment.
+// recoverLast recovers the active segment, and with it the commit. It returns nil if the manifest has no active
+// segment.
 func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	for slot, e := range ld.active.badMark {
 		if e != nil {
@@ -64,8 +65,8 @@ func lostEntries(damages []*format.Damage) bool {
 	return slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.IndexLast != 0 })
 }
 
-// walkActive walks the active segment from its beginning: in Resident residency from the image, which the first walk
-// loads.
+// walkActive returns a function that walks the active segment from its beginning. If the residency is Resident, it
+// walks the image, which the first walk loads.
 func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*replay.Walk, error) {
 	if ld.opts.Residency != Resident || size <= format.SegmentHeaderBytes {
 		return ld.walkActiveFile(s, size)
@@ -80,7 +81,8 @@ func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*repl
 	}
 }
 
-// walkActiveFile walks the active segment from the end of its hint, or from the beginning if it has no hint.
+// walkActiveFile returns a function that walks the active segment from the end of its hint, or from the beginning if
+// it has no hint.
 func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*replay.Walk, error) {
 	hint := ld.readActiveHint(s, size)
 	return func(through int64) (*replay.Walk, error) {
@@ -106,8 +108,9 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 }
 
 // holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft delivers
-// it again. The manifest's commit is never above what was applied when it was written, so only later entries can hold
-// such a change. The part that the hint of the active segment covers has no change that the manifest does not know.
+// the change again. The manifest's commit is never above the index that was applied when the manifest was written, so
+// only later entries can hold such a change. There is no such change in the part that the hint of the active segment
+// covers.
 func (ld *loading) holdBackConf(active *replay.Recovered) error {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
@@ -138,14 +141,14 @@ func (ld *loading) holdBackConf(active *replay.Recovered) error {
 	return nil
 }
 
-// walkReadable walks the readable entries from lo to hi. It skips damage, including files that cannot be opened: the
-// load finds them by its own walks.
+// walkReadable walks the readable entries from lo to hi. It skips damage, even in files that cannot be opened,
+// because the load finds damage by its own walks.
 func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
 	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// withoutRows returns the indexes of sealed segments between first and last that are neither a put nor a delete, as far
-// as hints say.
+// withoutRows returns the indexes in sealed segments between first and last of entries that are neither a put nor a
+// delete, as far as hints show them.
 func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {
@@ -174,9 +177,10 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	return joinRanges(out)
 }
 
-// findTailIDs finds the records with an entry above the commit. If one of these entries is damaged, all entries up to
-// it count as committed: Raft cannot be given lost entries, and with a single voter synced entries were committed. With
-// several voters the entry may have been truncated, or may have been needed for a quorum: ErrTailDamaged.
+// findTailIDs finds the records with an entry above the commit. If one of these entries is damaged in a group with a
+// single voter, all entries up to it count as committed: Raft cannot be given lost entries, and synced entries of a
+// single voter were committed. With several voters findTailIDs returns ErrTailDamaged, because the entry may have
+// been truncated, or may have been needed for a quorum.
 func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]struct{})
 	commit := ld.commit

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// assemble combines the parts: terms, index of the active segment, the tail. Afterwards the log can be written.
+// assemble combines the parts: terms, index of the active segment, and tail. Afterwards the log can be written to.
 func (ld *loading) assemble(active *replay.Recovered) error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
@@ -47,8 +47,8 @@ func (ld *loading) assemble(active *replay.Recovered) error {
 	return ld.fillTail(commit)
 }
 
-// checkTail is ErrTailDamaged where damage in a group with several voters may hide what made entries above the commit
-// void: they are whole and in order, and must not be given to Raft.
+// checkTail returns ErrTailDamaged if damage in a group with several voters may hide what made entries above the
+// commit void. These entries are whole and in order, but must not be given to Raft.
 func (ld *loading) checkTail() error {
 	i := slices.IndexFunc(ld.found, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
 	if i < 0 || len(format.VotersOf(ld.manifest.Conf)) <= 1 {
@@ -57,10 +57,10 @@ func (ld *loading) checkTail() error {
 	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.found[i])
 }
 
-// openActive makes the last segment ready for writing. If it has a torn tail, openActive truncates that first.
+// openActive makes the last segment ready for writing. If the segment has a torn tail, openActive truncates it first.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
-	f, err := s.reader() // opened for writing, unless the file was missing
+	f, err := s.reader() // it is opened for writing, unless the file was missing
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		}
 		size, ld.report.TornTailBytes = r.End, r.TornTailBytes
 	case r.End < size:
-		w.allocation.inherited = true // the existing space reads as zero
+		w.allocation.inherited = true // the existing space reads as zeros
 	}
 	last := r.LastIndex()
 	w.active, w.end, w.last = s, r.End, last
@@ -93,14 +93,15 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	return ld.growActiveImage(s, r.End, ld.sizes[len(ld.sizes)-1])
 }
 
-// growActiveImage adds space after the end of the recovered active segment, in Resident residency. Bytes between the
-// end and the offset up to which it was read are truncated in the file, so they must not be in memory either.
+// growActiveImage adds space after the end of the recovered active segment's image, if the residency is Resident.
+// Bytes between end and read, the offset up to which the file was read, are truncated in the file, so growActiveImage
+// clears them in memory too.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	if ld.opts.Residency != Resident {
 		return nil
 	}
 	if end <= int64(len(s.image)) {
-		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // no further: the rest was never touched
+		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // the memory above was never touched
 		return nil
 	}
 	// The segment was not read, or its file ends below the synced mark.
@@ -115,7 +116,7 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	return nil
 }
 
-// beginActive creates the active segment for a manifest that has none. It is called during a load.
+// beginActive creates the active segment during a load if the manifest has none.
 func (w *writer) beginActive() error {
 	st := w.state
 	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
@@ -147,7 +148,7 @@ func (ld *loading) fillTail(commit uint64) error {
 	var bad error
 	err := ld.reader.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
 		r := raftEntry(e)
-		kept, err := format.DecodePayload(r) // aliases r, not what was read
+		kept, err := format.DecodePayload(r) // the entry aliases r, not the memory that was read
 		if err != nil {
 			bad = err
 			return false
@@ -162,8 +163,8 @@ func (ld *loading) fillTail(commit uint64) error {
 	return ld.placeTail()
 }
 
-// placeTail sets the places of the entries of the tail to those in rows and hints. An entry that was made void and
-// appended again is twice in a segment, and the first one is void: compaction drops it.
+// placeTail sets the places of the tail's entries to those in rows and hints. An entry that was made void and later
+// appended again is twice in a segment. The first of the two is void, and compaction drops it.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.reader.views(t.first, ld.state.last)
@@ -183,7 +184,7 @@ func (ld *loading) placeTail() error {
 	return nil
 }
 
-// conclude makes the report.
+// conclude makes the report of the load.
 func (ld *loading) conclude() {
 	for _, d := range ld.found {
 		ld.damages.note(*d)
@@ -192,7 +193,7 @@ func (ld *loading) conclude() {
 		ld.damages.noteID(id)
 	}
 	for i, part := range ld.loaded {
-		if part.hintGone { // not earlier: hints are made from the results of the load
+		if part.hintGone { // not earlier, because hints are made from the results of the load
 			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
@@ -216,8 +217,8 @@ func (l *Log) abandon() {
 	}
 }
 
-// collectBlobs finds the blobs that are referred to and removes the others. It removes none that an unreadable entry
-// may refer to: the device may be able to read it the next time.
+// collectBlobs finds the blobs that entries refer to and removes the others. It keeps blobs to which an unreadable
+// entry may refer, because the device may be able to read that entry the next time.
 func (ld *loading) collectBlobs() error {
 	for _, part := range ld.loaded {
 		for _, b := range part.blobs {

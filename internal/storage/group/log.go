@@ -13,27 +13,28 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (storage.go)
-// and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time (the replica's); all other
-// methods are safe for concurrent use with them and with one another.
+// Log is the ordered log of a group on disk, with its index in memory. It is both the Raft log of the group
+// (storage.go) and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time, that of the
+// replica. All other methods are safe for concurrent use with them and with each other.
 type Log struct {
 	opts   Options
 	logger *slog.Logger
 	now    func() time.Time
-	ctx    context.Context // ends with Close
+	ctx    context.Context // Close ends it
 	cancel context.CancelFunc
 
 	parts
 	editor editor
 
-	changed signal // woken when an entry is applied, and when the log is closed
-	// number of blobs that other replicas have begun to send; it is part of the name of an incomplete file
+	changed signal // fired when an entry is applied, and when the log is closed
+	// received is the number of blobs that other replicas have begun to send. It is part of the name of an incomplete
+	// file.
 	received   atomic.Uint64
-	compacting longlock.Mutex // one Compact or Repair at a time
+	compacting longlock.Mutex // held by the one Compact or Repair that runs
 }
 
-// parts are the components of a log. Each declares in its fields what it uses. An operation gets the parts that it
-// needs; loading initializes all of them.
+// parts are the components of a log. The fields of each component show what it uses. An operation gets only the parts
+// that it needs. loading initializes all of them.
 type parts struct {
 	gate
 	w       writer
@@ -50,7 +51,7 @@ type parts struct {
 	memory  memory
 }
 
-// SegmentBytesDefault is the size at which a segment is sealed if Options do not set one.
+// SegmentBytesDefault is the size at which a segment is sealed if Options does not set a size.
 const SegmentBytesDefault = 256 << 20
 
 func (o Options) withDefaults() Options {
@@ -72,7 +73,7 @@ func (o Options) ForInstall() transfer.Options {
 	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
 }
 
-// newLog makes a log without segments. Its index has space for as many records as need says.
+// newLog makes a log without segments. Its index has space for need.Records records.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
 	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
@@ -111,7 +112,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	return l, nil
 }
 
-// release waits for the last reader of a closed log, and then frees the log's memory and files.
+// release waits for the last reader of a closed log, and then frees the log's memory and closes its files.
 func (l *Log) release() {
 	l.awaitReaders()
 	l.state.mu.Lock()

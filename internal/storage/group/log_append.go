@@ -19,9 +19,9 @@ const (
 	// bufferBytesKept is the size of the write buffer that a group keeps for its small batches; larger batches share
 	// segio.FrameBuffers.
 	bufferBytesKept = 32 << 10
-	// writePieceBytes is how much of a batch is written at a time. The device starts with one piece while the next one
-	// is encoded, and a piece stays in the processor's cache between encoding and writing. A piece together with the
-	// largest frame fits into one of segio.FrameBuffers.
+	// writePieceBytes is how much of a batch is written at a time. The device starts with one piece while the next
+	// one is encoded, and a piece remains in the processor's cache between encoding and writing. A piece together
+	// with the largest frame fits into one of segio.FrameBuffers.
 	writePieceBytes = 512 << 10
 )
 
@@ -29,10 +29,10 @@ const (
 var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
 // Append writes entries with consecutive indexes and, if it is not nil, the hard state. An entry at or below the last
-// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
-// is full, Append seals it and begins a new one. If format.Passes, nothing was appended, and the caller may try again.
-// The log keeps the Data of entries until they are applied; the caller must not change it. The content of a put is made
-// by EncodePayload.
+// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the
+// segment is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was
+// appended, and the caller may try again. The log keeps the Data of entries until they are applied, so the caller
+// must not change the Data. The Data of a put is made by EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -67,8 +67,8 @@ func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return w.writeBatch(hs, batch, bytes)
 }
 
-// decodeBatch checks the order of the entries against the log, decodes them, and adds them to batch. bytes is their
-// size on disk.
+// decodeBatch checks the order of the entries against the log, decodes them, and adds them to batch. It also returns
+// the size of the entries on disk.
 func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
 		return batch, 0, nil
@@ -100,13 +100,14 @@ func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []ta
 	return batch, bytes, nil
 }
 
-// commitFloor returns the index at or below which nothing is ever truncated.
+// commitFloor returns the index at or below which entries are never truncated.
 func (w *writer) commitFloor() uint64 {
 	return max(min(w.hard.Commit, w.state.last), w.state.applied.Load(), w.state.floor)
 }
 
-// prepareActive prepares the active segment for bytes more. It continues the log in a new segment after a failure,
-// removes segments that the batch makes void, seals a full segment, requests memory and allocates disk space.
+// prepareActive prepares the active segment for the given number of bytes. It continues the log in a new segment
+// after a failure, removes segments that the batch makes void, seals a full segment, requests memory and allocates
+// disk space.
 func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.recover(); err != nil {
 		return err
@@ -118,8 +119,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// The loop runs again for each new segment: if a sync of the old one failed, the new one begins with the entries
-	// that were not synced.
+	// The loop runs again for each new segment. If a sync of the old segment failed, the new one begins with the
+	// entries that were not synced.
 	for s := (*segment)(nil); s != w.active; {
 		s = w.active
 		var err error
@@ -146,7 +147,7 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
-// writeBatch writes the batch, which takes the given number of bytes, then changes the state in memory.
+// writeBatch writes the batch, which takes the given number of bytes, and then changes the state in memory.
 func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
 	hard := w.hard
 	if hs != nil {
@@ -161,8 +162,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 		if err := w.writeFailed(err); err != nil {
 			return err
 		}
-		// The log was continued in a new segment, which begins after the synced entries. That is too late for a batch
-		// that truncates the log.
+		// The log was continued in a new segment that begins after the synced entries. A batch that truncates the log
+		// needs a segment that begins earlier.
 		if err := w.prepareActive(batch, bytes); err != nil {
 			return err
 		}
@@ -176,8 +177,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 	return nil
 }
 
-// writeFrames encodes the batch piece by piece at the end of the active segment, writes it, and sets the places of its
-// entries. It returns the new end. In Resident residency frames are encoded directly in the image.
+// writeFrames encodes the batch piece by piece at the end of the active segment, writes it, and sets the places of
+// its entries. It returns the new end. In Resident residency it encodes frames directly in the image.
 func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64,
 	err error) {
 	s, file := w.active, w.active.file.Load()
@@ -227,11 +228,11 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 	return at + int64(len(buf)), err
 }
 
-// writeFailed decides what a failed write means. Nil: the log was continued in a new segment, and the caller has to
+// writeFailed handles a failed write. It returns nil if the log was continued in a new segment, and the caller has to
 // write again.
 func (w *writer) writeFailed(cause error) error {
 	cause = format.Lacking(cause)
-	// Partly written frames must not stay: after a shorter batch they could pass as its end.
+	// Partly written frames must be removed: after a shorter batch they could be taken for a part of the log.
 	file := w.active.file.Load()
 	err := w.allocation.truncate(file, w.end)
 	if err == nil {

@@ -6,7 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// joinJournal registers a log that is about to be opened with the journal of its volume; nil: there is no journal.
+// joinJournal registers a log that is about to be opened with the journal of its volume. It returns nil if there is
+// no journal.
 func joinJournal(opts Options) (*journal.Member, error) {
 	if opts.Journal == nil {
 		return nil, nil
@@ -17,9 +18,9 @@ func joinJournal(opts Options) (*journal.Member, error) {
 }
 
 // SyncShared makes everything appended durable by the journal of the volume, in one sync together with the small
-// batches of other groups. The segment itself is synced later: by the next Sync, which must precede the write of the
-// mark of a quiet group (Tick). If SyncShared returns false, it did nothing, because there is no journal, the batch is
-// large, or the journal needs its space. The caller then has to call Sync.
+// batches of other groups. The segment itself is synced later, by the next Sync; for a quiet group this Sync must
+// precede the write of the mark (Tick). If SyncShared returns false, it did nothing, because there is no journal, the
+// batch is large, or the journal needs its space. The caller then has to call Sync.
 func (l *Log) SyncShared() bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -31,15 +32,15 @@ func (w *writer) syncShared() bool {
 	return !w.folder.unsure && w.suspect == nil && w.dirty && w.share.write(w.active, w.state.syncedEnd, w.end)
 }
 
-// clean records that nothing is left to be synced. The caller holds mu.
+// clean records that no data is left to be synced. The caller holds mu.
 func (w *writer) clean() {
 	w.dirty = false
 	w.share.durable()
 }
 
-// leaveJournal syncs the data that only the journal has made durable, because the journal does not ask a closed log to
-// sync. If the sync fails, the journal keeps the data until the next load. The same happens if the journal was closed
-// before the log, as if the process were killed. The caller holds mu.
+// leaveJournal syncs the data that only the journal has made durable, because the journal does not ask a closed log
+// to sync. If the sync fails, the journal keeps the data until the next load. The journal also keeps the data if it
+// was closed before the log, which is then treated as a kill of the process. The caller holds mu.
 func (w *writer) leaveJournal() {
 	if !w.share.isOwed(w.state.syncedEnd) {
 		return
@@ -50,24 +51,24 @@ func (w *writer) leaveJournal() {
 	}
 }
 
-// share is the group's share of the journal of the volume: data that is durable there, and not yet in the active
-// segment. It uses the journal, and tells the kernel to write the segment; it does not write to the segment itself.
-// Guarded by writer.mu.
+// share is the group's share of the journal of the volume: the data that is durable in the journal, but not yet in
+// the active segment. It uses the journal, and tells the kernel to write the segment; it does not write to the
+// segment itself. Guarded by writer.mu.
 type share struct {
-	member *journal.Member // nil: there is no journal
-	// offset in the active segment up to which the journal has the unsynced data; 0: it has none
+	member *journal.Member // nil if there is no journal
+	// through is the offset in the active segment up to which the journal has the unsynced data; 0 if it has none.
 	through int64
-	started int64 // offset in the active segment up to which the kernel was told to begin to write
-	// the frames that were written last, if they are contiguous in memory; their offset is batchAt
+	started int64 // offset in the active segment up to which the kernel was told to begin writing
+	// batch holds the frames that were written last, if they are contiguous in memory. Their offset is batchAt.
 	batch   []byte
 	batchAt int64
 }
 
-// begin is called for a new active segment, in which everything is durable.
+// begin is called for a new active segment, whose whole content is durable.
 func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
 
-// write makes the bytes of the active segment from synced to end durable by the journal. It returns false if it did not
-// make them durable.
+// write makes the bytes of the active segment from synced to end durable by the journal. It returns false if these
+// bytes are not durable.
 func (h *share) write(active *segment, synced, end int64) bool {
 	if h.member == nil || h.member.MustSync() {
 		return false
@@ -90,9 +91,9 @@ func (h *share) write(active *segment, synced, end int64) bool {
 // startBytes is how many bytes the journal may make durable before the kernel is told to write them to the segment.
 const startBytes = 256 << 10
 
-// startWriting tells the kernel to start writing the data that only the journal made durable. Then less is left for the
-// sync that the journal requests from all groups at once: every batch that has a record of one of these groups waits
-// for that sync.
+// startWriting tells the kernel to start writing the data that only the journal has made durable. This leaves less
+// for the sync that the journal requests from all its groups at the same time. Every batch that has a record of one
+// of these groups waits for that sync.
 func (h *share) startWriting(active *segment, synced int64) {
 	from, to := max(h.started, synced&^(format.BlockBytes-1)), h.through&^(format.BlockBytes-1)
 	if to-from >= startBytes {
@@ -101,14 +102,15 @@ func (h *share) startWriting(active *segment, synced int64) {
 	}
 }
 
-// durable tells the journal that all data that it has of the group is durable in the segments.
+// durable tells the journal that all of its data of this group is durable in the segments.
 func (h *share) durable() {
 	if h.member != nil {
 		h.member.Durable()
 	}
 }
 
-// isOwed reports whether the open journal has data that is not in the active segment, which is synced up to an offset.
+// isOwed reports whether the open journal has data that is not durable in the active segment, which is synced up to
+// the given offset.
 func (h *share) isOwed(synced int64) bool {
 	return h.member != nil && h.through > synced && !h.member.Ended()
 }

@@ -6,8 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Sync makes everything appended durable (fdatasync). If a sync fails, the segment is abandoned at its synced mark, and
-// the unsynced entries are written and synced in a new segment. An error means that this failed too.
+// Sync makes everything appended durable (fdatasync). If a sync fails, Sync abandons the segment at its synced mark,
+// and writes and syncs the unsynced entries in a new segment. An error means that this attempt failed too.
 func (l *Log) Sync() error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -41,15 +41,16 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// syncedTo records that the active segment is on disk up to end; last is the index of its last entry before end. The
+// syncedTo records that the active segment is on disk up to end; last is the index of the last entry before end. The
 // caller holds mu.
 func (w *writer) syncedTo(end int64, last uint64) {
 	w.clean()
 	w.state.synced(w.active, end, last)
 }
 
-// recover completes what an earlier failure left open: a manifest that may have been replaced, or an active segment
-// that must not be continued. Afterwards the active segment and the manifest are sound. The caller holds mu.
+// recover completes what an earlier failure left unfinished: a manifest that may have been replaced, or an active
+// segment that must not be continued. After recover, the active segment and the manifest can be used again. The
+// caller holds mu.
 func (w *writer) recover() error {
 	if w.folder.unsure {
 		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
@@ -78,9 +79,9 @@ func (w *writer) amend(change func(*format.Manifest)) error {
 	return w.folder.writeManifest(change)
 }
 
-// continueLog abandons the active file (rule 5): the file is sealed at its synced mark, and the unsynced entries are
-// written from memory to a new segment and synced. Nothing is read back to find out what is on disk. The caller holds
-// mu.
+// continueLog abandons the active file (rule 5): it seals the file at its synced mark, and writes the unsynced
+// entries from memory to a new segment, which it syncs. It never reads the file to find out which bytes are on disk.
+// The caller holds mu.
 func (w *writer) continueLog() error {
 	old := w.active
 	w.state.mu.RLock()
@@ -121,8 +122,8 @@ func (w *writer) continueLog() error {
 	return nil
 }
 
-// rewriteUnsynced writes entries into a new segment, sets their places, and syncs it. end is the end of the entries. It
-// returns ErrNoSpace if the disk is full.
+// rewriteUnsynced writes entries into a new segment, sets their places, and syncs the segment. It returns the end of
+// the entries, or ErrNoSpace if the disk is full.
 func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
 	var buf []byte
 	for i := range unsynced {
@@ -144,7 +145,7 @@ func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error)
 	return format.SegmentHeaderBytes + int64(len(buf)), nil
 }
 
-// adoptContinued updates the state in memory after the log continued in a new segment.
+// adoptContinued updates the state in memory after the log was continued in a new segment.
 func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
 	st := w.state
 	st.mu.Lock()

@@ -15,17 +15,18 @@ type markFile struct {
 	dir string
 
 	mu       sync.Mutex // guards the fields below
-	file     vfs.File   // nil: not open
-	broken   bool       // a write or sync failed: the file must be created again
+	file     vfs.File   // nil if it is not open
+	broken   bool       // a write or sync failed, so the file must be created again
 	sequence uint64
 	last     format.Mark // the mark that was written last
 }
 
-// Tick makes the synced mark durable: on return the mark on disk covers everything synced so far. The volume calls it
-// within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. Tick also frees the
-// space in the active segment that the previous process has allocated and this one has not filled yet.
+// Tick makes the synced mark durable: on return the mark on disk covers everything that was synced before the call.
+// The volume calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark.
+// Tick also frees the space in the active segment that the previous process has allocated and this one has not filled
+// yet.
 func (l *Log) Tick() error {
-	l.w.mu.Lock() // before enter: Close holds mu while it waits for the callers that have entered
+	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
 	if !l.closed.Load() {
 		l.w.releasePreallocated()
 	}
@@ -40,8 +41,8 @@ func (l *Log) Tick() error {
 	return nil
 }
 
-// releasePreallocated frees the space after the end that the load found there, as the next write may come much later.
-// The load does not do this, because freeing blocks takes time. The caller holds mu.
+// releasePreallocated frees the space after the end that the load found there, because the next write may come much
+// later. The load does not free it, because freeing blocks takes time. The caller holds mu.
 func (w *writer) releasePreallocated() {
 	if !w.allocation.inherited || w.suspect != nil {
 		return
@@ -65,7 +66,7 @@ func (f *markFile) follow(st *state) error {
 	return nil
 }
 
-// write makes a mark durable, unless the last one written has the same segment and offset.
+// write makes a mark durable, unless the mark written last has the same segment and offset.
 func (f *markFile) write(mark format.Mark) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +88,8 @@ func (f *markFile) write(mark format.Mark) error {
 	return nil
 }
 
-// open opens the file, or creates it again after a failure: after a failed sync its content cannot be trusted.
+// open opens the file. After a failure it creates the file again, because the content of a file cannot be trusted
+// after a failed sync.
 func (f *markFile) open() error {
 	f.closeFile()
 	name := path.Join(f.dir, format.MarkName)
@@ -107,7 +109,7 @@ func (f *markFile) open() error {
 
 func (f *markFile) closeFile() {
 	if f.file != nil {
-		_ = f.file.Close() // its content is synced, or given up
+		_ = f.file.Close() // the content of the file is synced, or given up
 		f.file = nil
 	}
 }

@@ -2,19 +2,19 @@ package group
 
 import "sync"
 
-// memory requests memory for index, images and rows of a log from the budget. It reads their sizes, and changes none of
-// them. Safe for concurrent use; state.mu is locked briefly, and not together with mu.
+// memory requests memory for index, images and rows of a log from the budget. It reads the sizes of these parts, but
+// changes none of them. It is safe for concurrent use. It locks state.mu briefly, and never together with mu.
 type memory struct {
 	state  *state
 	places *places
 	images *images
 
 	mu     sync.Mutex // guards taken
-	budget Budget     // nil: no limit
+	budget Budget     // nil if there is no limit
 	taken  int64      // bytes
 }
 
-const memorySlackBytes = 1 << 20 // unused memory up to this size is not given back
+const memorySlackBytes = 1 << 20 // unused memory up to this size is not returned to the budget
 
 // used returns the number of bytes that index, images and rows take now.
 func (m *memory) used() int64 {
@@ -37,10 +37,10 @@ func (m *memory) used() int64 {
 	return bytes
 }
 
-// askMore ensures that the budget has memory for additional entries that take bytes on disk: a row each, their part of
-// the index, and the image. It returns ErrMemory if the budget is too small.
+// askMore ensures that the budget has memory for additional entries that take the given number of bytes on disk: a
+// row for each entry, its part of the index, and the image. It returns ErrMemory if the budget is too small.
 func (m *memory) askMore(entries int, bytes int64) error {
-	const perEntry = 20 + 32 // row and slot, both growing
+	const perEntry = 20 + 32 // a row and a slot of the index, both in tables that grow
 	more := int64(entries) * perEntry
 	if m.images.resident {
 		more += bytes
@@ -48,7 +48,7 @@ func (m *memory) askMore(entries int, bytes int64) error {
 	return m.ask(m.used() + more)
 }
 
-// ask ensures that want bytes are taken in total. It returns ErrMemory if the budget is too small.
+// ask ensures that want bytes in total are taken from the budget. It returns ErrMemory if the budget is too small.
 func (m *memory) ask(want int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

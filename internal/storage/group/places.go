@@ -8,24 +8,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// places knows the place of the newest version of each record, and which frames of the segments are superseded. Safe
-// for concurrent use. After a swap a place may mean another frame; no swap happens while state.mu is held.
+// places knows the place of the newest version of each record, and which frames of the segments are superseded. It is
+// safe for concurrent use. After a swap a place may mean another frame; no swap happens while state.mu is held.
 type places struct {
 	table *index.Table // id -> place of the newest applied entry
-	// published are the segments by ordinal; nil for an unused ordinal. The slice is replaced as a whole. It is for
-	// readers without a lock.
+	// published holds the segments by ordinal, and nil for an unused ordinal. The slice is replaced as a whole, so
+	// that readers need no lock.
 	published  atomic.Pointer[[]*segment]
-	superseded atomic.Int64 // bytes, estimated
-	swapping   sync.RWMutex // held while places change from one segment to another. Taken before state.mu
+	superseded atomic.Int64 // bytes of superseded frames, estimated
+	swapping   sync.RWMutex // held while places move from one segment to another; taken before state.mu
 }
 
-// awaitSwap returns when the current swap is done.
+// awaitSwap waits until the current swap is done.
 func (p *places) awaitSwap() {
 	p.swapping.RLock()
 	p.swapping.RUnlock() //nolint:staticcheck // whoever swaps holds it
 }
 
-// publish makes the segments visible to readers without a lock. Called with state.mu held.
+// publish makes the segments visible to readers without a lock. The caller holds state.mu.
 func (p *places) publish(segments []*segment) {
 	var top uint32
 	for _, s := range segments {
@@ -38,7 +38,7 @@ func (p *places) publish(segments []*segment) {
 	p.published.Store(&table)
 }
 
-// segment returns the segment with an ordinal; nil if it is gone.
+// segment returns the segment with an ordinal; nil if there is none any more.
 func (p *places) segment(ordinal uint32) *segment {
 	table := *p.published.Load()
 	if int(ordinal) >= len(table) {
@@ -47,9 +47,9 @@ func (p *places) segment(ordinal uint32) *segment {
 	return table[ordinal]
 }
 
-// pin pins the segment of the place that the index has for a record; nil: the index has another place by now. Ordinals
-// are reused: a reader that was delayed between two lookups could find another segment under the same ordinal. So pin
-// reads the index again while it knows the segment to be in its place.
+// pin pins the segment of the place that the index has for a record. It returns nil if the index has another place by
+// now. Ordinals are reused, so a reader that was delayed between the two lookups could find another segment under the
+// same ordinal. Therefore pin reads the index again after it has pinned the segment.
 func (p *places) pin(id int64, loc index.Loc) *segment {
 	s := p.segment(loc.Ordinal())
 	if s == nil || !s.pin() {
@@ -62,8 +62,8 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	return nil
 }
 
-// isNewest reports whether the frame at a place of a segment is the newest version of a record. moved: the segment was
-// swapped, so that places in it are no longer valid. Called with state.mu held.
+// isNewest reports whether the frame at a place of a segment is the newest version of a record. moved says that the
+// segment was swapped, so that places in it are no longer valid. The caller holds state.mu.
 func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {
 	if s.moving || p.segment(s.ordinal) != s {
 		return false, true
@@ -72,7 +72,7 @@ func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bo
 	return ok && at == loc, false
 }
 
-// insert puts a place into the index; the later of two places stays, the other is superseded.
+// insert adds a place to the index. The later of two places of a record remains, and the other is superseded.
 func (p *places) insert(id int64, loc index.Loc) error {
 	old, won, err := p.table.Max(id, loc)
 	switch {
@@ -86,7 +86,7 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// clearUsed clears the used flag of the frame at a place, in whichever segment the frame is.
+// clearUsed clears the used flag of the frame at a place, whichever segment the frame is in.
 func (p *places) clearUsed(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
 // supersede clears the used flag of a frame.
@@ -96,7 +96,7 @@ func (p *places) supersede(s *segment, loc index.Loc) {
 	}
 }
 
-// supersedeKnown is supersede for a flag that is already in the hint on disk.
+// supersedeKnown does what supersede does, for a flag that is already in the hint on disk.
 func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	if s.used.supersede(loc) {
 		p.superseded.Add(loc.LengthBound())
@@ -104,7 +104,7 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	}
 }
 
-// moved updates index and used flags for an applied version: it is at a new place, or dropped (to is 0).
+// moved updates the index and the used flags for an applied version that is at a new place, or was dropped (to is 0).
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
 		p.table.CompareAndDelete(id, from)
@@ -113,5 +113,5 @@ func (p *places) moved(id int64, from, to index.Loc) {
 	}
 }
 
-// listed returns the segments of the log, and those that are just replacing others. Called with state.mu held.
+// listed returns the segments of the log, and those that are just replacing others. The caller holds state.mu.
 func (st *state) listed() []*segment { return append(slices.Clip(st.segments), st.incoming...) }

@@ -36,8 +36,8 @@ func PlanLoad(opts Options) (Need, error) {
 	return need, nil
 }
 
-// planLoad uses the sizes of the files. Of an unsealed segment it also reads parts above the mark. names are the names
-// in the folder.
+// planLoad computes the Need from the sizes of the files. It also reads parts of an unsealed segment above the mark.
+// names are the names in the folder.
 func planLoad(opts Options, m *format.Manifest, active *activeFile, names []string) (Need, error) {
 	var need Need
 	for _, s := range m.Segments {
@@ -99,8 +99,8 @@ const hintRowBytes = 8 + 8 + 4
 
 func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
 
-// entriesAtMost returns an upper bound for the entries of a sealed segment without a hint: the manifest knows the
-// indexes.
+// entriesAtMost returns an upper bound for the number of entries in a sealed segment without a hint. It uses the
+// indexes in the manifest.
 func entriesAtMost(s format.ManifestSegment, bytes int64) int64 {
 	return min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
 }
@@ -110,8 +110,8 @@ func entriesThatFit(bytes int64) int64 {
 	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
 }
 
-// entriesOfActive estimates the entries of the active segment. The mark or the hint gives the number of the first ones;
-// the entries after them are counted if they take many bytes.
+// entriesOfActive estimates the number of entries in the active segment. The mark or the hint gives the number of the
+// first ones. The entries after these are counted if they take many bytes.
 func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
 	from, known := int64(format.SegmentHeaderBytes), int64(0)
 	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
@@ -131,20 +131,21 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin: if there may be at least this many entries above the mark, they are counted. Fewer entries cost little
-// memory, and the plan of all groups should not wait for a read in each.
+// countedMin is the possible number of entries above the mark from which on they are counted. Fewer entries cost
+// little memory, and the plan of all groups should not wait for a read in each.
 const countedMin = 8192
 
 const (
-	countPieceBytes = 16 << 10 // read at a time: only headers are needed
+	countPieceBytes = 16 << 10 // size of one read; small, because only headers are needed
 	countPieces     = 64       // greatest number of pieces that are read of a segment
 	countPiecesMin  = 2        // least number of pieces that are read of a segment
-	// one part in this number of the bytes above the mark is read, as the load reads all of them again
+	// countShare is the part of the bytes above the mark, one in this number, that is read. It is small because the
+	// load reads all of them again.
 	countShare = 64
 )
 
-// countFrames estimates from samples how many entries there are between an offset and the end of the data. The estimate
-// tends to be too high.
+// countFrames estimates from samples how many entries there are between an offset and the end of the data. The
+// estimate tends to be too high.
 func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entries int64, err error) {
 	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, format.SegmentName(s.Number)))
 	if err != nil {
@@ -153,7 +154,7 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 	defer func() { err = errors.Join(err, f.Close()) }()
 	buffer := vfs.AlignedBytes(countPieceBytes)
 	pieces := min(max((end-from)/(countShare*countPieceBytes), countPiecesMin), countPieces)
-	var seen int64 // bytes looked through
+	var seen int64 // number of bytes examined
 	for i := range pieces {
 		at := (from + (end-from)/pieces*i) &^ (format.BlockBytes - 1)
 		n, bytes, err := countHeaders(f, s.ID, buffer, max(at, from), min(at+countPieceBytes, end))
@@ -165,11 +166,11 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 	return int64(float64(entries)*float64(end-from)/float64(max(seen, 1))*countReserve) + countPieces, nil
 }
 
-// countReserve is the factor on an estimate: sizes of records differ from piece to piece.
+// countReserve is a factor by which an estimate is raised, because sizes of records differ from piece to piece.
 const countReserve = 1.25
 
-// countHeaders counts the entries that begin in a part of a segment, and returns how many bytes it examined: to the end
-// of the part, or to the place where no frame follows the last one.
+// countHeaders counts the entries that begin in a part of a segment. It also returns how many bytes it examined: up
+// to the end of the part, or up to the first bytes that are not a frame.
 func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
 	w := segio.OpenWindow(f, from, end)
 	w.UseBuffer(buffer)

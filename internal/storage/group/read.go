@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// records reads the versions of single records: it looks up the place in the index or in the history of the segments,
-// and reads the frame there. It uses neither the list of files nor the end of the log. It records the damage that it
-// finds. Safe for concurrent use while the log is open: its callers have entered the gate.
+// records reads the versions of single records. It looks up the place of a version in the index or in the history of
+// the segments, and reads the frame there. It uses neither the list of files nor the end of the log. It records the
+// damage that it finds. It is safe for concurrent use while the log is open; its callers have entered the gate.
 type records struct {
 	group   string
 	state   *state
@@ -27,8 +27,8 @@ type records struct {
 const readTries = 1000
 
 // Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits. The entry CRC
-// is checked on every read that uses the data (for resident images: at load). Errors: ErrNotFound (also if the newest
-// version is a delete), ErrVersionNotFound, *DamageError.
+// is checked on every read that uses the data (for resident images: at load). Get returns ErrNotFound, also if the
+// newest version is a delete; ErrVersionNotFound; or *DamageError.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err
@@ -46,14 +46,14 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	return l.records.version(id, &opts)
 }
 
-// Has reports whether the index has the record and it is not deleted. It reads no file.
+// Has reports whether the index has the record and the record is not deleted. It reads no file.
 func (l *Log) Has(id int64) bool {
 	loc, ok := l.places.table.Get(id)
 	return ok && !loc.Tombstone()
 }
 
-// Head returns the index of the newest committed version and whether it is a delete. It returns ErrNotFound if there is
-// none, and *DamageError if damage makes the answer uncertain.
+// Head returns the index of the newest committed version and whether that version is a delete. It returns ErrNotFound
+// if there is no version, and *DamageError if damage makes the answer uncertain.
 func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	if err := l.enter(); err != nil {
 		return 0, false, err
@@ -72,8 +72,8 @@ func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	return l.records.list(id, before, n)
 }
 
-// pin pins the segment that holds the newest version of a record, and returns the place there. It returns ErrNotFound
-// if there is none, and *DamageError if damage makes the answer uncertain.
+// pin pins the segment that holds the newest version of a record, and returns the place of the version. It returns
+// ErrNotFound if there is no version, and *DamageError if damage makes the answer uncertain.
 func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	for range readTries {
 		loc, ok := r.places.table.Get(id)
@@ -87,7 +87,8 @@ func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	return nil, 0, fmt.Errorf("group %s: record %d moves faster than it can be read", r.group, id)
 }
 
-// newest reads the newest version. A delete that is certain is not read: the Record then only has Deleted set.
+// newest reads the newest version. If that version is certainly a delete, newest does not read it: the Record then
+// only has Deleted set.
 func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	s, loc, err := r.pin(id)
 	if err != nil {
@@ -108,7 +109,7 @@ func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	return rec, nil
 }
 
-// version reads a version that is not the newest, or is not known to be the newest.
+// version reads a version that is not the newest, or not known to be the newest.
 func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	found := false
 	if opts.Index <= r.state.applied.Load() {
@@ -231,7 +232,7 @@ func (r *records) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, 
 	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
-// copyContent copies the requested parts of attributes and data into the buffer of the options or into new memory.
+// copyContent copies the requested parts of attributes and data into the buffer in opts or into new memory.
 func copyContent(e *format.Entry, opts *GetOptions) {
 	data := e.Data
 	if opts.MetadataOnly && e.Codec != format.CodecBlob {
@@ -251,8 +252,8 @@ func copyContent(e *format.Entry, opts *GetOptions) {
 
 var errOtherEntry = errors.New("the entry is of another record")
 
-// readImage copies a frame from memory. Its entry CRC was checked when the image was loaded, or this process made the
-// frame.
+// readImage copies a frame from memory. It does not check the entry CRC, because the CRC was checked when the image
+// was loaded, or this process made the frame.
 func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	offset := loc.Offset()
 	frame := s.image[min(offset, int64(len(s.image))):min(offset+loc.LengthBound(), int64(len(s.image)))]
@@ -283,8 +284,8 @@ func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	}
 }
 
-// finish moves the reference to a blob from the data to Blob. It drops the data of a delete, and all
-// data if only metadata is wanted.
+// finish moves the reference to a blob from the data to Blob. It drops the data of a delete, and all data if the
+// caller only wants metadata.
 func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 	ref, err := e.BlobRef()
 	if err != nil {
@@ -307,8 +308,8 @@ func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error
 	}, id)
 }
 
-// readFailed returns the error for a read that failed: damage if the device reports an I/O error or the file is
-// missing, otherwise an error that may be temporary.
+// readFailed returns the error for a failed read: damage if the device reports an I/O error or the file is missing,
+// otherwise an error that may be temporary.
 func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, iofs.ErrNotExist) {
 		return r.badFrame(s, loc, id, err)

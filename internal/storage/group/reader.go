@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// reader reads the segments of a log: entries in order, the versions of a record, the blobs that they refer to. Safe
-// for concurrent use while the log is open.
+// reader reads the segments of a log: entries in order, the versions of a record, and the blobs that these refer to.
+// It is safe for concurrent use while the log is open.
 type reader struct {
 	group   string
 	state   *state
@@ -22,7 +22,7 @@ type reader struct {
 	hints   *hints
 }
 
-// view is a pinned segment with its state at one moment.
+// view is a pinned segment and its state at one moment.
 type view struct {
 	*segment
 	m       format.ManifestSegment
@@ -30,7 +30,7 @@ type view struct {
 	end     int64  // offset after the last frame
 	rows    *format.Rows
 	active  bool
-	scan    bool // it is read for a scan, so perhaps only once
+	scan    bool // it is read by a scan, so perhaps only once
 }
 
 // views pins the segments that hold indexes from lo to hi. The caller must call unpin on each.
@@ -65,8 +65,8 @@ func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf is frames with an end offset, which must be the end of a frame. It does not read the content of frames for
-// which pass, if not nil, returns true.
+// framesOf does what frames does, up to an end offset, which must be the end of a frame. It does not read the content
+// of frames for which pass, if not nil, returns true.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader
 	var size int64
@@ -101,7 +101,7 @@ func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool
 			return nil
 		}
 	}
-	if r.Err() == nil && missing.Bytes > 0 { // the file is shorter than it was
+	if r.Err() == nil && missing.Bytes > 0 { // the file is shorter than it was before
 		fn(&missing)
 	}
 	return r.Err()
@@ -118,13 +118,13 @@ func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 }
 
 // readEntries passes the entries with indexes from lo to hi to fn in order, without gaps, until fn returns false. An
-// entry is valid until the next call. Bad bytes among them are an error.
+// entry is valid until the next call of fn. Bad bytes between the entries are an error.
 func (r *reader) readEntries(lo, hi uint64, fn func(*format.Entry, index.Loc) bool) error {
 	return r.walkEntries(lo, hi, nil, fn)
 }
 
-// walkEntries is readEntries if pass is nil. Otherwise it skips missing entries, and calls pass with bad bytes. It then
-// also continues after a file that cannot be read at all, and returns that error at the end.
+// walkEntries does what readEntries does if pass is nil. Otherwise it skips missing entries, and calls pass with bad
+// bytes. It then also continues after a file that cannot be read at all, and returns that error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
@@ -153,12 +153,12 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 				} else if step.Status != segio.FrameContent || e.Index == next {
 					damage = &format.DamageError{Damage: v.damage(r.group, step)}
 				}
-				return true // an entry that stands behind it may be the one that counts
+				return true // an entry after it may be the one that counts
 			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through ||
 				!r.isValid(e):
 				return true
 			case (e.Index > next || e.Kind == format.KindRequest) && !gaps:
-				return false // a gap: compaction has left no entry there
+				return false // there is a gap because compaction has left no entry here
 			}
 			damage = nil
 			next = e.Index + 1
@@ -183,9 +183,9 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 	return fmt.Errorf("entry with index %d is missing", next)
 }
 
-// isValid reports whether an entry read from a segment is not void. An entry that was truncated has another term, or
-// was appended again later, at another place, and is then the same, byte for byte. Compaction leaves
-// void entries in segments that it skips, so Raft's floor does not matter.
+// isValid reports whether an entry that was read from a segment is not void. An entry that was truncated has another
+// term than the valid one; or the same entry was appended again later at another place, and the two are equal, byte
+// for byte. Compaction leaves void entries in segments that it skips, so Raft's floor does not matter here.
 func (r *reader) isValid(e *format.Entry) bool {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()
@@ -195,7 +195,7 @@ func (r *reader) isValid(e *format.Entry) bool {
 
 const checkpointBytes = 1 << 20
 
-// startOf returns an offset in a view at or before the entry with an index.
+// startOf returns an offset in a view that is not after the entry with the given index.
 func (r *reader) startOf(v view, at uint64) int64 {
 	if v.rows != nil {
 		if i := v.rows.AtOrBelow(v.first, at); i >= 0 {
@@ -211,8 +211,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf returns an offset in a view after all non-void entries up to an index: the indexes of non-void entries rise
-// with their places.
+// boundOf returns an offset in a view after all non-void entries up to an index. It relies on the indexes of non-void
+// entries, which rise with their places.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end
@@ -230,7 +230,7 @@ func (r *reader) boundOf(v view, through uint64) int64 {
 	return v.end
 }
 
-// checkpointsOf makes the checkpoints of a sealed segment from its hint, once. Without a hint there are none.
+// checkpointsOf makes the checkpoints of a sealed segment from its hint, once. It returns none if there is no hint.
 func (r *reader) checkpointsOf(v view) []checkpoint {
 	v.checkpointsOnce.Lock()
 	defer v.checkpointsOnce.Unlock()
@@ -313,7 +313,7 @@ func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
 	return out, nil
 }
 
-// rowsOf returns the puts and deletes of a segment, those of each record in order of place, and the blobs that they
+// rowsOf returns the puts and deletes of a segment, those of each record in order of place, and the blobs that these
 // refer to.
 func (r *reader) rowsOf(v view) (format.Rows, error) {
 	if v.rows != nil {

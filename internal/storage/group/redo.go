@@ -18,19 +18,19 @@ type redo struct {
 	fs     vfs.FS
 	dir    string
 	active format.ManifestSegment
-	// end is the end of the last range, and last the index of the last entry in it; 0: it has none.
+	// end is the end of the last range. last is the index of the last entry in that range; 0 if the range has none.
 	end  int64
 	last uint64
-	// lostEnd is the end of the lost ranges, as far as their place is known; 0: nothing is lost.
+	// lostEnd is the end of the lost ranges, as far as their place is known; 0 if nothing is lost.
 	lostEnd int64
 }
 
-// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs it. It skips
-// ranges of other segments: a sealed segment was synced before, and an unlisted one is void. Everything before a range
-// was durable when the range was written, so the synced mark is raised to the end of the range: missing bytes below it
-// are damage for the load, and not the end of the log. The mark is also raised above everything that is lost, and
-// further by as many bytes as may be lost at the end. If the folder does not exist, Redo does nothing. It may be
-// repeated.
+// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the
+// segment. It skips ranges of other segments: a sealed segment was synced before, and an unlisted one is void.
+// Everything before a range was durable when the range was written, so Redo raises the synced mark to the end of the
+// range. So the load reports missing bytes below the mark as damage, and does not take them for the end of the log.
+// Redo also raises the mark above everything that is lost, and further by as many bytes as may be lost at the end. If
+// the folder does not exist, Redo does nothing. It may be repeated.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -68,7 +68,8 @@ func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
 		at.Offset >= format.SegmentHeaderBytes
 }
 
-// write durably writes the ranges of the active segment. A missing segment is damage, which the load finds.
+// write durably writes the ranges of the active segment. If the segment is missing, write leaves that to the load,
+// which finds it as damage.
 func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	var file vfs.File
 	for i := range ranges {
@@ -100,7 +101,7 @@ func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	return file.Sync()
 }
 
-// lastIndexOf returns the index of the last entry of whole frames; 0: there is none.
+// lastIndexOf returns the index of the last entry in a sequence of whole frames; 0 if there is none.
 func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last uint64) {
 	for len(frames) > 0 {
 		e, n, err := format.DecodeFrame(frames, segment, offset)
@@ -115,8 +116,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark after everything that is lost. doubt is how many more bytes may be lost at the end: the mark is
-// after them too.
+// above returns a mark after everything that is lost. doubt is how many more bytes may be lost at the end; the mark
+// is after these too.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -147,7 +148,7 @@ func (r *redo) above(doubt int64) (format.Mark, error) {
 	return mark, nil
 }
 
-// raise makes a mark durable, unless there is one that is as high.
+// raise makes a mark durable, unless the present mark is as high.
 func (r *redo) raise(mark format.Mark) error {
 	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil

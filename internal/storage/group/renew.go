@@ -10,12 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// An open log does not read its small files again: manifest, replica file and mark are stored twice, and a hint can be
-// made again. One bad sector in them loses nothing, but a second one may. So bad copies are rewritten when everything
-// is read.
+// An open log does not read its small files again. Manifest, replica file and mark are stored twice, and a hint can
+// be made again. So one bad sector in such a file loses nothing, but a second one may. For this reason, bad copies
+// are rewritten when a check reads everything.
 
-// renewal reads the small files, and rewrites bad ones. It writes no segment, and does not change the content of the
-// log. It takes writer.mu or enters the gate, file by file.
+// renewal reads the small files, and rewrites the bad ones. It writes no segment, and does not change the content of
+// the log. For each file it takes writer.mu or enters the gate.
 type renewal struct {
 	gate   *gate
 	w      *writer
@@ -25,8 +25,8 @@ type renewal struct {
 	reader *reader
 }
 
-// run reads the small files and rewrites bad ones; found is the damage found so far, including hints. It returns the
-// additional damage.
+// run reads the small files and rewrites bad ones. found is the damage found so far, including that of hints. run
+// returns the additional damage.
 func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	var bad []format.Damage
 	for _, do := range []func() ([]format.Damage, error){r.manifest, r.replica, r.mark} {
@@ -40,7 +40,7 @@ func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	return bad, r.sealedHints(found)
 }
 
-// copyDamages names the bad ones of two copies.
+// copyDamages returns a damage for each bad one of two copies.
 func (r *renewal) copyDamages(file string, bytes int64, bad [2]error) []format.Damage {
 	out := format.CopyDamages(file, bytes, bad)
 	for i := range out {
@@ -74,8 +74,8 @@ func (r *renewal) manifest() ([]format.Damage, error) {
 	return bad, r.folder.writeManifest(func(*format.Manifest) {})
 }
 
-// replica reads the replica file. If no copy is valid, it cannot repair the file: the log does not know which
-// incarnation it is.
+// replica reads the replica file. If no copy is valid, replica cannot repair the file, because the log does not know
+// which incarnation it is.
 func (r *renewal) replica() ([]format.Damage, error) {
 	if err := r.gate.enter(); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	}
 	content := make([]byte, format.MarkFileBytes)
 	if found {
-		mark.Sequence = f.sequence // the next one goes into the other slot
+		mark.Sequence = f.sequence // the next mark goes into the other slot
 		copy(content[mark.Sequence%format.MarkSlots*format.BlockBytes:], format.EncodeMark(mark))
 	}
 	f.closeFile()
@@ -138,7 +138,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	return bad, err
 }
 
-// activeHint rewrites the hint of the active segment if it covers less than was written, or is in found.
+// activeHint rewrites the hint of the active segment if the hint covers less than was written to it, or is in found.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	part, s := r.w.hint.covered, r.w.active.manifest()
@@ -167,7 +167,7 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 		What: "a piece does not count, it is written anew"}}
 }
 
-// sealedHints rewrites the hints that were found bad.
+// sealedHints rewrites the hints that were found to be bad.
 func (r *renewal) sealedHints(found []format.Damage) error {
 	if err := r.gate.enter(); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (r *renewal) sealedHints(found []format.Damage) error {
 		err := r.hints.write(v.segment)
 		r.hints.turn.Unlock()
 		if errors.Is(err, format.ErrCorrupt) {
-			continue // the segment's bytes are bad too: its repair makes another segment
+			continue // the segment's bytes are bad too, and their repair makes another segment
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)

@@ -12,7 +12,7 @@ import (
 
 // take decodes and checks the entries, and drops those that are whole here, or void by now.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
-	for _, lost := range p.s.lost { // an index that was not requested would look as if the peer had compacted it away
+	for _, lost := range p.s.lost { // the peer would seem to have compacted away an index that was not requested
 		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
 			return fmt.Errorf("%w: indexes %d to %d were hit since the peer was asked", ErrRepairLater, lost.First, lost.Last)
 		}
@@ -42,7 +42,7 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 		}
 		if p.isOnlyRequest(&e) {
 			if e.RequestID == [16]byte{} {
-				continue // compaction has dropped it here
+				continue // compaction has dropped the entry here
 			}
 			e = format.RequestEntry(&e)
 		}
@@ -55,14 +55,14 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	return nil
 }
 
-// isOnlyRequest reports whether a version that the peer has is no longer a version here: compaction has kept only its
-// request, or nothing.
+// isOnlyRequest reports whether a version that the peer has is no longer a version here, because compaction has kept
+// only its request, or nothing.
 func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	k, known := p.s.known[e.Index]
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
-// checkKnown compares an entry with what header and hint say of it.
+// checkKnown compares an entry with what header and hint say about it.
 func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""
@@ -108,11 +108,13 @@ func entryChecksum(e *format.Entry) uint32 {
 }
 
 // checkAbsent decides whether entries that the peer has compacted away may be dropped here too. A put that the peer
-// does not have was superseded there by an entry that is applied here. The peer drops a tombstone when it holds no
-// older version; if an older version is stored here, it would come back. A whole entry that may be void, and that the
-// peer does not have, is dropped as well: it is not known which entry replaced it.
+// does not have was superseded there by an entry that is applied here, so it may be dropped. The peer drops a
+// tombstone when it holds no older version; but an older version that is stored here would come back without the
+// tombstone. A whole entry that may be void, and that the peer does not have, is dropped as well, because it is
+// unknown which entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
-	// indexes of given entries, except versions of which the peer has only the request: such a version is absent
+	// given holds the indexes of given entries, except versions of which the peer has only the request: such a
+	// version counts as absent.
 	given := make(map[uint64]bool)
 	for i := range p.given {
 		e := &p.given[i]
@@ -159,7 +161,7 @@ func (p *rangeRepair) checkAbsent() error {
 	return p.checkDeleted(deleted)
 }
 
-// raiseFloor raises Raft's floor to an index at or above the last absent one, whose term is known for certain.
+// raiseFloor raises Raft's floor to an index at or above the last absent one whose term is known for certain.
 func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 	if absent <= p.floor {
 		return nil
@@ -212,7 +214,7 @@ func (p *rangeRepair) checkOrder() error {
 		given[p.given[i].Index] = true
 	}
 	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
-	next := max(p.v.first, p.floor+1) // next index that must exist
+	next := max(p.v.first, p.floor+1) // the next index that must exist
 	term := uint64(0)
 	check := func(at, is uint64) error {
 		if is < term {

@@ -11,22 +11,22 @@ import (
 
 // RepairSource is another member that supplies data for a repair.
 type RepairSource interface {
-	// Entries returns all entries of a range, as ReadRange does piece by piece. Through is below Last if the source has
-	// not applied that far.
+	// Entries returns all entries of a range; ReadRange returns them piece by piece. Through is below Last if the
+	// source has not applied the whole range.
 	Entries(ctx context.Context, r IndexRange) (RangeAnswer, error)
-	// FetchBlob receives a blob by the log's BlobWriter. It returns ErrVersionNotFound if the source does not have the
-	// blob.
+	// FetchBlob receives a blob through the log's BlobWriter. It returns ErrVersionNotFound if the source does not
+	// have the blob.
 	FetchBlob(ctx context.Context, ref format.BlobRef) error
 }
 
-// RepairFrom repairs a damaged file (r is from Repairs) with data of another member. It returns the errors of
+// RepairFrom repairs a damaged file with data of another member; r is a result of Repairs. It returns the errors of
 // RepairRange, and those of the source.
 func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// The source has compacted the blob away. Here it stays as long as the entry does, and a log with damage is
-			// not compacted.
+			// The source has compacted the blob away. Here the blob is kept as long as its entry is, and a log with
+			// damage is not compacted.
 			err = ErrRepairByInstall
 		}
 		return err
@@ -45,7 +45,7 @@ func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error
 		}
 		entries, applied = append(entries, got.Entries...), max(applied, got.Applied)
 	}
-	// Load removes blobs that no whole entry refers to.
+	// Load has removed blobs that no whole entry refers to.
 	missing, err := l.MissingBlobs(entries)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error
 	for _, ref := range missing {
 		err := from.FetchBlob(ctx, ref)
 		if errors.Is(err, ErrVersionNotFound) {
-			err = ErrRepairLater // the source compacted the blob away after it had answered
+			err = ErrRepairLater // the source compacted the blob away after it had sent the entries
 		}
 		if err != nil {
 			return err

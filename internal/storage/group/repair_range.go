@@ -14,16 +14,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Errors of RepairRange and Load.
+// These are the errors of RepairRange and Load.
 var (
 	// ErrRepairLater asks the caller to try again when more entries are applied here.
 	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
 	// ErrRepairByInstall says that entries which the peer has compacted away may have deleted records that are still
-	// stored here: install an export instead.
+	// stored here. The caller has to install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
 	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several
-	// voters. They may have formed a quorum, and cannot be given to Raft. Install an export that ends after them, or
-	// join again.
+	// voters. The entries may have formed a quorum, and cannot be given to Raft. The caller has to install an export
+	// that ends after them, or to let the replica join again.
 	ErrTailDamaged = errors.New(
 		"entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
 )
@@ -34,12 +34,12 @@ type IndexRange struct{ First, Last uint64 }
 // Repair says what one damaged file needs.
 type Repair struct {
 	File   string
-	Ranges []IndexRange    // a segment: entries to be fetched by Log.ReadRange of a peer; none: no entry was hit
-	Blob   *format.BlobRef // a blob: to be fetched whole, by Log.BlobWriter
+	Ranges []IndexRange    // for a segment: entries to be fetched by Log.ReadRange of a peer; empty if no entry was hit
+	Blob   *format.BlobRef // for a blob: its reference; it is fetched whole, through Log.BlobWriter
 }
 
-// Repairs reads the damaged files and returns what each needs: RepairRange for a segment, BlobWriter for a blob. If the
-// active segment is damaged, it is sealed. Nil: there is no damage.
+// Repairs reads the damaged files and returns what each file needs: RepairRange for a segment, BlobWriter for a blob.
+// If the active segment is damaged, Repairs seals it. The result is nil if there is no damage.
 func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
 	repairs, err := l.repairs(ctx)
 	if err != nil {
@@ -96,10 +96,10 @@ func (e *editor) sealDamaged(files []string) error {
 	if err := e.w.seal(); err != nil || e.w.active != active {
 		return err
 	}
-	return e.w.replaceSegments(e.state.last+1, 0) // nothing but its header is there
+	return e.w.replaceSegments(e.state.last+1, 0) // the segment has only a header
 }
 
-// repairOf returns what a damaged file needs. False: the file does not belong to the log.
+// repairOf returns what a damaged file needs. It returns false if the file does not belong to the log.
 func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 	if id, ok := format.ParseBlobName(file); ok {
 		ref, found, err := r.findBlob(id, views)
@@ -130,16 +130,16 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 	return format.BlobRef{}, false, nil
 }
 
-// RangeAnswer is what a peer has of a range.
+// RangeAnswer is the part of a range that a peer has.
 type RangeAnswer struct {
 	Entries []*raftpb.Entry // entries with an index from First to Through that the peer has
-	Through uint64          // indexes up to here that are not in Entries hold nothing that counts
+	Through uint64          // indexes up to this one that are not in Entries hold no entry that counts
 	Applied uint64          // applied index of the peer when it answered
 }
 
-// ReadRange is the peer's side of a repair. It returns the applied entries of a range, at most maxBytes of data (but at
-// least one entry). Ask again after Through. Through is below First if nothing of the range is applied. It returns
-// *DamageError if the peer's own bytes are bad.
+// ReadRange is the peer's side of a repair. It returns the applied entries of a range, with at most maxBytes of data
+// (but at least one entry). Continue after Through for the rest. Through is below First if no entry of the range is
+// applied. ReadRange returns *DamageError if the peer's own bytes are bad.
 func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	if err := l.enter(); err != nil {
 		return RangeAnswer{}, err
@@ -179,7 +179,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (m
 		e := &step.Entry
 		switch {
 		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
-			return true // allocated and not yet written; zeros with frames behind them are damage
+			return true // allocated and not written yet; zeros with frames after them are damage
 		case step.Status != segio.FrameWhole:
 			damage = &format.DamageError{Damage: v.damage(r.group, step)}
 			return false
@@ -198,6 +198,6 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (m
 	return more, errors.Join(damage, err)
 }
 
-// SetTombstoneLimit sets, in a group with several members, the index up to which every member has applied the log:
-// tombstones above it stay. Until it is called, all tombstones stay. A group with one member has no limit.
+// SetTombstoneLimit sets, in a group with several members, the index up to which every member has applied the log.
+// Tombstones above it are kept. Before the first call, all tombstones are kept. A group with one member has no limit.
 func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(through) }

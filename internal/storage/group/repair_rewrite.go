@@ -22,22 +22,22 @@ type rangeRepair struct {
 	v     view
 	asked []IndexRange // ranges requested from the peer
 	s     *survey
-	given []format.Entry  // lost entries that the peer has, in order
-	same  map[uint64]bool // indexes of entries that the peer has as well
+	given []format.Entry  // the lost entries that the peer has, in order
+	same  map[uint64]bool // indexes of entries that the peer has too
 	peer  uint64          // applied index of the peer
 	floor uint64          // the new value of Raft's compaction floor
 	terms []format.TermRun
 	out   *rewrite
-	// versions that the index did not have, or had at another place
+	// returns holds the versions that the index did not have, or had at another place.
 	returns []move
 	gone    []int64 // records with a version that was dropped
 }
 
-// RepairRange replaces a damaged segment (r is from Repairs) by one without damage. entries are the peer's entries in
-// all ranges of r, in order; peerApplied is the greatest RangeAnswer.Applied. The entries are checked against what is
-// known: index, term, checksum, id. The blobs that they refer to must exist here already (MissingBlobs). The damage is
-// forgotten when the new segment is durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the
-// entries that were here), ErrNoSpace; then nothing has changed.
+// RepairRange replaces a damaged segment by one without damage; r is a result of Repairs. entries are the peer's
+// entries in all ranges of r, in order; peerApplied is the greatest RangeAnswer.Applied. RepairRange checks the
+// entries against what is known: index, term, checksum, id. The blobs that they refer to must exist here already
+// (MissingBlobs). The damage is forgotten when the new segment is durable. If RepairRange returns ErrRepairLater,
+// ErrRepairByInstall, ErrCorrupt (these are not the entries that were here) or ErrNoSpace, nothing has changed.
 func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
 	if err := l.repairRange(ctx, r, entries, peerApplied); err != nil {
 		return fmt.Errorf("group %s: repair of %s: %w", l.opts.Identity.Name, r.File, err)
@@ -46,7 +46,7 @@ func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 }
 
 func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
-	l.compacting.Lock() // Close waits for it, and ends l.ctx before
+	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.enter(); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	return p.swapIn()
 }
 
-// each calls its functions for kept and given entries in order of the index.
+// each calls its functions for kept and given entries, in order of the index.
 func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry) error) error {
 	g := 0
 	for _, k := range p.s.kept {
@@ -107,7 +107,7 @@ func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry)
 	return nil
 }
 
-// rewrite writes the new segment; it is durable on return.
+// rewrite writes the new segment, which is durable on return.
 func (p *rangeRepair) rewrite() error {
 	if err := p.checkSpace(); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (p *rangeRepair) checkSpace() error {
 	return p.editor.checkSpace(need, len(p.s.kept)+len(p.given), need)
 }
 
-// copyAll writes kept and given entries in order of the index.
+// copyAll writes the kept and given entries, in order of the index.
 func (p *rangeRepair) copyAll() error {
 	g, k := 0, 0
 	var failed error
@@ -153,7 +153,7 @@ func (p *rangeRepair) copyAll() error {
 		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
 			return true
 		}
-		if step.Status != segio.FrameWhole { // it was whole a moment before
+		if step.Status != segio.FrameWhole { // the frame was whole a moment ago
 			failed = &format.DamageError{Damage: p.v.damage(p.group, step)}
 			return false
 		}
@@ -165,7 +165,7 @@ func (p *rangeRepair) copyAll() error {
 		return failed == nil
 	})
 	if errors.Is(err, iofs.ErrNotExist) {
-		err = nil // nothing of it is left
+		err = nil // no entry of it is left
 	}
 	if err := errors.Join(err, failed); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (p *rangeRepair) copyAll() error {
 	return failed
 }
 
-// put copies a whole frame.
+// put copies a whole frame to the new segment.
 func (p *rangeRepair) put(step *segio.FrameStep) error {
 	e := &step.Entry
 	offset, err := p.out.to.Copy(step, e.Used)
@@ -186,7 +186,7 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 	case !e.Kind.IsVersion():
 	case p.s.rows:
 		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
-	default: // the load may have left it out, perhaps as void
+	default: // the load may have left out the version, perhaps because it seemed void
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
 	return errors.Join(err, context.Cause(p.ctx))
@@ -202,7 +202,7 @@ func (p *rangeRepair) putGiven(e *format.Entry) error {
 	return errors.Join(err, context.Cause(p.ctx))
 }
 
-// swapIn replaces the damaged segment by the new one, updates the index for the versions that are back, and forgets the
+// swapIn replaces the damaged segment by the new one, updates the index for the returning versions, and forgets the
 // damage.
 func (p *rangeRepair) swapIn() error {
 	p.state.mu.Lock()
@@ -216,14 +216,14 @@ func (p *rangeRepair) swapIn() error {
 		return err
 	}
 	p.findOld()
-	// including blobs of entries that the load could not read, and that exist after all
+	// This includes blobs of entries that the load could not read and that exist after all.
 	blobs := p.out.next.rows.Blobs
 	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
 		return err
 	}
 	for _, m := range p.returns {
 		if m.from != 0 {
-			continue // it was moved with the others
+			continue // this version has moved with the others
 		}
 		if err := p.places.insert(m.id, m.to); err != nil {
 			return err
@@ -236,9 +236,9 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that they move as the others do, and the
-// places of versions that the peer does not have any more. The index has at most one version of each record: the newest
-// replaces it, and the others are compared with it.
+// findOld finds the places of returning versions that the index still has, so that these move as all others do, and
+// the places of versions that the peer does not have any more. The index has at most one version of each record: the
+// newest version replaces it, and the other versions are compared with it.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

@@ -14,19 +14,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// survey holds what is known of a damaged segment.
+// survey is what is known about a damaged segment.
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
-	known map[uint64]knownEntry // known entries that are not in kept, by index
-	// told holds entries known only from the headers of bad frames, as long as nothing may have made them void
+	known map[uint64]knownEntry // by index, known entries that are not in kept
+	// told holds entries known only from the headers of bad frames, as long as nothing may have made these entries
+	// void.
 	told map[uint64]knownEntry
-	lost []IndexRange // ranges in which entries are, or may be, missing; in order, not adjacent
-	// rows: known has every version of the segment, and terms are right. A version that is not in known is void.
+	lost []IndexRange // ranges in which entries are, or may be, missing; in order and not adjacent
+	// rows says that known has every version of the segment, and that terms are right. A version that is not in known
+	// is then void.
 	rows bool
-	// requests: there are entries of KindRequest, for which there are no rows.
+	// requests says that there are entries of KindRequest, which have no rows.
 	requests bool
 	terms    []format.TermRun      // set if rows is true
-	have     map[uint64]*keptFrame // kept, by index
+	have     map[uint64]*keptFrame // the frames in kept, by index
 }
 
 // keptFrame is a whole frame.
@@ -36,10 +38,10 @@ type keptFrame struct {
 	id            int64
 	version       bool
 	tombstone     bool
-	sure          bool // rows or terms prove that it counts
+	sure          bool // rows or terms prove that the entry counts
 }
 
-// knownEntry is what is known from a header or the hint about an entry whose frame is not whole.
+// knownEntry is what a header or the hint says about an entry whose frame is not whole.
 type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
@@ -53,7 +55,7 @@ type knownEntry struct {
 // survey reads a sealed segment, and finds out which entries are missing.
 func (r *reader) survey(v view) (*survey, error) {
 	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
-	// after an accepted loss the next segment may begin at a much higher index
+	// After an accepted loss the next segment may begin at a much higher index.
 	v.through = min(v.through, v.m.LastIndex)
 	r.state.mu.RLock()
 	floor := r.state.floor
@@ -86,7 +88,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	return s, nil
 }
 
-// learnRows adds what rows or hint say.
+// learnRows adds what the rows or the hint say.
 func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
@@ -122,7 +124,7 @@ func (r *reader) learnRows(s *survey, v view) {
 // knownByHeader returns what the intact header of a bad frame says.
 func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
-	// the length is under the checksum
+	// The frame CRC covers the length.
 	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term}
 	var crc [4]byte
 	if b, err := v.read(crc[:], step.Offset+format.AtEntryCRC); err == nil && len(b) == len(crc) {
@@ -140,7 +142,7 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 		s.told[at] = k
 	case row.offset == offset:
 		s.known[at] = k
-	} // otherwise the entry is void: the row is at another place
+	} // otherwise the entry is void, because its row is at another place
 }
 
 // finish determines what is lost.
@@ -162,7 +164,7 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	through := v.through
 	if s.rows {
 		s.findLost(v, floor)
-		// remembered requests may have been in bad bytes: they have no rows
+		// Bad bytes may have held remembered requests, which have no rows.
 		through = floor
 	}
 	for _, d := range damages {
@@ -185,8 +187,9 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid drops void entries whose overriding entry is in bad bytes. A void entry is a version without a row, or with
-// a row at another place; or it is another entry, or the header of a bad frame, with another term.
+// dropVoid drops void entries that were replaced by an entry in bad bytes. An entry is void if it is a version
+// without a row, or with a row at another place; or if it is another entry, or the header of a bad frame, with
+// another term.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)
@@ -203,8 +206,8 @@ func (s *survey) dropVoid() {
 	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
 }
 
-// findLost determines what is lost if all versions are known: missing versions, and all missing entries above Raft's
-// floor. Other entries below the floor do not matter.
+// findLost determines what is lost if all versions are known: the missing versions, and all missing entries above
+// Raft's floor. Other entries below the floor do not matter.
 func (s *survey) findLost(v view, floor uint64) {
 	for at := max(v.first, floor+1); at <= v.through; at++ {
 		if s.have[at] == nil {
@@ -226,7 +229,7 @@ func joinRanges(ranges []IndexRange) []IndexRange {
 	return out
 }
 
-// term returns the term of an entry that is not among the whole ones; 0: not known.
+// term returns the term of an entry that is not among the whole ones; 0 if the term is not known.
 func (s *survey) term(at uint64) uint64 {
 	if k := s.known[at]; k.term != 0 {
 		return k.term
@@ -242,7 +245,7 @@ func (s *survey) ranges() []IndexRange {
 	return s.lost
 }
 
-// replaceTerms replaces the runs from first to through by other ones.
+// replaceTerms replaces the runs from first to through by those in other.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {

@@ -8,20 +8,21 @@ import (
 )
 
 const (
-	// commitStepMax is the most time that counts between two entries of the log, see Log.RecentRequests. The commit
+	// commitStepMax is the most time that counts between two entries of the log; see Log.RecentRequests. The commit
 	// times of a log jump if a leader's clock is set, or if a machine with another clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is how wrong the clocks of machines may be for requests to be remembered across a start.
+	// clockErrorMax is how wrong the clocks of machines may be without making a start forget requests.
 	clockErrorMax = 24 * time.Hour
 )
 
-// ages knows how long ago entries were applied in this process, by its monotonic clock. Safe for concurrent use.
+// ages knows how long ago entries were applied in this process, by its monotonic clock. It is safe for concurrent
+// use.
 type ages struct {
 	mu    sync.Mutex
-	marks []ageMark // growing; the last one is for the last entry, the others are ageStep apart
+	marks []ageMark // ascending; the last one is for the last entry, the others are ageStep apart
 }
 
-// ageMark: at this time, the entries up to the index were applied.
+// ageMark says that at its time the entries up to its index were applied.
 type ageMark struct {
 	index uint64
 	at    time.Time
@@ -29,7 +30,7 @@ type ageMark struct {
 
 const ageStep = 5 * time.Second
 
-// note records that entries up to an index are applied now.
+// note records that entries up to an index were applied just now.
 func (a *ages) note(index uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,7 +47,7 @@ func (a *ages) note(index uint64) {
 	a.marks = append(a.marks, ageMark{index, now})
 }
 
-// through returns the last index up to which every entry was applied at least age ago; 0: none is known.
+// through returns the last index up to which every entry was applied at least age ago; 0 if none is known.
 func (a *ages) through(age time.Duration) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,16 +11,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Snapshots: a scan sees the newest version of every record as of the snapshot. Compaction keeps the versions that open
-// snapshots need. A snapshot expires if it holds back too much, or was not used for its time to live. If free space is
-// low, the shard gives snapshots up earlier (Scans, CloseScan).
+// A scan sees the newest version of every record at the index of its snapshot. Compaction keeps the versions that
+// open snapshots need. A snapshot expires if it holds back too much, or was not used for its time to live. If free
+// space is low, the shard gives snapshots up earlier (Scans, CloseScan).
 
 // snapshotHeldPart and snapshotHeldMin limit how many bytes one snapshot may hold back: the stored bytes divided by
 // snapshotHeldPart, but at least snapshotHeldMin.
 const (
 	snapshotHeldPart = 2
 	snapshotHeldMin  = 1 << 30
-	// snapshotsMax bounds the snapshots of a group. Each of them has an entry in memory for each superseded version.
+	// snapshotsMax bounds the number of snapshots of a group. Each snapshot has an entry in memory for each
+	// superseded version.
 	snapshotsMax = 256
 )
 
@@ -28,23 +29,23 @@ const (
 //
 // An entry is in the snapshot if its index is at or below the snapshot's index and one of two conditions holds: it is
 // still the newest version (according to the index), or it was superseded while the snapshot was open (according to
-// held). Any entry with such an index was applied when the snapshot was taken, because no entry above the applied index
-// was.
+// held). All entries up to the snapshot's index were applied when the snapshot was taken, because that index was the
+// applied index.
 type snapshot struct {
 	index   uint64
-	edge    index.Loc // place of the last entry at or below index; places up to it are in the snapshot
+	edge    index.Loc // place of the last entry at or below index; only places up to it are in the snapshot
 	held    map[index.Loc]struct{}
-	bytes   int64 // upper bound of the size of the entries in held
+	bytes   int64 // upper bound for the size of the entries in held
 	limit   int64
 	opened  time.Time
 	used    time.Time // time of the last use
 	readers int       // callers between EnterScan and LeaveScan
 	ttl     time.Duration
-	gone    bool // held became too large: the snapshot was given up
+	gone    bool // held became too large, so the snapshot was given up
 	info    ScanInfo
 }
 
-// supersede remembers a place that is no longer the newest of its record, if the snapshot sees it.
+// supersede adds a place that is no longer the newest of its record to held, if the snapshot sees it.
 func (s *snapshot) supersede(old index.Loc) {
 	if s.gone || s.edge.Less(old) {
 		return
@@ -70,8 +71,8 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	}
 }
 
-// OpenScan takes a snapshot and returns its id. Of snapshotsMax snapshots it gives up the one that was not used for
-// longest, which nobody reads if there is such a one.
+// OpenScan takes a snapshot and returns its id. If there are snapshotsMax snapshots already, OpenScan gives up the
+// one that was not used for the longest time. It prefers those that nobody reads.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
@@ -113,7 +114,7 @@ func (l *Log) EnterScan(id ScanID) error {
 	return err
 }
 
-// LeaveScan ends the reading that EnterScan began.
+// LeaveScan ends the use that EnterScan began.
 func (l *Log) LeaveScan(id ScanID) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -122,7 +123,7 @@ func (l *Log) LeaveScan(id ScanID) {
 	}
 }
 
-// Scans returns the open snapshots, in no order.
+// Scans returns the open snapshots in arbitrary order.
 func (l *Log) Scans() (open []OpenScan) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -159,8 +160,8 @@ func (l *Log) CloseScan(id ScanID) {
 	}
 }
 
-// ScanSplits splits a snapshot into index ranges (first, last] of about splitBytes each. It returns the bounds, from 0
-// to Index.
+// ScanSplits splits a snapshot into index ranges (first, last] of about splitBytes each. It returns the bounds of the
+// ranges, from 0 to the snapshot's index.
 func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	info, err := l.ScanInfo(id)
 	if err != nil {
@@ -200,7 +201,7 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 }
 
 // splitPoints returns places of a view in order. Their distance is about splitBytes or checkpointBytes, whichever is
-// more.
+// greater.
 func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	if v.rows == nil {
 		return r.checkpointsOf(v)
@@ -216,10 +217,10 @@ func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	return out
 }
 
-// Scan yields the records of the snapshot with an index in (after, through], in order of the index, without superseded
-// and deleted ones. A record is valid until the next step. A damaged entry is yielded as a *DamageError and the scan
-// goes on. If damage may have hit a newer version of a record, this damage is yielded instead of the record: Scan
-// leaves out what Get refuses. Scan holds no lock for long.
+// Scan yields the records of the snapshot with an index in (after, through], in order of the index, without
+// superseded and deleted ones. A record is valid until the next step. A damaged entry is yielded as a *DamageError,
+// and the scan continues. If damage may have hit a newer version of a record, Scan yields this damage instead of the
+// record, because Get refuses to return such a record too. Scan holds no lock for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c := &scanCursor{

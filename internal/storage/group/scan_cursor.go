@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// scanCursor is one run of Scan. It reads segments by the places of the snapshot, and changes nothing except the time
-// when the snapshot was last used. One goroutine uses it; it locks state.mu for a moment at a time.
+// scanCursor is one run of Scan. It reads segments by the places of the snapshot. It changes nothing except the time
+// when the snapshot was last used. It is used by one goroutine, which locks state.mu only for moments.
 type scanCursor struct {
 	group   string
 	gate    *gate
@@ -29,10 +29,10 @@ type scanCursor struct {
 	metadataOnly bool
 	yield        func(Record, error) bool
 	stopped      bool
-	again        bool // compaction swapped the segment: it must be looked up again
+	again        bool // compaction swapped the segment, so it must be looked up again
 	given        map[damagePlace]bool
 	seen         sight // result for the frame at seenAt
-	seenAt       int64 // 0: for none
+	seenAt       int64 // 0 if there is no result
 }
 
 type damagePlace struct {
@@ -43,8 +43,8 @@ type damagePlace struct {
 // scanUseSteps is the number of frames after which the snapshot's time to live starts again.
 const scanUseSteps = 4096
 
-// run reads one segment after the other. Each is pinned while it is read, so a slow reader delays nothing except the
-// removal of its files.
+// run reads one segment after the other. It pins each segment while it reads it, so a slow reader delays nothing
+// except the removal of files.
 func (c *scanCursor) run(ctx context.Context) {
 	first := c.next
 	for !c.stopped && c.next <= c.through {
@@ -57,8 +57,8 @@ func (c *scanCursor) run(ctx context.Context) {
 	}
 }
 
-// rest yields the damage that the walk over the frames did not meet, for example of a segment whose end is missing, if
-// it may have hit records of the scan.
+// rest yields the damage that the walk over the frames did not meet, if it may have hit records of the scan. An
+// example is a segment whose end is missing.
 func (c *scanCursor) rest(first uint64) {
 	if !c.damages.any() || c.unsafe {
 		return
@@ -70,7 +70,8 @@ func (c *scanCursor) rest(first uint64) {
 	}
 }
 
-// step reads the segment that holds the next index to its end. False: there is no such segment, or the scan has ended.
+// step reads the segment that holds the next index to its end. It returns false if there is no such segment, or the
+// scan has ended.
 func (c *scanCursor) step(ctx context.Context) bool {
 	if err := c.gate.enter(); err != nil {
 		c.fail(err)
@@ -88,7 +89,8 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	steps := 0
 	var pass func(*segio.FrameStep) bool
 	if v.image != nil && !c.damages.any() {
-		// All bytes in memory were checked when they were loaded. A superseded version is not checked a second time.
+		// All bytes in memory were checked when they were loaded, so a superseded version is not checked a second
+		// time.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
 	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass,
@@ -114,7 +116,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	return c.next != 0 && c.use(ctx)
 }
 
-// use marks the snapshot as used, and reports whether the scan may go on.
+// use records that the snapshot is in use, and reports whether the scan may continue.
 func (c *scanCursor) use(ctx context.Context) bool {
 	err := ctx.Err()
 	if err == nil {
@@ -138,7 +140,8 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
-// unwanted reports, from a frame's header, whether the caller does not get the frame: its content then does not matter.
+// unwanted reports, from a frame's header, whether the frame is not for the caller, so that its content does not
+// matter.
 func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
@@ -148,7 +151,7 @@ func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	return c.seen == sightNo
 }
 
-// frame yields one frame if the snapshot sees it. False: do not read further in this segment.
+// frame yields one frame if the snapshot sees it. It returns false if the rest of this segment must not be read.
 func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	switch step.Status {
@@ -182,7 +185,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 		return true
 	}
 	if c.damages.any() && !c.unsafe {
-		// A record that Get refuses is not yielded: a newer version may be in the bad bytes.
+		// A record that Get refuses to return is not yielded, because bad bytes may hold a newer version.
 		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
 			c.next = e.Index + 1
 			return c.tell(doubt)
@@ -199,7 +202,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	return !c.stopped
 }
 
-// damaged records the damage of bad bytes and yields it. False: the caller has stopped the scan.
+// damaged records the damage of bad bytes and yields it. It returns false if the caller has stopped the scan.
 func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	d := v.damage(c.group, step)
 	c.damages.note(d)
@@ -210,7 +213,7 @@ func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	return c.tell(damage)
 }
 
-// tell yields damage, each place once. False: the caller has stopped the scan.
+// tell yields damage, once for each place. It returns false if the caller has stopped the scan.
 func (c *scanCursor) tell(damage *format.DamageError) bool {
 	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
 	if c.given[place] {
@@ -232,7 +235,7 @@ type sight int
 const (
 	sightNo    sight = iota // superseded before the snapshot, or void
 	sightYes                // in the snapshot
-	sightMoved              // the segment was swapped: places in it are no longer valid
+	sightMoved              // the segment was swapped, so places in it are no longer valid
 	sightGone               // the snapshot has expired
 )
 

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Seal seals the active segment, so that it gets a hint and can be compacted, and begins a new one.
+// Seal seals the active segment, so that it gets a hint and can be compacted, and begins a new active segment.
 func (l *Log) Seal() error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -33,16 +33,16 @@ func (w *writer) seal() error {
 	return w.roll(w.state.last+1, 0)
 }
 
-// roll seals the active segment and begins the next one. The next one has the given first index and has space for at
-// least bytes; entries from first on are void. The caller holds mu. docs/format.md, write path: (1) sync, (2) exact
-// size, (3) next segment, (4) manifest.
+// roll seals the active segment and begins the next one. The next segment begins with index first, and has space for
+// at least the given number of bytes; entries from first on are void. The caller holds mu. The steps are those of the
+// write path in docs/format.md: (1) sync, (2) exact size, (3) next segment, (4) manifest.
 func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
 	if err := w.sync(); err != nil {
 		return err
 	}
 	if w.active != old {
-		return nil // a failed sync has begun a new one already
+		return nil // a failed sync has already begun a new segment
 	}
 	if w.allocation.allocated != w.end {
 		file := old.file.Load()
@@ -76,9 +76,9 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// list is the commit point of a new active segment. The manifest then lists the first keep of its segments, the segment
-// that is sealed with it, if any, and the new one. If writing the manifest fails, the new segment is discarded. The
-// caller holds mu.
+// list writes the manifest that is the commit point of a new active segment. The manifest then lists the first keep
+// of its segments, the segment that is sealed at the same time, if any, and the new one. If the write fails, list
+// discards the new segment. The caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -90,8 +90,8 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	return err
 }
 
-// goOn makes next the active segment, to be written from end on: everything before end is durable, and last is the
-// index of its last entry. The caller holds mu.
+// goOn makes next the active segment, to be written from end on. Everything before end is durable, and last is the
+// index of the last entry there. The caller holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
 	w.allocation.begin(end)
@@ -108,8 +108,8 @@ func (w *writer) begin(next *segment, first uint64) {
 	w.places.publish(st.listed())
 }
 
-// createSegment creates the file of the next segment, with memory for a first batch of bytes. The file is durable, and
-// not in the manifest yet. The caller holds mu.
+// createSegment creates the file of the next segment, with memory for a first batch of the given number of bytes. The
+// file is durable, but not in the manifest yet. The caller holds mu.
 func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	s, err := w.folder.create(first, w.active.ordinal&^1+ordinalStep, false)
 	if err != nil {
@@ -123,7 +123,7 @@ func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 }
 
 // replaceSegments truncates the log to entries before the active segment: segments that are completely void leave the
-// manifest, and a new one begins. The caller holds mu.
+// manifest, and a new segment begins. The caller holds mu.
 func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	next, err := w.createSegment(first, bytes)
 	if err != nil {
@@ -148,13 +148,13 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	return nil
 }
 
-// Close stops the use of the files. With hints, it first syncs everything, writes the mark, and writes hints, also that
-// of the active segment, so that the next load in Index residency reads little of it. Without hints, it only closes the
-// files (fast stop). The next load continues the active segment: a start leaves no additional file. Synced data is safe
-// in both cases.
+// Close ends the use of the files. If hints is true, Close first syncs everything, writes the mark, and writes hints,
+// including that of the active segment, so that the next load in Index residency reads little of it. If hints is
+// false, Close only closes the files (fast stop). The next load continues the active segment, so a start leaves no
+// additional file. Synced data is safe in both cases.
 func (l *Log) Close(hints bool) error {
 	l.cancel()
-	l.compacting.Lock() // waits until Compact has noticed the end and writes no more files
+	l.compacting.Lock() // waits until Compact has seen that l.ctx has ended, and writes no more files
 	defer l.compacting.Unlock()
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -16,12 +16,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// segment is one segment file while the log is open. The list of the log and the readers share it. Readers pin it; the
-// last holder to release it closes the file and frees the memory.
+// segment is one segment file while the log is open. The log's list of segments and the readers share it. Readers pin
+// the segment; the last holder that releases it closes the file and frees the memory.
 //
-// Ordinals: a new segment takes an even ordinal; they rise by two in the order of the log. The segment that replaces it
-// in a compaction takes the odd ordinal beside it, and the next rewrite takes the even one again. So the old and the
-// new place of an entry always differ, and the order of places remains that of the log.
+// Each segment has an ordinal. A new segment takes an even ordinal, two above that of the segment before it. The
+// segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even one
+// again. So the old and the new place of an entry always differ, and the order of places remains that of the log.
 type segment struct {
 	number  uint64
 	id      format.SegmentID
@@ -30,42 +30,47 @@ type segment struct {
 	fs      vfs.FS
 	path    string
 
-	refs    atomic.Int64 // 1 for the list of the log, 1 for each reader; freed at 0
-	retired func()       // called when freed; nil: nothing. Set before the list lets go
+	refs    atomic.Int64 // 1 for the log's list, 1 for each reader; freed at 0
+	retired func()       // called when freed; may be nil; set before the list releases the segment
 
 	fileMu longlock.Mutex
-	file   atomic.Pointer[openFile] // opened at the first read; the active one from its begin
-	cold   *segio.ColdFile          // reads past the page cache; nil: none. Set before the segment is published
+	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, when it begins
+	// reads past the page cache; nil if there are none; set before the segment is published
+	cold *segio.ColdFile
 
 	// image is the content of the file in Resident residency, from its first byte to its end; for the active segment,
-	// with free space behind it. Nil: the file has to be read. Set before the segment is published.
+	// with free space after the end. If it is nil, the file has to be read. It is set before the segment is
+	// published.
 	image []byte
-	free  func() // releases the memory of the image; nil: nothing to do
+	free  func() // releases the memory of the image; nil if there is none
 
-	// last and bytes correspond to LastIndex and Bytes of ManifestSegment: 0 while active. Guarded by state.mu.
+	// last and bytes correspond to LastIndex and Bytes of ManifestSegment; they are 0 while the segment is active.
+	// Guarded by state.mu.
 	last  uint64
 	bytes int64
-	// rows are the puts and deletes in order of place: those of the active segment, and those of a sealed one until its
-	// hint is written. Nil: read the hint. Guarded by state.mu. Existing rows never change; only the length does.
+	// rows are the puts and deletes in order of place, for the active segment, and for a sealed one until its hint is
+	// written. If rows is nil, the hint has them. Guarded by state.mu. Existing rows never change; only the length
+	// does.
 	rows *format.Rows
-	// incomplete says that rows lacks entries in bad bytes. A hint made from these rows would hide the damage from the
-	// next load. Set before the segment is published.
+	// incomplete says that rows lacks entries in bad bytes. A hint made from such rows would hide the damage from the
+	// next load. It is set before the segment is published.
 	incomplete bool
-	moving     bool // its entries are being moved to another segment. Guarded by state.mu
-	// terms of all entries, if they were read from the segment; nil: ask the log. Guarded by state.mu
+	moving     bool // the segment's entries are being moved to another one. Guarded by state.mu
+	// terms are those of all entries, if they were read from the segment. If it is nil, the log has them. Guarded by
+	// state.mu.
 	terms []format.TermRun
 	used  usedFlags
 	// rowCount is the number of puts and deletes; 0 until it is known.
 	rowCount atomic.Int64
-	// requestCount is the number of entries of KindRequest, as far as that is known.
+	// requestCount is the number of entries of KindRequest, as far as it is known.
 	requestCount atomic.Int64
 	aged         aged // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
-	checkpoints     []checkpoint // sparse: offsets at which to begin reading for an index; made when first needed
+	checkpoints     []checkpoint // sparse; offsets at which to begin reading for an index; made when first needed
 }
 
-// openFile wraps the interface for use in an atomic pointer.
+// openFile wraps the interface vfs.File for an atomic pointer.
 type openFile struct{ vfs.File }
 
 // checkpoint says that the entry with this index, a put or delete, is at offset.
@@ -94,7 +99,7 @@ func (s *segment) counted(r *format.Rows) {
 	s.requestCount.Store(int64(r.Requests))
 }
 
-// pin keeps the segment usable until unpin. It returns false if the segment is freed already.
+// pin keeps the segment usable until unpin. It returns false if the segment is already freed.
 func (s *segment) pin() bool {
 	for {
 		n := s.refs.Load()
@@ -113,7 +118,7 @@ func (s *segment) unpin() {
 		return
 	}
 	if f := s.file.Load(); f != nil {
-		_ = f.Close() // read only, or synced: nothing is lost
+		_ = f.Close() // the file was only read, or is synced, so nothing is lost
 	}
 	if s.cold != nil {
 		s.cold.Close()
@@ -144,8 +149,8 @@ func (s *segment) reader() (vfs.File, error) {
 	return f, nil
 }
 
-// read fills buf from offset on and returns the bytes that exist: fewer than requested at the end of the file. The
-// caller has a pin. If there is an image, the result aliases it and buf is not used.
+// read fills buf from offset on and returns the bytes that exist, which are fewer than requested at the end of the
+// file. The caller has a pin. If there is an image, the result aliases the image and buf is not used.
 func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 	if s.image != nil {
 		if offset > int64(len(s.image)) {
@@ -164,14 +169,14 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible: after a failed
-// sync the cache can differ from the disk (rule 5). rows is as in replay.Segment.
+// walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible, because
+// after a failed sync the cache can differ from the disk (rule 5). rows has the same meaning as in replay.Segment.
 func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
 	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
 }
 
-// walkFileOn is walkFile from an offset on. w holds the result for the frames before it.
+// walkFileOn does what walkFile does, from an offset on. w holds the result for the frames before that offset.
 func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {
@@ -188,7 +193,7 @@ func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	return nil
 }
 
-// holds reports whether the image has space for this many bytes of frames.
+// holds reports whether the image has space for the given number of bytes of frames.
 func (s *segment) holds(bytes int64) bool {
 	return s.image == nil || format.SegmentHeaderBytes+bytes <= int64(len(s.image))
 }
@@ -198,13 +203,14 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 	return index.MakeLoc(s.ordinal, offset, length, tombstone)
 }
 
-// usedFlags records which frames of a segment are superseded: one bit per 64 bytes of the file. At most one frame can
-// begin in 64 bytes because its header alone is longer. The bitmap is allocated in pieces, where it is needed.
+// usedFlags records which frames of a segment are superseded, with one bit for each 64 bytes of the file. At most one
+// frame can begin in 64 bytes, because the header of a frame is longer. The bitmap is allocated in pieces, where it
+// is needed.
 type usedFlags struct {
 	mu      sync.Mutex
 	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes
 	bytes   int64                             // bytes of the superseded frames, estimated from index.Loc's length
-	unknown int64                             // frames of them that are not in the hint on disk yet
+	unknown int64                             // number of superseded frames that are not in the hint on disk yet
 }
 
 const (
@@ -212,7 +218,7 @@ const (
 	usedPieceBytes = usedPieceWords * 64 * 64
 )
 
-// supersede marks the frame at a place as superseded. It returns false if the frame was marked already.
+// supersede marks the frame at a place as superseded. It returns false if the frame was already marked.
 func (u *usedFlags) supersede(loc index.Loc) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -263,7 +269,7 @@ func (u *usedFlags) drop() int64 {
 	return bytes
 }
 
-// written is called when a hint is on disk. flags is the number of unknown flags when the hint was made.
+// written is called when a hint is on disk. flags is the value of notInHint when the hint was made.
 func (u *usedFlags) written(flags int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

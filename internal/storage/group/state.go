@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// state is shared by readers and the writer: it knows which entries exist, where they are and which of them are on
-// disk. The comment of a method says whether the caller holds mu; the other methods lock it.
+// state is shared by the readers and the writer. It knows which entries exist, where they are, and which of them are
+// on disk. The comment of a method says if the caller holds mu; the other methods lock mu.
 type state struct {
 	// mu guards all fields below that are not atomic. It is held for memory operations only, never during I/O. It is
 	// locked after writer.mu.
@@ -23,26 +23,26 @@ type state struct {
 
 	segments  []*segment // in order of the log; the last one is active
 	tail      tail
-	terms     []format.TermRun // terms of all entries above the compaction floor, and the term of that floor
+	terms     []format.TermRun // terms of all entries above the compaction floor, and the term at the floor
 	last      uint64           // index of the last entry
-	end       int64            // end of the active segment: offset after the last frame
+	end       int64            // end of the active segment: the offset after its last frame
 	floor     uint64           // Raft's compaction floor: first index - 1
 	floorTerm uint64
-	// syncedEnd: everything in the active segment before it is on disk. syncedIndex is the greatest index on disk, over
-	// all segments. syncedLast is the index of the last entry by place before syncedEnd.
+	// syncedEnd is an offset: everything before it in the active segment is on disk. syncedIndex is the greatest
+	// index on disk, in any segment. syncedLast is the index of the last entry by place before syncedEnd.
 	syncedEnd   int64
 	syncedLast  uint64
 	syncedIndex uint64
-	lastCommit  int64 // greatest commit time of an entry, from which the leader continues
+	lastCommit  int64 // greatest commit time of an entry; the leader continues from it
 	conf        *raftpb.ConfState
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that were not passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
 	closed      uint64 // number of snapshots that were closed or have expired, and are no longer in snapshots
 	looked      looked
-	incoming    []*segment // segments of the current swap: published, not in the list yet
+	incoming    []*segment // segments of the current swap: published, but not in the list yet
 
-	// applied is the index of the last entry applied. Written with mu held.
+	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
 	ages    ages // ages of the applied entries
 	// tombstoneLimit is the value of the last SetTombstoneLimit.
@@ -102,8 +102,8 @@ func (st *state) addTerm(at, term uint64) {
 	}
 }
 
-// truncate removes the entries from an index on from memory. They are not committed. The active segment still holds
-// them. The caller holds mu.
+// truncate removes the entries from an index on from memory. These entries are not committed. The active segment
+// still holds them. The caller holds mu.
 func (st *state) truncate(from uint64) {
 	st.tail.truncate(from)
 	active := st.segments[len(st.segments)-1]
@@ -113,8 +113,8 @@ func (st *state) truncate(from uint64) {
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }
 
-// push adds a batch that was written to the active segment, whose new end is end. Entries that the batch makes void are
-// dropped.
+// push adds a batch that was written to the active segment; end is the segment's new end. Entries that the batch
+// makes void are dropped.
 func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -164,7 +164,7 @@ func (st *state) trimTail() {
 	st.tail.trim(min(st.applied.Load(), st.syncedIndex))
 }
 
-// tailEntries appends entries from memory. The caller holds mu.
+// tailEntries appends entries from memory to out. The caller holds mu.
 func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (_ []*raftpb.Entry, more bool) {
 	for at := lo; at < hi; at++ {
 		t := st.tail.at(at)
@@ -179,8 +179,8 @@ func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (
 	return out, true
 }
 
-// exportIndex returns the greatest applied index whose membership is known: SetConf is called after Apply. The caller
-// holds mu.
+// exportIndex returns the greatest applied index whose membership is known: SetConf may be called some time after
+// Apply. The caller holds mu.
 func (st *state) exportIndex() uint64 {
 	if len(st.confsAhead) > 0 {
 		return st.confsAhead[0] - 1
@@ -188,7 +188,8 @@ func (st *state) exportIndex() uint64 {
 	return st.applied.Load()
 }
 
-// forgotten returns the last index up to which no replica that takes the request ids from this log remembers any.
+// forgotten returns the last index up to which no replica that rebuilds its window from this log remembers a request
+// id.
 func (st *state) forgotten(w format.RequestWindow) uint64 {
 	applied := st.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
@@ -227,11 +228,11 @@ func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	if s.bytes == 0 {
 		return index.MakeLoc(s.ordinal, st.end-8, 0, false)
 	}
-	// the odd ordinal too, for the segment that compaction makes of it
+	// The odd ordinal includes the segment into which compaction rewrites this one.
 	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false)
 }
 
-// expireSnapshots drops the snapshots that were not used for longer than their time to live. The caller holds mu.
+// expireSnapshots drops the snapshots that were not used within their time to live. The caller holds mu.
 func (st *state) expireSnapshots(now time.Time) {
 	for id, s := range st.snapshots {
 		if s.isOver(now) {
@@ -241,7 +242,7 @@ func (st *state) expireSnapshots(now time.Time) {
 	}
 }
 
-// limitSnapshots drops a snapshot if there are as many as there may be. The caller holds mu.
+// limitSnapshots drops a snapshot if the limit on their number is reached. The caller holds mu.
 func (st *state) limitSnapshots() {
 	if len(st.snapshots) < snapshotsMax {
 		return

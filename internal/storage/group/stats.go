@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// Stats returns the present figures.
+// Stats returns the present figures of the log.
 func (l *Log) Stats() Stats {
 	out := Stats{Records: l.places.table.Live(), SupersededBytes: l.places.superseded.Load()}
 	if l.enter() != nil {
@@ -46,8 +46,8 @@ func (l *Log) Stats() Stats {
 	return out
 }
 
-// Verify reads every byte of the group's files and checks it, at a limited byte rate (0: no limit). Damage in hints,
-// and in files that are stored twice, is only in the report, and is repaired by writing the file again.
+// Verify reads and checks every byte of the group's files, at a limited byte rate (0: no limit). Damage in hints, and
+// in files that are stored twice, appears only in the report, and is repaired by writing the file again.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {
@@ -63,7 +63,7 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 }
 
 func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
-	l.w.mu.Lock() // before enter: Close holds mu while it waits for the callers that have entered
+	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
 	if err := l.enter(); err != nil {
 		l.w.mu.Unlock()
 		return fsck.VerifyReport{}, err
@@ -72,7 +72,7 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	views := l.reader.views(0, ^uint64(0)) // pinned: no segment's file is removed meanwhile
+	views := l.reader.views(0, ^uint64(0)) // pinned, so that no segment file is removed meanwhile
 	m := *l.folder.manifest
 	l.state.mu.RLock()
 	end, last := l.state.syncedEnd, l.state.syncedLast
@@ -83,22 +83,23 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.blobs.isGone,
 	})
 	for _, d := range report.Damages {
-		if !format.IsHintName(d.File) { // that is in the report alone: nothing is lost by it
+		if !format.IsHintName(d.File) { // damage in a hint appears only in the report, because it loses nothing
 			l.damages.note(d)
 		}
 	}
 	if err == nil {
-		err = ctx.Err() // it ended while waiting for the rate, after the last read
+		err = ctx.Err() // the context ended during the wait for the rate, after the last read
 	}
 	return report, err
 }
 
-// ConfIndex returns the index of the membership change that made the present membership; 0: that of Create.
+// ConfIndex returns the index of the membership change that made the present membership; 0 for the membership given
+// to Create.
 func (l *Log) ConfIndex() uint64 {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
 	return l.state.confIndex
 }
 
-// Damaged cheaply reports whether there is damage that is neither repaired nor accepted as lost.
+// Damaged reports whether there is damage that is neither repaired nor accepted as lost. It is cheap.
 func (l *Log) Damaged() bool { return l.damages.any() }

@@ -16,7 +16,7 @@ import (
 
 var _ raft.Storage = (*Log)(nil)
 
-// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Requests for entries
+// InitialState implements raft.Storage. So do FirstIndex, LastIndex, Term, Entries and Snapshot. Requests for entries
 // below the compaction floor return raft.ErrCompacted. Entries that are not applied yet are served from memory.
 func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	l.w.mu.Lock()
@@ -90,7 +90,7 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	return out, nil
 }
 
-// raftEntry returns the raftpb.Entry of an entry. It shares no memory with the entry.
+// raftEntry returns the raftpb.Entry for an entry. The two share no memory.
 func raftEntry(e *format.Entry) *raftpb.Entry {
 	r := format.RaftEntry(e)
 	if e.Kind == format.KindConf {
@@ -99,9 +99,10 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 	return r
 }
 
-// take subtracts the size of an entry from room. It returns false if the entry does not fit; the first one always fits.
+// take subtracts the size of an entry from room. It returns false if the entry does not fit. The first entry always
+// fits.
 func take(room *uint64, r *raftpb.Entry, first bool) bool {
-	size := uint64(len(r.Data)) + 24 // type, term and index in protobuf take no more
+	size := uint64(len(r.Data)) + 24 // type, term and index take at most 24 bytes in protobuf
 	if size > *room && !first {
 		*room = 0
 		return false
@@ -110,8 +111,8 @@ func take(room *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage. Its data is empty: it only signals that a member is too far behind and must be
-// installed again (Export, Install).
+// Snapshot implements raft.Storage. The data of the snapshot is empty: the snapshot only signals that a member is too
+// far behind and must be installed again (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -123,10 +124,10 @@ func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &at, Term: &term, ConfState: l.state.conf}}, nil
 }
 
-// AppliedIndex returns the index of the last entry applied.
+// AppliedIndex returns the index of the last applied entry.
 func (l *Log) AppliedIndex() uint64 { return l.state.applied.Load() }
 
-// LastCommitTime returns the commit time of the last entry appended, from which the leader continues.
+// LastCommitTime returns the commit time of the entry appended last. The leader continues from it.
 func (l *Log) LastCommitTime() int64 {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -134,13 +135,14 @@ func (l *Log) LastCommitTime() int64 {
 }
 
 // RecentRequests returns the applied puts and deletes with a request id that a window may remember, oldest first, so
-// that the replica can rebuild the window after a restart. Unreadable entries are skipped. now is Unix ns by the
-// machine's clock.
+// that the replica can rebuild the window after a restart. It skips unreadable entries. now is the time of the
+// machine's clock, in Unix ns.
 //
-// The age of a request is computed from the commit times in the log. Between two entries at most commitStepMax counts,
-// so that a jump of the commit times, caused by a wrong clock, makes nothing old. The result may contain too many
-// requests rather than too few. The machine's clock matters only if it is ahead by more than clockErrorMax: by this
-// clock, segments that are older than the age of the window plus clockErrorMax are not read.
+// The age of a request is computed from the commit times in the log. Between two entries at most commitStepMax
+// counts, so that a jump of the commit times, caused by a wrong clock, does not make requests old. So the result may
+// contain too many requests, but not too few. The machine's clock matters only if it is ahead by more than
+// clockErrorMax: segments are not read if, by this clock, they are older than the age of the window plus
+// clockErrorMax.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
@@ -150,9 +152,9 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 		since := now - int64(w.Age+clockErrorMax)
 		through := l.state.applied.Load()
 		from := l.reader.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
-		var pieces [][]format.Request // the newest first
+		var pieces [][]format.Request // newest piece first
 		span, next := time.Duration(0), through+1
-		var begin int64 // commit time of the first write in the last piece; 0: none was seen
+		var begin int64 // commit time of the first write in the last piece; 0 if no write was seen
 		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin ||
 			through-next < uint64(w.Writes)); size *= 2 {
 			hi := next - 1
@@ -184,13 +186,13 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 // requestPiece is the result of requestsIn.
 type requestPiece struct {
 	requests    []format.Request
-	first, last int64         // first and last commit time of all writes; 0: there are none
+	first, last int64         // first and last commit time of all writes; 0 if there are none
 	span        time.Duration // time that passed between them in the log
 }
 
-// requestsIn reads the requests in a part of the log that were committed since a given time.
+// requestsIn reads the requests in a part of the log that were committed at or after a given time.
 func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
-	// Damage found here is recorded: the replica asks again when it is repaired.
+	// Damage found here is recorded, and the replica asks again when the damage is repaired.
 	err = r.walkEntries(lo, hi, r.damages.note, func(e *format.Entry, _ index.Loc) bool {
 		if !e.Kind.IsVersion() && e.Kind != format.KindRequest || e.CommitTime < since {
 			return true
@@ -214,17 +216,18 @@ func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince raises from to the beginning of the first segment that holds an entry committed since the given time:
-// commit times never decrease in a log.
+// firstSince raises from to the beginning of the first segment that holds an entry committed at or after the given
+// time. It relies on commit times never decreasing in a log.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)
 	for i := len(views) - 1; i >= 0; i-- {
 		v := views[i]
 		if v.active || v.rows != nil {
-			continue // young enough to have no hint: it is read
+			continue // the segment is so young that it has no hint yet, so it is read
 		}
-		if h, err := r.hints.of(v); err == nil && h.LastCommit != 0 && h.LastCommit < since { // 0: compaction left nothing
+		// LastCommit is 0 if compaction left no such entry
+		if h, err := r.hints.of(v); err == nil && h.LastCommit != 0 && h.LastCommit < since {
 			return max(from, v.through+1)
 		}
 	}

@@ -13,13 +13,14 @@ import (
 // rewrite is one segment that replaces neighbouring segments, without some of their entries.
 type rewrite struct {
 	old []*segment // neighbours, in order
-	// has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
+	// next has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, and its image is loaded. It is nil
+	// if no entry remains.
 	next  *segment
-	moves []move // moves of all versions of old, in order
+	moves []move // what happened to each version of old, in order
 	to    *segio.Writer
 }
 
-// place returns the segments that replace the old ones in the list.
+// place returns the segments that take the place of the old ones in the list.
 func (r *rewrite) place() []*segment {
 	if r.next == nil {
 		return nil
@@ -27,7 +28,7 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move says what happened to a version: it was kept at a new place, or dropped (to is 0).
+// move says what happened to a version: it was kept at a new place, or it was dropped (to is 0).
 type move struct {
 	id       int64
 	index    uint64
@@ -35,8 +36,8 @@ type move struct {
 }
 
 // editor replaces old segments by rewritten ones. Compaction and the repair of a range use it, one of them at a time.
-// It changes first the manifest, then the memory. It takes writer.mu for moments, places.swapping while places change,
-// and state.mu within either.
+// It first changes the manifest, then the memory. It takes writer.mu for moments, places.swapping while places
+// change, and state.mu while it holds either of these.
 type editor struct {
 	gate   *gate
 	w      *writer
@@ -48,8 +49,8 @@ type editor struct {
 	memory *memory
 }
 
-// checkSpace checks that there is enough free space on the disk, and enough memory for a segment with this many entries
-// and bytes.
+// checkSpace checks that there is enough free disk space, and enough memory for a segment with the given numbers of
+// entries and bytes.
 func (e *editor) checkSpace(disk int64, entries int, bytes int64) error {
 	if err := format.CheckFreeSpace(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
 		return err
@@ -68,7 +69,7 @@ func (e *editor) sealNow() error {
 }
 
 // raiseTombstones durably records that the tombstones up to a floor may be dropped, before the first of them is
-// dropped. It returns the floor that the manifest has then, which is higher if it was higher before.
+// dropped. It returns the floor in the manifest, which may already have been higher.
 func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
@@ -85,14 +86,15 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	return floor, nil
 }
 
-// awaitHints waits until the pending hints are written: each of them keeps its segment, and with it the disk space.
+// awaitHints waits until the pending hints are written, because each of them keeps its segment and with it the disk
+// space.
 func (e *editor) awaitHints() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.hints.writing.Wait()
 }
 
-// begin creates the file of the segment that replaces neighbours; old is the first of them.
+// begin creates the file of the segment that replaces neighbours; old is the first of these.
 func (e *editor) begin(old view) (*rewrite, error) {
 	e.w.mu.Lock()
 	next, err := e.folder.create(old.first, old.ordinal^1, true)
@@ -115,19 +117,20 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 	return err
 }
 
-// swapChunk limits how many places are changed before readers and writers get the lock again.
+// swapChunk is how many places are changed before readers and writers get the lock again.
 const swapChunk = 1024
 
 // swap replaces the old segments by a rewritten one: first in the manifest (the commit point), then in memory. Raft's
-// compaction floor rises to floor, whose term is term; entries up to the index applied count as committed. Readers of
-// an old segment go on undisturbed; scans look for the new one. Entries that are superseded meanwhile are noticed.
-// writer.mu is not held. If swap fails, nothing has changed, and the new segment is discarded.
+// compaction floor rises to floor, whose term is term. Entries up to the index applied count as committed. Readers of
+// an old segment continue undisturbed; scans look for the new one. swap also handles entries that are superseded
+// meanwhile. The caller does not hold writer.mu. If swap fails, nothing has changed, and the new segment is
+// discarded.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.Lacking(err)
 	}
 	st := e.state
-	e.places.swapping.Lock() // scans wait for the end
+	e.places.swapping.Lock() // scans wait until the swap is over
 	defer e.places.swapping.Unlock()
 	st.mu.Lock()
 	for _, old := range r.old {
@@ -176,7 +179,8 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			if floor > m.CompactedThrough {
 				m.CompactedThrough, m.CompactedTerm = floor, term
 			}
-			// The commit is raised even if Raft has not reported it yet: Load applies no more than the hard state says.
+			// The commit is raised even if Raft has not reported it yet, because Load applies no more than the hard
+			// state says.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
 			m.HardState = e.w.hardForManifest()
 		})

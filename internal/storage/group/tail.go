@@ -7,21 +7,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// tailEntry is an entry in memory: not applied, or not synced yet.
+// tailEntry is an entry in memory that is not applied or not synced yet.
 type tailEntry struct {
 	raft  *raftpb.Entry
 	entry format.Entry // decoded; aliases raft.Data
 	loc   index.Loc    // place of its frame
 }
 
-// tail is the end of the log in memory: consecutive entries from first on. Entries are added at its end and removed at
-// its start.
+// tail is the end of the log in memory: consecutive entries from first on. Entries are added at its end and removed
+// from its beginning.
 type tail struct {
 	first   uint64
 	entries []tailEntry
 }
 
-// push appends entries; if there are none yet, they begin with index first.
+// push appends entries. If the tail is empty, they begin with index first.
 func (t *tail) push(first uint64, batch []tailEntry) {
 	if len(t.entries) == 0 {
 		t.first = first
@@ -51,12 +51,12 @@ func (t *tail) trim(through uint64) {
 		return
 	}
 	n := min(through-t.first+1, uint64(len(t.entries)))
-	clear(t.entries[:n]) // the array stays in use: it must not keep the data of removed entries in memory
+	clear(t.entries[:n]) // the array is still used, and must not keep the data of removed entries in memory
 	t.keep(t.entries[n:])
 	t.first = through + 1
 }
 
-// keep stores the remaining entries. An idle group keeps no array.
+// keep stores the remaining entries. The tail of an idle group keeps no array.
 func (t *tail) keep(entries []tailEntry) {
 	if t.entries = entries; len(entries) == 0 {
 		t.entries = nil

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Errors of a Log. Test with errors.Is; damage with errors.As on *DamageError.
+// These are the errors of a Log. Test for them with errors.Is, and for damage with errors.As on *DamageError.
 var (
 	ErrNotFound        = errors.New("no such record")
 	ErrVersionNotFound = errors.New("no such version: never written, or dropped by retention")
@@ -25,13 +25,13 @@ var (
 // Residency says which parts of a group are kept in memory.
 type Residency int
 
-// The residencies.
+// These are the residencies.
 const (
-	Index    Residency = iota // ids and places; data through the page cache
+	Index    Residency = iota // ids and places; data is read through the page cache
 	Resident                  // the image of every segment
 )
 
-// String is the residency in one word.
+// String returns the residency in one word.
 func (r Residency) String() string {
 	if r == Resident {
 		return "Resident"
@@ -51,96 +51,97 @@ type Budget interface {
 	Take(n int64) error
 }
 
-// Options of a Log. FS, Dir and Identity are required.
+// Options are the options of a Log. FS, Dir and Identity are required.
 type Options struct {
 	FS           vfs.FS
 	Dir          string // the group's folder
 	Identity     format.Identity
 	Residency    Residency
-	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
+	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
 	Retention    Retention
 	Budget       Budget // nil: no limit
-	// bytes that the volume has above its reserve, which is not allocated in advance; nil: enough
+	// Spare returns how many bytes the volume has above its reserve, which is not used for allocation in advance. nil
+	// means that there are enough.
 	Spare   func() int64
-	Loader  *segio.Loader    // shared reader of the volume; nil: a small one of its own
-	Journal *journal.Journal // journal of the volume, for SyncShared; nil: none
-	// Durable makes the files' content as of the start of this process durable, for all groups of the volume at once.
-	// Load waits for it instead of syncing its own file; if Durable fails, Load syncs its file. This process must not
-	// have written to the group's files after Durable began. Every Load calls it, possibly concurrently. nil: each Load
-	// syncs its own file.
+	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes a small one of its own
+	Journal *journal.Journal // journal of the volume, for SyncShared; nil if there is none
+	// Durable makes the content that the files had at the start of this process durable, for all groups of the volume
+	// together. Load waits for it instead of syncing its own file; if Durable fails, Load syncs its file. This
+	// process must not have written to the group's files after Durable began. Every Load calls it, possibly
+	// concurrently. If it is nil, each Load syncs its own file.
 	Durable func() error
-	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
+	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
 	Now     func() time.Time // nil: time.Now
-	Logger  *slog.Logger     // nil: discards
-	// UnsafeScan is for simulations, which prove that they would notice: a scan also returns records that an entry
+	Logger  *slog.Logger     // nil: messages are discarded
+	// UnsafeScan is for simulations, which must notice the violation: a scan then also returns records that an entry
 	// in a damaged range may have superseded.
 	UnsafeScan bool
 }
 
-// Progress of loading is updated while the load runs. Safe for concurrent use.
+// Progress is the progress of a load. It is updated while the load runs, and is safe for concurrent use.
 type Progress struct {
 	BytesTotal atomic.Int64
 	BytesDone  atomic.Int64
 }
 
-// Need is what loading a group requires, computed from manifest, headers and hints without reading data.
+// Need is what a group requires to be loaded. It is computed from manifest, headers and hints, without reading data.
 type Need struct {
 	StoredBytes int64 // size of segments, hints and blobs
-	LoadBytes   int64 // bytes that loading will read in the requested residency
-	MemoryBytes int64 // index and images when loaded
-	Records     int64 // upper bound
+	LoadBytes   int64 // bytes that loading reads in the requested residency
+	MemoryBytes int64 // memory of index and images after the load
+	Records     int64 // upper bound for the number of records
 }
 
 // Outcome is the result of a load.
 type Outcome int
 
-// The outcomes.
+// These are the outcomes.
 const (
-	Loaded    Outcome = iota + 1 // every byte as written
+	Loaded    Outcome = iota + 1 // every byte is as it was written
 	Truncated                    // a torn tail above the synced mark was truncated
-	Damaged                      // bad bytes below the synced mark
+	Damaged                      // there are bad bytes below the synced mark
 )
 
-// Report is the result of loading.
+// Report is the result of loading a group.
 type Report struct {
 	Outcome       Outcome
 	Damages       []format.Damage
 	TornTailBytes int64 // size of the torn tail that was removed
-	// HintedBytes are the bytes of the active segment that were not read because its hint covers them.
+	// HintedBytes is how many bytes of the active segment were not read because its hint covers them.
 	HintedBytes int64
 }
 
-// Record is one version of a record, as read.
+// Record is one version of a record, as it was read.
 type Record struct {
 	ID         int64
 	Index      uint64 // the version
 	CommitTime int64
 	Timestamp  int64
-	Attributes []byte // encoded
+	Attributes []byte // encoded by format.EncodeAttributes
 	Size       int64  // size of the data in bytes
-	Data       []byte // nil for a blob, and if the data was not requested
+	Data       []byte // nil for a blob, or if the data was not requested
 	Deleted    bool
 	Blob       *format.BlobRef // nil unless the data is in a blob file
 	Location   Location        // for messages
 }
 
-// GetOptions of Get.
+// GetOptions are the options of Get.
 type GetOptions struct {
 	Index        uint64 // this version; 0: the newest
 	MetadataOnly bool
 	Buffer       []byte // data and attributes are copied into it if it is large enough
 }
 
-// ScanID identifies an open snapshot of a group. It is unique also across restarts.
+// ScanID identifies an open snapshot of a group. It is unique across restarts.
 type ScanID [16]byte
 
 // OpenScan describes an open snapshot for the code that decides which snapshots to give up.
 type OpenScan struct {
 	ID     ScanID
 	Opened time.Time
-	Used   time.Time // time of the last use; now, while it is read
+	Used   time.Time // time of the last use; the present time while a caller reads it
 	Read   bool      // a caller has entered it
-	Keeps  bool      // it sees data that was superseded since
+	Keeps  bool      // it sees data that was superseded after the snapshot was taken
 }
 
 // ScanInfo describes an open snapshot.
@@ -150,26 +151,27 @@ type ScanInfo struct {
 	Records int64  // estimate
 }
 
-// CompactOptions of Compact.
+// CompactOptions are the options of Compact.
 type CompactOptions struct {
-	All                bool  // also segments with little to drop
+	All                bool  // segments with little to drop are rewritten too
 	RateBytesPerSecond int64 // 0: no limit
-	// Through: segments with entries above this index stay as they are, so that members that do not have these entries
-	// yet can receive them one by one. 0: everything that is applied may be compacted.
+	// Through is an index: segments with entries above it are not rewritten, so that members that do not have these
+	// entries yet can receive them one by one. 0 means that everything that is applied may be compacted.
 	Through uint64
-	// SpaceLow says that free space is low. Then only little data is merged; the newest segment is sealed if much of it is
-	// superseded; and every segment is rewritten of which a 16th can be dropped.
+	// SpaceLow says that free space is low. Compact then merges only little data, seals the newest segment if much of
+	// it is superseded, and rewrites every segment of which a 16th can be dropped.
 	SpaceLow bool
-	// SealBytes: if at least this many bytes and at least half of the newest segment are superseded, it is sealed so
-	// that it can be rewritten. 0: it stays active until it is full.
+	// SealBytes is a number of superseded bytes: if the newest segment has at least so many, and they are at least
+	// half of it, it is sealed so that it can be rewritten. 0 means that the segment is active until it is full.
 	SealBytes int64
-	// LookOnly: nothing is rewritten, but afterwards Stats knows exactly which data can be dropped and which must stay.
+	// LookOnly says that nothing is rewritten. Afterwards Stats knows exactly which data can be dropped and which
+	// must be kept.
 	LookOnly bool
-	// Unsafe is for simulations, which prove that they would notice: request ids protect nothing from compaction.
+	// Unsafe is for simulations, which must notice the violation: request ids then protect nothing from compaction.
 	Unsafe bool
 }
 
-// CompactReport of Compact.
+// CompactReport is the result of Compact.
 type CompactReport struct {
 	SegmentsRewritten int
 	EntriesDropped    int64
@@ -177,7 +179,7 @@ type CompactReport struct {
 	BytesAfter        int64
 }
 
-// Stats are figures of a Log; they are cheap to get.
+// Stats are the figures of a Log, which are cheap to get.
 type Stats struct {
 	Records         int64
 	StoredBytes     int64
@@ -191,11 +193,11 @@ type Stats struct {
 	ScansRead       int // number of snapshots that a caller has entered
 }
 
-// Location is the place of a record, for messages. The text is made only on request, so that reading builds no strings.
+// Location is the place of a record, for messages. The text is made only on request, so that reads build no strings.
 type Location struct {
 	Segment uint64 // number of the segment file
 	Offset  int64  // bytes
 }
 
-// String is "segment 3 offset 4096".
+// String returns a text like "segment 3 offset 4096".
 func (l Location) String() string { return fmt.Sprintf("segment %d offset %d", l.Segment, l.Offset) }

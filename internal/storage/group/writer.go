@@ -5,10 +5,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// writer writes at the end of the log. It appends to the active segment, makes written data durable, seals the segment
-// and begins the next one, also if the active file must not be continued after a failure. It uses the folder, the
-// state, the places of entries that move with it, and the hints of segments that it seals. It reads no segment, and
-// applies nothing.
+// writer writes at the end of the log. It appends to the active segment, makes written data durable, seals the
+// segment and begins the next one, also when the active file must not be continued after a failure. It uses the
+// folder, the state, the places of the entries that it rewrites, and the hints of segments that it seals. It reads no
+// segment, and applies nothing.
 //
 // Between two calls the active segment is the last one of the state and of the manifest, state.end is end, and
 // everything before state.syncedEnd is on disk.
@@ -28,10 +28,11 @@ type writer struct {
 
 	active *segment
 	end    int64              // offset of the next frame
-	last   uint64             // index of the last entry in the active segment by place; first - 1: none
+	last   uint64             // index of the last entry by place in the active segment; first - 1 if there is none
 	hard   format.StateRecord // term, vote, commit as given by Raft
 	dirty  bool               // something was written since the last sync
-	// a write or sync of the active file failed: the file must not be continued; nil: none failed
+	// suspect is the error of a failed write or sync of the active file, which must not be continued then; nil if
+	// none failed.
 	suspect    error
 	buffer     []byte // for small batches
 	allocation allocation
@@ -39,7 +40,7 @@ type writer struct {
 	hint       activeHint
 }
 
-// newWriter makes the writer of a log that is being loaded; the load sets its end.
+// newWriter makes the writer of a log that is being loaded. The load sets the end of the log.
 func newWriter(p *parts, opts *Options) writer {
 	return writer{
 		folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints, memory: &p.memory,
@@ -50,8 +51,8 @@ func newWriter(p *parts, opts *Options) writer {
 	}
 }
 
-// hardForManifest returns the hard state with a commit that is already applied: Load searches for membership changes
-// above it.
+// hardForManifest returns the hard state with a commit that is already applied, because Load searches for membership
+// changes above that commit.
 func (w *writer) hardForManifest() format.StateRecord {
 	hard := w.hard
 	hard.Commit = min(hard.Commit, w.state.applied.Load())

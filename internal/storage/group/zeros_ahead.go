@@ -5,27 +5,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Space that was only allocated costs a journal commit of the file system with each sync, because its extents become
-// written ones. So the sync of a small write also writes zeros after it, and the next writes overwrite these zeros:
-// their syncs write only data. Writes that the journal makes durable do not need this. See
-// docs/adr/0009-zeros-ahead.md.
+// The first write to space that was only allocated turns its extents into written ones, and so costs a journal commit
+// of the file system with the next sync. So the sync of a small write also writes zeros after the data, and the next
+// writes overwrite these zeros: their syncs write only data. Writes that the journal makes durable do not need this.
+// See docs/adr/0009-zeros-ahead.md.
 const (
 	aheadWriteMax = 16 << 10 // larger writes share one commit among many bytes anyway
-	aheadFactor   = 16       // number of writes of the same size for which zeros are written
+	aheadFactor   = 16       // zeros are written for this many writes of the same size
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
-	// aheadShare limits the zeros to a part of the segment's content: a start after a kill reads them, and in Index
-	// residency little else.
+	// aheadShare limits the zeros to a part of the segment's content, because a start after a kill reads the zeros,
+	// and in Index residency little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )
 
-// aheadZeros are the zeros to write. Never changed.
+// aheadZeros holds the zeros to write. It is never changed.
 var aheadZeros [aheadMax]byte
 
-// zerosAhead knows up to where the active file was written, with data or zeros.
+// zerosAhead knows the offset up to which the active file was written, with data or zeros.
 type zerosAhead struct {
-	share int64 // zeros are at most one part in this number of a segment
+	share int64 // the zeros are at most one part in this number of a segment
 
 	file  vfs.File // the file that the other fields refer to
 	cheap bool
@@ -41,8 +41,8 @@ func (r Residency) zerosShare() int64 {
 }
 
 // zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile: at
-// most aheadMin or a share of the segment's content, whichever is more. The space stays free space, so an error affects
-// only the speed.
+// most aheadMin or a share of the segment's content, whichever is greater. The zeros count as free space, so an error
+// only makes writes slower.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0
