@@ -2,9 +2,10 @@
 // does not scan it: it has 16 bytes per slot in anonymous mappings, and no pointer per record.
 package index
 
-// Loc is the packed place of an entry. A greater Loc is a later entry of the log. It consists of the segment's ordinal
-// (20 bits, from 1), the offset in the segment in units of 8 bytes (28 bits), and two parts that do not affect the
-// order: the length of the frame in units of 64 bytes, rounded up (15 bits), and the tombstone bit. 0 is no place.
+// Loc is the packed place of an entry. A greater Loc is a later entry of the log. It consists of the segment's
+// ordinal (20 bits, from 1), the offset in the segment in units of 8 bytes (28 bits), and two parts that do not
+// affect the order: the length of the frame in units of 64 bytes, rounded up (15 bits), and the tombstone bit. 0
+// means that there is no place.
 type Loc uint64
 
 const (
@@ -34,11 +35,11 @@ func (l Loc) In(ordinal uint32) Loc { return l | Loc(ordinal)<<44 }
 // Offset returns the offset of the frame in its segment, in bytes.
 func (l Loc) Offset() int64 { return int64(l>>16&(1<<28-1)) * 8 }
 
-// LengthBound returns an upper bound of the frame's length in bytes, at most 63 too high.
+// LengthBound returns an upper bound for the frame's length in bytes, which is at most 63 too high.
 func (l Loc) LengthBound() int64 { return int64(l>>1&(1<<15-1)) * 64 }
 
 // Tombstone reports whether the entry is a delete.
 func (l Loc) Tombstone() bool { return l&1 != 0 }
 
-// Less orders places by their position in the log alone.
+// Less orders places only by their position in the log.
 func (l Loc) Less(other Loc) bool { return l>>16 < other>>16 }

@@ -29,37 +29,37 @@ const (
 	slotBytes = 16
 	slotsMin  = 4096 / slotBytes // one page
 	hugeBytes = 2 << 20
-	// Smaller parts are allocated on the heap (they hold no pointers, so the collector does not scan them): a process
-	// may have only some 65,000 mappings, and a shard may have many small groups.
+	// Smaller parts are allocated on the heap. A process may have only some 65,000 mappings, and a shard may have
+	// many small groups. The parts hold no pointers, so the garbage collector does not scan them.
 	mappedBytesMin = 64 << 10
 	loadMaxNum     = 13 // a stripe grows beyond 13/16 of its slots...
 	loadMaxDen     = 16
-	growNum        = 5 // ...by 5/4: with the old slots of one stripe, at most 34 bytes per record while growing
+	growNum        = 5 // ...to 5/4: with the old slots of one stripe, at most 34 bytes per record while it grows
 	growDen        = 4
 	sizedNum       = 5 // New gives 5/4 slots per record: 20 bytes each
 	sizedDen       = 4
-	sizedSpread    = 64 // and some for uneven stripes
+	sizedSpread    = 64 // and some more, because stripes differ in size
 )
 
-// slot of the table. loc 0: empty.
+// slot is a slot of the table. It is empty if loc is 0.
 type slot struct {
 	id  int64
 	loc Loc
 }
 
 // stripe is one part of a Table: it holds the ids whose hash begins with the stripe's number. It uses open addressing
-// with linear probing. The first slot tried rises with the hash, so that filling in the order of Hash touches memory in
-// order.
+// with linear probing. The first slot to be tried rises with the hash, so that filling in the order of Hash goes
+// through memory in order.
 type stripe struct {
-	mu    sync.RWMutex // guards all below
+	mu    sync.RWMutex // guards the fields below
 	slots []slot       // in an anonymous mapping, or on the heap while small; nil while empty
 	used  int          // slots that are not empty
-	live  int          // those of them that are not tombstones
+	live  int          // used slots that are not tombstones
 	_     [64]byte     // padding, so that stripes share no cache line
 }
 
-// Table maps ids to places, off the Go heap. Safe for concurrent use, except Close: after it every id is absent and
-// every change is refused.
+// Table maps ids to places, off the Go heap. It is safe for concurrent use, except Close. After Close every id is
+// absent, and every change is refused.
 type Table struct {
 	stripes [stripeCount]stripe
 	bytes   atomic.Int64
@@ -70,9 +70,9 @@ type Table struct {
 // ErrClosed is returned by a Table after Close.
 var ErrClosed = fmt.Errorf("index: the table is closed")
 
-// New makes a table for a number of records: at most 24 bytes for each. The table grows by itself if there are more.
-// take is called before memory is allocated (n > 0) and when memory is released (n < 0); nil: no limit. The error is
-// that of take or of the kernel.
+// New makes a table for the given number of records, with at most 24 bytes for each. The table grows by itself if
+// there are more records. take is called before memory is allocated (n > 0) and when memory is released (n < 0); if
+// it is nil, there is no limit. The error is that of take or of the kernel.
 func New(records int64, take func(bytes int64) error) (*Table, error) {
 	if take == nil {
 		take = func(int64) error { return nil }
@@ -93,7 +93,7 @@ func New(records int64, take func(bytes int64) error) (*Table, error) {
 	return t, nil
 }
 
-// BytesFor returns the memory size of a table made by New(records), for planning.
+// BytesFor returns the memory size, in bytes, of a table made by New(records), for planning.
 func BytesFor(records int64) int64 {
 	if records <= 0 {
 		return 0
@@ -123,11 +123,11 @@ func (t *Table) mapSlots(n int) ([]slot, error) {
 	}
 	room, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		_ = t.take(-bytes) // giving back is never refused
+		_ = t.take(-bytes) // returning memory is never refused
 		return nil, fmt.Errorf("index: map %d bytes: %w", bytes, err)
 	}
 	if bytes >= hugeBytes {
-		_ = unix.Madvise(room, unix.MADV_HUGEPAGE) // a kernel without it only is slower
+		_ = unix.Madvise(room, unix.MADV_HUGEPAGE) // without huge pages the table is only slower
 	}
 	t.bytes.Add(bytes)
 	return unsafe.Slice((*slot)(unsafe.Pointer(&room[0])), int(bytes/slotBytes)), nil
@@ -140,7 +140,7 @@ func (t *Table) unmapSlots(slots []slot) {
 	bytes := len(slots) * slotBytes
 	if bytes < mappedBytesMin { // from the heap
 		t.bytes.Add(-int64(bytes))
-		_ = t.take(-int64(bytes)) // giving back is never refused
+		_ = t.take(-int64(bytes)) // returning memory is never refused
 		return
 	}
 	room := unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)
@@ -148,7 +148,7 @@ func (t *Table) unmapSlots(slots []slot) {
 		return // still mapped, and still accounted for
 	}
 	t.bytes.Add(-int64(bytes))
-	_ = t.take(-int64(bytes)) // giving back is never refused
+	_ = t.take(-int64(bytes)) // returning memory is never refused
 }
 
 func (t *Table) stripeOf(hash uint64) *stripe { return &t.stripes[hash>>(64-stripeBits)] }
@@ -159,7 +159,8 @@ func (s *stripe) home(hash uint64) int {
 	return int(hi)
 }
 
-// find returns the slot of id, or the empty one where it belongs. The caller holds mu; slots is not nil and not full.
+// find returns the slot of id, or the empty slot where id belongs. The caller holds mu. The slots are neither nil nor
+// full.
 func (s *stripe) find(hash uint64, id int64) *slot {
 	for i := s.home(hash); ; {
 		at := &s.slots[i]
@@ -172,7 +173,7 @@ func (s *stripe) find(hash uint64, id int64) *slot {
 	}
 }
 
-// Get returns the place of an id; tombstones too.
+// Get returns the place of an id, even if the place is that of a tombstone.
 func (t *Table) Get(id int64) (Loc, bool) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -185,8 +186,9 @@ func (t *Table) Get(id int64) (Loc, bool) {
 	return at.loc, at.loc != 0
 }
 
-// Max sets the place of an id unless a later place is stored. old is the place before, 0 for none; won reports whether
-// loc is stored now. The error is ErrClosed or that of growing; the table is then unchanged.
+// Max sets the place of an id unless a later place is stored. old is the place that was stored before, 0 if there was
+// none; won reports whether loc is stored now. The error is ErrClosed or the error of growing the table; the table is
+// then unchanged.
 func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -207,10 +209,10 @@ func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won boo
 	return old, true, nil
 }
 
-// slotFor returns the slot of an id, or an empty slot. It grows the stripe if needed. The caller holds mu.
+// slotFor returns the slot of an id, or an empty slot for it. It grows the stripe if needed. The caller holds mu.
 func (t *Table) slotFor(s *stripe, hash uint64, id int64) (*slot, error) {
 	if s.slots != nil {
-		// A known id needs no new slot: the operation must not fail because the table may not grow.
+		// A known id needs no new slot, so its operation must not fail even if the table cannot grow.
 		if at := s.find(hash, id); at.loc != 0 || (s.used+1)*loadMaxDen <= len(s.slots)*loadMaxNum {
 			return at, nil
 		}
@@ -313,12 +315,12 @@ func (t *Table) grow(s *stripe) error {
 	return nil
 }
 
-// Len is the number of ids, tombstones included.
+// Len returns the number of ids, including those of tombstones.
 func (t *Table) Len() int64 {
 	return t.sum(func(s *stripe) int { return s.used })
 }
 
-// Live is the number of ids whose place is not a tombstone.
+// Live returns the number of ids whose place is not that of a tombstone.
 func (t *Table) Live() int64 {
 	return t.sum(func(s *stripe) int { return s.live })
 }
@@ -337,7 +339,7 @@ func (t *Table) sum(count func(*stripe) int) int64 {
 // MemoryBytes returns the size of the memory that is mapped now.
 func (t *Table) MemoryBytes() int64 { return t.bytes.Load() }
 
-// Close releases the memory.
+// Close releases the memory of the table.
 func (t *Table) Close() {
 	t.closed.Store(true)
 	for i := range t.stripes {

@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Dump writes the content of a file as text.
+// Dump writes the content of a journal file as text.
 func Dump(out io.Writer, fsys vfs.FS, name string) error {
 	c, err := readFile(fsys, name)
 	if err != nil {

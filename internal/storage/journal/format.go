@@ -1,10 +1,10 @@
-// Package journal implements a file of a volume that takes small writes of many groups together, so that one sync makes
-// all of them durable. The bytes are also in the groups' own segments, which are synced later. After a crash, Replay
-// writes the bytes to the segments again before anything else reads the groups. See docs/adr/0012-journal.md and
-// docs/format-volume.md.
+// Package journal implements a file of a volume that takes small writes of many groups together, so that one sync
+// makes all of them durable. The bytes are also written to the groups' own segments, which are synced later. After a
+// crash, Replay writes the bytes to the segments again before anything else reads the groups. See
+// docs/adr/0012-journal.md and docs/format-volume.md.
 //
 // The same bytes are only ever written to the same place: each place of a segment, which is identified by its random
-// id, is written once. So it does not matter how often they are written again, or from which state of the segments.
+// id, is written once. So Replay may write the bytes again any number of times, and to segments in any state.
 package journal
 
 import (
@@ -20,43 +20,45 @@ import (
 // Range is a range of bytes in a segment of a group.
 type Range struct {
 	Group   uuid.UUID
-	Number  uint64  // number in the name of the segment's file
-	Segment [8]byte // its id
+	Number  uint64  // number in the segment's file name
+	Segment [8]byte // id of the segment
 	Offset  int64
 	Bytes   []byte
-	// Before, if not 0, is the number of bytes at this place that the last earlier record with ranges made durable.
-	// Bytes is then empty, and nothing is to be written. If a record cannot be read, the next record thus shows which
+	// Before, if not 0, is the number of bytes at this place that the previous record with ranges made durable. Bytes
+	// is then empty, and nothing is to be written. If a record cannot be read, the next record thus shows which
 	// places it covered.
 	Before int64
 }
 
-// named returns a range as the next record names it: with the number of its bytes instead of the bytes.
+// named returns a range in the form in which the next record names it: with the number of its bytes instead of the
+// bytes.
 func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
 
-// A record is what one sync made durable, little-endian, from a multiple of 4 KiB on, with zeros up to the next one:
+// A record is what one sync made durable. It begins at a multiple of 4 KiB, is little-endian, and is padded with
+// zeros to the next multiple:
 //
 //	offset  0        8        12       16       24         32      36     40
 //	       +--------+--------+--------+--------+----------+-------+------+----------
 //	       | magic  | CRC32C | length | epoch  | sequence | count | zero | ranges...
 //	       +--------+--------+--------+--------+----------+-------+------+----------
 //
-// and each range, padded with zeros to a multiple of 8:
+// Each range is padded with zeros to a multiple of 8:
 //
 //	 0       16       24           32       40       44     48
 //	+-------+--------+------------+--------+--------+--------+---------
 //	| group | number | segment id | offset | length | before | bytes...
 //	+-------+--------+------------+--------+--------+--------+---------
 //
-// Before is 0, or length is 0 and before is Range.Before: such ranges come first, one for each range of the last record
-// that had any, even if that record is in the other file.
+// Either before is 0, or length is 0 and before is Range.Before. Ranges of the second kind come first: there is one
+// for each range of the last record that had any, even if that record is in the other file.
 //
-// The CRC32C covers everything after it up to length. The epoch is the number of the use of a file in its upper half,
-// and random in its lower half, so that no data that a client stores can pass for a record. A file holds the records of
-// one epoch, that of its first record. Records of another epoch after them are left over from an earlier use of the
-// file. The first record of a use has sequence 0 and no ranges, and is durable before any other is written: it fits
-// into a sector, so that no power cut tears it, and a file that begins with anything else is damaged.
+// The CRC32C covers everything after it up to length. The upper half of the epoch is the number of this use of a
+// file. The lower half is random, so that no data that a client stores can pass for a record. A file holds the
+// records of one epoch, that of its first record. Records of another epoch after them are left over from an earlier
+// use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other record is
+// written. It fits into a sector, so that no power cut tears it. A file that begins with anything else is damaged.
 const (
 	magic       = "SHEAFJNL"
 	crcAt       = 8
@@ -77,12 +79,12 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var errRecord = errors.New("is no record")
 
-// record is a record as read from the file.
+// record is one record, as it was read from the file.
 type record struct {
 	epoch, sequence uint64
 	ranges          []Range // their Bytes alias the buffer that was read
 	before          []Range // ranges of the last record that had any
-	at, bytes       int     // offset in the file, and size including padding
+	at, bytes       int     // offset in the file; size with padding
 }
 
 func padded(n, to int) int { return (n + to - 1) / to * to }
@@ -107,7 +109,7 @@ func zeroTo(b []byte, length int) []byte {
 	return append(b, zeros[:length-len(b)]...)
 }
 
-// encode appends a record to an empty buffer, padded to blocks.
+// encode appends a record, padded to blocks, to an empty buffer.
 func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	b = append(b[:0], magic...)
 	b = zeroTo(b, headerBytes)
@@ -125,7 +127,7 @@ func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	return zeroTo(b, padded(len(b), blockBytes))
 }
 
-// bytesOf returns the length of a record with these ranges, with padding.
+// bytesOf returns the length, with padding, of a record with the given ranges.
 func bytesOf(before, ranges []Range) int {
 	n := headerBytes + len(before)*rangeHeaderBytes
 	for i := range ranges {

@@ -25,55 +25,58 @@ var ErrUnused = errors.New("the journal does not take it")
 const (
 	fileBytesFirst = 1 << 20
 	fileBytesMax   = 16 << 20
-	// If a file is full sooner than this, the next one is made larger.
+	// If a file is full sooner than this, the next file is made larger.
 	fullSoon = 4 * time.Second
 	// spareShare limits a file to this fraction (one sixteenth) of the volume's spare bytes.
 	spareShare = 16
-	// yields is how often the writer of a batch yields to other goroutines first: those whose write just ended go on,
-	// answer their callers, and write again. Without yielding, a batch contained hardly half of the groups that had
-	// something to write. See docs/adr/0015-cheaper-rounds.md.
+	// yields is how often the goroutine that writes a batch first yields to other goroutines. Those whose write has
+	// just ended then answer their callers and write again. Without yielding, a batch contained hardly half of the
+	// groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
-	// tryAgain is the delay until the next try after a file could not be made.
+	// tryAgain is the delay before the next attempt after a file could not be made.
 	tryAgain = time.Minute
 )
 
-// Options of New.
+// Options are the options of New.
 type Options struct {
 	FS  vfs.FS
-	Dir string // folder of the volume. The journal that Read finds there must have been replayed and removed
-	// Begin is called before the first file is made. It durably marks the volume so that no program that does not know
-	// journals opens it. nil: nothing is called.
+	Dir string // folder of the volume; a journal that Read found there must have been replayed and removed
+	// Begin is called before the first file is made. It durably marks the volume, so that no program without support
+	// for journals opens it. It may be nil.
 	Begin func() error
-	// FileBytes is the size of a file, a multiple of 4 KiB; 0: 1 MiB, growing to 16 MiB while it is filled quickly.
+	// FileBytes is the size of a file, a multiple of 4 KiB. 0 means 1 MiB, which grows to 16 MiB while files are
+	// filled quickly.
 	FileBytes int64
-	// Spare returns the bytes that the volume has above its reserve. A file takes only a small part of them. nil: there
-	// is always enough.
+	// Spare returns the bytes that the volume has above its reserve. A file takes only a small part of them. nil
+	// means that there is always enough.
 	Spare  func() int64
-	Logger *slog.Logger // nil: discards
-	// Unsafe reuses space while groups still need its content, for simulations that prove that they notice it.
+	Logger *slog.Logger // nil: messages are discarded
+	// Unsafe is for simulations, which must notice the violation: the journal then reuses space while groups still
+	// need its content.
 	Unsafe bool
 }
 
-// Stats are counters since New.
+// Stats are counters that begin with New.
 type Stats struct {
 	Writes  int64 // number of writes that were made durable
 	Syncs   int64 // number of syncs for these writes
 	Bytes   int64 // bytes written, with padding
-	Refused int64 // writes that were not accepted: no free space yet, or the journal is broken
+	Refused int64 // writes that were not accepted, because there was no free space yet or the journal is broken
 }
 
-// Journal accepts writes of many groups. Two files are used in turn: when one is full, the other is started again as
-// soon as no group needs its content any more. When the files change, each Member is therefore asked to sync its own
-// file (MustSync). Safe for concurrent use.
+// Journal accepts writes of many groups. Two files are used in turn: when one is full, the other is started again
+// once no group needs its content any more. So when the journal changes to the other file, it asks each Member to
+// sync its own file (MustSync). It is safe for concurrent use.
 type Journal struct {
 	opts   Options
 	logger *slog.Logger
 
 	mu      longlock.Mutex // guards the fields below
 	halves  [2]half
-	current int // index of the half that is written to
+	current int // index of the half to which records are written
 	pending *batch
-	// a goroutine writes: only this goroutine uses halves (except live) and the fields from the one named before on
+	// flushing says that a goroutine writes. Only this goroutine uses halves (except live) and the fields from before
+	// on.
 	flushing bool
 	broken   error
 	closed   bool
@@ -83,30 +86,31 @@ type Journal struct {
 	made   bool    // Begin was called
 	uses   uint64  // number of times that a file was begun so far
 	buffer []byte
-	failed time.Time // when no file could be made
+	failed time.Time // time at which no file could be made
 }
 
 // half is one of the two files of the journal.
 type half struct {
-	file  vfs.File // nil: none
+	file  vfs.File // nil if there is none
 	size  int64
 	epoch uint64
 	end   int64
 	next  uint64 // sequence of the next record
 	began time.Time
-	live  map[*Member]struct{} // members whose own file is not synced since they wrote here. Guarded by Journal.mu
+	// members that have not synced their own file since they wrote here. Guarded by Journal.mu
+	live map[*Member]struct{}
 }
 
 // batch holds the writes that one sync makes durable.
 type batch struct {
 	ranges  []Range
 	members []*Member
-	lead    chan struct{} // tells one waiting goroutine to write the batch
+	lead    chan struct{} // wakes one waiting goroutine, which then writes the batch
 	done    chan struct{}
 	err     error // set before done is closed
 }
 
-// Member is an open log of a group that writes to the journal. Its methods are called by one goroutine at a time.
+// Member is an open log of a group that writes to the journal. Its methods must be called by one goroutine at a time.
 type Member struct {
 	journal  *Journal
 	group    uuid.UUID
@@ -126,9 +130,9 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join registers a log that is being opened. The journal may still hold data of the group: an earlier log was closed
-// before its own file could be synced, or its files could not be written when the journal was replayed. Join passes
-// this data to apply first.
+// Join registers a log that is being opened. The journal may still hold data of the group, because an earlier log was
+// closed before its own file could be synced, or because the group's files could not be written when the journal was
+// replayed. Join first passes such data to apply.
 func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
 	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
 		return nil, err
@@ -158,8 +162,8 @@ func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error
 	return &Member{journal: j, group: group}, nil
 }
 
-// MustSync reports whether the log must now sync its own file instead of writing to the journal: the journal needs the
-// space.
+// MustSync reports whether the log must now sync its own file instead of writing to the journal, because the journal
+// needs the space.
 func (m *Member) MustSync() bool { return m.mustSync.Load() }
 
 // Ended reports whether the journal was closed. The data that it held at that time stays in its files.
@@ -184,8 +188,9 @@ func (m *Member) Durable() {
 	m.mustSync.Store(false)
 }
 
-// Write makes bytes of a segment durable. The bytes must already be in the segment's file, perhaps not synced, and must
-// not change before Write returns. ErrUnused: the bytes are not durable, and the caller must sync the file.
+// Write makes bytes of a segment durable. The bytes must already be in the segment's file, where they need not be
+// synced, and must not change before Write returns. If Write returns ErrUnused, the bytes are not durable, and the
+// caller must sync the file.
 func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) error {
 	j := m.journal
 	j.mu.Lock()
@@ -218,7 +223,7 @@ func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) e
 	return p.err
 }
 
-// flush writes the pending batch for all who wait for it. The caller has set flushing, or was woken by
+// flush writes the pending batch for all goroutines that wait for it. The caller has set flushing, or was woken by
 // batch.lead.
 func (j *Journal) flush() {
 	j.mu.Lock()
@@ -243,7 +248,7 @@ func (j *Journal) flush() {
 	close(p.done)
 }
 
-// write makes a batch durable, or returns ErrUnused if it cannot.
+// write makes a batch durable. It returns ErrUnused if it cannot.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
 	h := j.halfFor(n)
@@ -263,8 +268,8 @@ func (j *Journal) write(p *batch) error {
 		err = h.file.Sync()
 	}
 	if err != nil {
-		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). Earlier records
-		// stay until the groups have synced their own files.
+		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). Its earlier
+		// records are kept until the groups have synced their own files.
 		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
 			"error", err)
 		j.giveUp(err)
@@ -289,14 +294,14 @@ func (j *Journal) giveUp(err error) {
 	}
 }
 
-// release asks those who need a half to sync their own files. Called with mu held.
+// release asks the members that need a half to sync their own files. The caller holds mu.
 func (j *Journal) release(h *half) {
 	for m := range h.live {
 		m.mustSync.Store(!j.opts.Unsafe)
 	}
 }
 
-// halfFor returns the half that has space for n bytes, or nil if none has now.
+// halfFor returns the half that has space for n bytes, or nil if neither has space now.
 func (j *Journal) halfFor(n int64) *half {
 	h := &j.halves[j.current]
 	if h.file != nil && h.end+n <= h.size {
@@ -336,7 +341,7 @@ func (j *Journal) halfFor(n int64) *half {
 	return other
 }
 
-// sizeAfter returns the size of the half that follows h; 0: the volume has no space for one.
+// sizeAfter returns the size of the half that follows h; 0 if the volume has no space for it.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {
@@ -353,20 +358,20 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	}
 	for room := j.opts.Spare() / spareShare; size > room; size /= 4 {
 		if size <= max(other.size, fileBytesFirst) {
-			return other.size // the size of the existing file; 0: there is none
+			return other.size // the size of the existing file; 0 if there is none
 		}
 	}
 	return size
 }
 
-// begin starts a half again, in which nothing is live.
+// begin starts a half again. No group needs its old content.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {
 		if h.file != nil {
-			_ = h.file.Close() // nothing needs its content any more
+			_ = h.file.Close() // no group needs its content any more
 		}
-		h.file, h.size = nil, 0 // the old file is removed, even if no new one can be made
+		h.file, h.size = nil, 0 // the old file is removed even if no new one can be made
 		file, err := j.make(names[i], size)
 		if err != nil {
 			return err
@@ -379,14 +384,14 @@ func (j *Journal) begin(i int, size int64) error {
 	if err == nil {
 		err = h.file.Sync()
 	}
-	if err != nil { // the content on disk is unknown: another file replaces it
+	if err != nil { // the content on disk is unknown, so another file replaces this one
 		err = errors.Join(err, h.file.Close())
 		h.file, h.size = nil, 0
 	}
 	return err
 }
 
-// make creates a file of zeros. If there is a file with this name, make removes that first.
+// make creates a file of zeros. It first removes an existing file of that name.
 func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	if !j.made && j.opts.Begin != nil {
 		if err := j.opts.Begin(); err != nil {
@@ -412,8 +417,8 @@ func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	return file, nil
 }
 
-// zero durably grows a new file to size bytes. If it makes later syncs cheaper (no metadata to write), the file is
-// filled with zeros.
+// zero durably grows a new file to the given size in bytes. It fills the file with zeros if that makes later syncs
+// cheaper, because they then write no metadata.
 func zero(file vfs.File, size int64) error {
 	if err := file.Allocate(0, size); err != nil {
 		return err
@@ -429,15 +434,15 @@ func zero(file vfs.File, size int64) error {
 	return file.Sync()
 }
 
-// Stats returns the counters since New.
+// Stats returns the counters.
 func (j *Journal) Stats() Stats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.stats
 }
 
-// Close ends the journal; no Write may be under way. If no log needs its content any more, its files are removed and
-// clean is true.
+// Close ends the journal. No Write may be in progress. If no log needs the journal's content any more, Close removes
+// its files, and clean is true.
 func (j *Journal) Close() (clean bool, err error) {
 	j.mu.Lock()
 	if j.closed {

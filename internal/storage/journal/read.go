@@ -17,21 +17,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// names of the files, which are used in turn.
+// names are the names of the two files, which are used in turn.
 var names = [2]string{"journal-0", "journal-1"}
 
 // Found is the content of the journal files of a volume.
 type Found struct {
 	Files  int // number of files
 	Ranges []Range
-	// Bad lists what cannot be read and may have been acknowledged. An incomplete record at the end counts as torn and
-	// is not listed: a rotten last record looks the same as a torn one.
+	// Bad lists what cannot be read and may have been acknowledged. An incomplete record at the end counts as torn
+	// and is not listed, although a last record that was damaged later looks the same.
 	Bad []error
-	// Lost lists places of segments that an unreadable record made durable; the next record names them. Bytes is empty.
+	// Lost lists places of segments that an unreadable record made durable; the next record names these places. Bytes
+	// is empty.
 	Lost []Range
 
-	gaps []gap                     // unreadable records whose content is unknown
-	last map[uuid.UUID]placeInTime // position of the last known record of each group
+	gaps []gap                     // unreadable records of unknown content
+	last map[uuid.UUID]placeInTime // for each group, the position of its last known record
 }
 
 // placeInTime is the position of a record in the order of all records.
@@ -43,20 +44,20 @@ func (p placeInTime) compare(q placeInTime) int {
 
 // gap is a range of unreadable records.
 type gap struct {
-	last  placeInTime // position of the last of them
-	bytes int64       // their total size at most
+	last  placeInTime // position of the last record in the range
+	bytes int64       // upper bound for the total size of the records
 }
 
 // Share is the part of the journal that belongs to one group.
 type Share struct {
 	Ranges []Range // oldest first
-	Lost   []Range // as Found.Lost
-	// Doubt is the greatest number of bytes that unreadable records may have held for the group after everything else;
-	// 0: there are no such records.
+	Lost   []Range // the part of Found.Lost that belongs to the group
+	// Doubt is the greatest number of bytes that unreadable records may have held for the group after everything
+	// else. It is 0 if there are no such records.
 	Doubt int64
 }
 
-// Share returns the part of the journal that was found for a group.
+// Share returns the part that belongs to a group.
 func (f *Found) Share(group uuid.UUID) (s Share) {
 	of := func(ranges []Range) (out []Range) {
 		for i := range ranges {
@@ -90,11 +91,11 @@ func (f *Found) groups() (groups []uuid.UUID) {
 	return groups
 }
 
-// Doubtful reports whether even groups without any found data may have lost something.
+// Doubtful reports whether a group may have lost data even if none of its data was found.
 func (f *Found) Doubtful() bool { return len(f.gaps) > 0 }
 
-// Read reads the journal files of a volume, oldest record first. If there is no file, it finds nothing. If no block of
-// a file can be read, Read returns an error: the device may answer the next time.
+// Read reads the journal files of a volume, oldest record first. If there is no file, the result is empty. If no
+// block of a file can be read, Read returns an error, because the device may be able to read the file the next time.
 func Read(fsys vfs.FS, dir string) (Found, error) {
 	found := Found{last: map[uuid.UUID]placeInTime{}}
 	var uses []use
@@ -132,7 +133,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note records which groups a record has ranges of.
+// note records the groups that have ranges in a record.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if g := ranges[i].Group; at.compare(f.last[g]) > 0 {
@@ -141,7 +142,8 @@ func (f *Found) note(ranges []Range, at placeInTime) {
 	}
 }
 
-// compareEnd detects that the last record of a use is lost: the first record of the next use names its ranges.
+// compareEnd detects that the last record of a use is lost: the first record of the next use names the ranges of that
+// record.
 func (f *Found) compareEnd(ended, next *use) {
 	i := slices.IndexFunc(next.records, func(r record) bool { return r.sequence == 1 })
 	if i < 0 || ended.epoch>>32+1 != next.epoch>>32 {
@@ -163,7 +165,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	switch {
 	case len(before) == 0:
 		return
-	case slices.EqualFunc(last, before, same): // so it was the last record of its use
+	case slices.EqualFunc(last, before, same): // so this was the last record of its use
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
 	}
@@ -177,10 +179,10 @@ func (f *Found) compareEnd(ended, next *use) {
 // content is the content of one file.
 type content struct {
 	bytes      []byte
-	unreadable []bool // by block
+	unreadable []bool // for each block
 }
 
-// readTries is how often a block is read before it counts as unreadable: some devices fail once and then answer.
+// readTries is how often a block is read before it counts as unreadable: some devices fail once and then succeed.
 const readTries = 3
 
 func readFile(fsys vfs.FS, name string) (c content, err error) {
@@ -198,7 +200,7 @@ func readFile(fsys vfs.FS, name string) (c content, err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return content{bytes: b[:n]}, nil
 	}
-	// The file is read block by block: an unreadable block costs only its own record.
+	// The file is read block by block, so that an unreadable block affects only its own record.
 	c = content{bytes: b, unreadable: make([]bool, (size+blockBytes-1)/blockBytes)}
 	for i := range c.unreadable {
 		at := int64(i) * blockBytes
@@ -234,10 +236,10 @@ type use struct {
 	records []record
 	bad     []error
 	gaps    []gap
-	lost    []record // records that are lost but named by the record after them
+	lost    []record // records that are lost, but named by the record after them
 }
 
-// scan finds the records of a file's last use, and detects which are missing.
+// scan finds the records of a file's last use, and detects which of them are missing.
 func (c *content) scan() (u use) {
 	for at := 0; at < len(c.bytes); {
 		r, err := decode(c.bytes[at:])
@@ -273,8 +275,8 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing registers the missing records from a sequence up to the one before r. r names the ranges of the last of them;
-// the first record of a use holds nothing.
+// missing registers the missing records, from a sequence up to the record before r. r names the ranges of the last of
+// them. The first record of a use has no ranges.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1
@@ -287,7 +289,7 @@ func (u *use) missing(from uint64, r record, end int) {
 	}
 }
 
-// mayGoOn reports whether a record may begin at an offset, although it cannot be read to its end.
+// mayGoOn reports whether a record may begin at an offset, although the record cannot be read to its end.
 func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 	if c.isUnreadable(at, min(at+blockBytes, len(c.bytes))) {
 		return true

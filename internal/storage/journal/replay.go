@@ -17,35 +17,37 @@ import (
 )
 
 const (
-	// damagedPrefix and a number form the name of a file that was set aside because a part of it cannot be read.
+	// damagedPrefix is the beginning of the name of a file that was set aside because a part of it cannot be read. A
+	// number follows.
 	damagedPrefix = "journal-damaged-"
-	// keptPrefix and a group's UUID form the name of a file with data that could not be written to the group's files.
+	// keptPrefix is the beginning of the name of a file with data that could not be written to a group's files. The
+	// UUID of the group follows.
 	keptPrefix = "journal-kept-"
-	// replaysMax is how many groups are written and synced concurrently: each waits for the device.
+	// replaysMax is how many groups are written and synced concurrently, because each of them waits for the device.
 	replaysMax = 16
 	// keptRecordBytes is the greatest size of a record in a kept file, unless a single range is longer.
 	keptRecordBytes = 8 << 20
 )
 
-// IsName reports whether a file name belongs to a journal, or to data that was kept from one.
+// IsName reports whether a file name belongs to a journal, or to data that was kept from a journal.
 func IsName(name string) bool {
 	return name == names[0] || name == names[1] || strings.HasPrefix(name, damagedPrefix) ||
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target is where a journal is written back to.
+// Target says where the content of a journal is written back to.
 type Target struct {
-	// Groups lists all groups of the volume: an unreadable record may have held data of any of them.
+	// Groups lists all groups of the volume, because an unreadable record may have held data of any of them.
 	Groups func() ([]uuid.UUID, error)
-	// Apply makes the data that was found for a group durable in its files, and records there what is lost. nil is also
-	// returned if the group has no files any more. Apply is called concurrently for several groups.
+	// Apply makes the data that was found for a group durable in the group's files, and records there what is lost.
+	// It also returns nil if the group has no files any more. Apply is called concurrently for several groups.
 	Apply func(group uuid.UUID, share Share) error
 }
 
-// Replay passes each group the data that the files of a volume hold for it, and then removes the files. Files with an
-// unreadable part are set aside instead, as journal-damaged-N. Data that cannot be written to a group's files is kept
-// in a separate file, journal-kept-GROUP, until Join or a later Replay can write it; the other groups are not affected.
-// If Replay returns an error, nothing was removed, and the files have to be replayed again.
+// Replay passes to each group the data that the journal files of a volume hold for it, and then removes the files. A
+// file with an unreadable part is set aside instead, as journal-damaged-N. Data that cannot be written to a group's
+// files is kept in a separate file, journal-kept-GROUP, until Join or a later Replay can write it; the other groups
+// are not affected. If Replay returns an error, no file was removed, and the files have to be replayed again.
 func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	found, err := Read(fsys, dir)
 	if err != nil {
@@ -112,7 +114,7 @@ func Left(fsys vfs.FS, dir string) (damaged, kept []string, err error) {
 	return damaged, kept, nil
 }
 
-// setAside durably renames the files to names that nobody uses.
+// setAside durably renames the files to names that are not used yet.
 func setAside(fsys vfs.FS, dir string) error {
 	damaged, _, err := Left(fsys, dir)
 	if err != nil {
@@ -136,7 +138,7 @@ func setAside(fsys vfs.FS, dir string) error {
 	return fsys.SyncDir(dir)
 }
 
-// Remove durably removes the files.
+// Remove durably removes the journal files of a volume.
 func Remove(fsys vfs.FS, dir string) error { return remove(fsys, dir, names[:]...) }
 
 func remove(fsys vfs.FS, dir string, files ...string) error {
@@ -156,8 +158,9 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 
 const tmpSuffix = ".tmp"
 
-// keep durably appends the share of a group to a file of its own, after the data that was kept before. The file has
-// records as in a journal; the first one has what is lost. The doubt is a range of segment 0, which no group has.
+// keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file has
+// records like a journal. The first record has what is lost. The doubt is stored as a range of segment 0, which no
+// group has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)
@@ -168,7 +171,7 @@ func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	if doubt := earlier.Doubt + share.Doubt; doubt > 0 {
 		before = append(before, Range{Group: group, Before: doubt})
 	}
-	err = fsys.Remove(name + tmpSuffix) // left by a start that was interrupted
+	err = fsys.Remove(name + tmpSuffix) // left by an interrupted start
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -199,7 +202,7 @@ func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	return fsys.SyncDir(dir)
 }
 
-// readKept reads what keep wrote.
+// readKept reads a file that keep wrote.
 func readKept(fsys vfs.FS, name string) (share Share, err error) {
 	c, err := readFile(fsys, name)
 	if err != nil {
@@ -239,7 +242,7 @@ func applyKept(fsys vfs.FS, dir string, group uuid.UUID, apply func(Share) error
 	return remove(fsys, dir, name)
 }
 
-// applyAllKept applies the kept data of groups that can be written now. The rest stays.
+// applyAllKept applies the kept data of those groups that can be written now. It keeps the rest.
 func applyAllKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) error {
 	_, kept, err := Left(fsys, dir)
 	if err != nil {

@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A goroutine in a call that waits for the device blocks its processor for other goroutines until the runtime's monitor
-// notices. With few processors and many such calls that is most of the time. So syncs and direct reads are passed to
-// the kernel's asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same vfs_fsync). Completions
-// arrive through an eventfd that the runtime polls like a socket. See io_submit(2), docs/adr/0006-asynchronous-syncs.md
-// and docs/adr/0008-cold-reads.md. If the kernel or a sandbox does not allow this, the ordinary calls are used.
+// A goroutine in a call that waits for the device blocks its processor for other goroutines until the runtime's
+// monitor notices. With few processors and many such calls, the processors are blocked most of the time. So syncs and
+// direct reads are passed to the kernel's asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the
+// same vfs_fsync). Completions arrive through an eventfd that the runtime polls like a socket. See io_submit(2),
+// docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. If the kernel or a sandbox does not allow
+// this, the ordinary calls are used.
 
 const (
-	aioUnderWay = 512 // greatest number of calls in flight; further calls are made as ordinary system calls
+	aioUnderWay = 512 // greatest number of calls in flight; all others are made as ordinary system calls
 
 	iocbPread     = 0 // IOCB_CMD_PREAD
 	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
@@ -27,7 +28,7 @@ const (
 
 // iocb is struct iocb of linux/aio_abi.h on a little-endian machine.
 type iocb struct {
-	data      uint64 // is returned in the event
+	data      uint64 // the kernel returns it in the event
 	_         [2]uint32
 	opcode    uint16
 	_         int16
@@ -44,14 +45,14 @@ type iocb struct {
 type ioEvent struct {
 	data   uint64
 	_      uint64
-	result int64 // bytes, or the negative errno
+	result int64 // number of bytes, or the negative errno
 	_      int64
 }
 
-// aioCall is a slot for one asynchronous call. It is reused for later calls.
+// aioCall is a slot for one asynchronous call. Later calls reuse it.
 type aioCall struct {
 	control iocb
-	// target of a read: kept alive, and at its place, while the kernel writes to it
+	// memory is the target of a read. It is kept alive, and must not move, while the kernel writes to it.
 	memory []byte
 	done   chan int64 // receives the result; capacity 1
 }
@@ -67,7 +68,8 @@ type aio struct {
 	free []int // indexes of the free elements of calls. Guarded by mu
 }
 
-// kernelAIO is created at the first call; nil if it cannot be created.
+// kernelAIO returns the one aio of the process, which the first call creates. It returns nil if the aio cannot be
+// created.
 var kernelAIO = sync.OnceValue(func() *aio {
 	a, err := newAIO()
 	if err != nil {
@@ -106,13 +108,14 @@ func fdatasync(fd int) error {
 	return unix.Fdatasync(fd)
 }
 
-// sync is fdatasync. It returns taken = false if the kernel did not accept the call: then nothing was done.
+// sync does what fdatasync does. It returns taken = false, and has done nothing, if the kernel did not accept the
+// call.
 func (a *aio) sync(fd int) (taken bool, err error) {
 	_, taken, err = a.do(iocb{opcode: iocbFdsync, fd: uint32(fd)}, nil)
 	return taken, err
 }
 
-// preadDirect is pread of a file opened with O_DIRECT, without blocking a processor of the runtime.
+// preadDirect does what pread does, for a file opened with O_DIRECT, without blocking a processor of the runtime.
 func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	if a := kernelAIO(); a != nil {
 		if n, taken, err := a.read(fd, p, offset); taken {
@@ -122,7 +125,7 @@ func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	return unix.Pread(fd, p, offset)
 }
 
-// read is pread. It returns taken = false if the kernel did not accept the call: then nothing was done.
+// read does what pread does. It returns taken = false, and has done nothing, if the kernel did not accept the call.
 func (a *aio) read(fd int, p []byte, offset int64) (n int, taken bool, err error) {
 	if len(p) == 0 {
 		return 0, false, nil
@@ -169,7 +172,7 @@ func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The eventfd is never closed, so that a read can only be interrupted; completions are checked in any case.
+		// The eventfd is never closed, so a read can only be interrupted. Completions are checked in any case.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec
@@ -182,10 +185,10 @@ func (a *aio) complete() {
 				break
 			}
 			for i := range events[:n] {
-				a.calls[events[i].data].done <- events[i].result // capacity 1: never blocks
+				a.calls[events[i].data].done <- events[i].result // never blocks, because the capacity is 1
 			}
 			if int(n) < len(events) {
-				break // later completions are counted by the eventfd
+				break // the eventfd counts later completions
 			}
 		}
 	}

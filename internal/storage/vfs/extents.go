@@ -14,7 +14,7 @@ import (
 // include/uapi/linux/fiemap.h.
 const (
 	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	// fiemapFlagSync writes the pages out first: before that, written data may be in an unwritten extent
+	// fiemapFlagSync writes the pages to the device first. Before that, written data may be in an unwritten extent.
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
 	fiemapExtentUnwritten = 0x800 // allocated, and reads as zeros
@@ -36,8 +36,8 @@ type fiemap struct {
 	extents                      [fiemapExtents]fiemapExtent
 }
 
-// DataEnd implements File by the extents of the file. SEEK_DATA is not suitable: ext4 and xfs report an unwritten
-// extent as data after it was read through the page cache.
+// DataEnd implements File. It uses the extents of the file, because SEEK_DATA is not suitable: ext4 and xfs report an
+// unwritten extent as data after it was read through the page cache.
 func (o *osFile) DataEnd(from int64) (int64, error) {
 	size, err := o.Size()
 	if err != nil {
@@ -54,7 +54,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 		for next, last := from, false; next < size && !last; {
 			ask := fiemap{start: uint64(next), length: uint64(size - next), flags: fiemapFlagSync, count: fiemapExtents}
 			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocFiemap, uintptr(unsafe.Pointer(&ask))); errno != 0 {
-				end = size // unknown: all of the file may be data
+				end = size // unknown, so all of the file may be data
 				break
 			}
 			before := next
@@ -67,7 +67,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 				}
 			}
 			if next == before && !last {
-				end, last = size, true // an answer that makes no sense
+				end, last = size, true // the kernel's answer makes no sense
 			}
 		}
 		return nil

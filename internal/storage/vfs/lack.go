@@ -8,16 +8,16 @@ import (
 	"syscall"
 )
 
-// lacks are the errors of a system that lacks something for a moment.
+// lacks are the errors that say that the system lacks something for a moment.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless are the operations that change nothing if they fail in this way. The names are those of package os and of
-// file systems for tests.
+// harmless are the operations that change nothing if they fail with such an error. The names are those of package os
+// and of the file systems for tests.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
-// IsLack reports whether an operation failed because the system lacked descriptors or memory at that moment, before it
-// changed anything: it may be tried again. A write or a sync that failed is never a lack, as nobody knows what it did.
-// Where several errors are joined, the first one counts.
+// IsLack reports whether an operation failed because the system lacked descriptors or memory at that moment, before
+// the operation changed anything. Such an operation may be tried again. A failed write or sync is never a lack,
+// because it is unknown what it did. If several errors are joined, the first one counts.
 func IsLack(err error) bool {
 	var path *fs.PathError
 	var link *os.LinkError
@@ -35,7 +35,7 @@ func IsLack(err error) bool {
 	if !errors.As(cause, &errno) {
 		return false
 	}
-	// No operation on an open file lacks a descriptor: where a folder is synced, it is the open of the folder.
+	// An operation on an open file never lacks a descriptor. The sync of a folder does, because it opens the folder.
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
 		return true
 	}

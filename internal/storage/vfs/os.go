@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Permissions of new files and folders: the group may read and write, because Kubernetes gives a pod access to its
+// The permissions of new files and folders let the group read and write, because Kubernetes gives a pod access to its
 // volume by fsGroup.
 const (
 	filePerm = 0o660
@@ -38,7 +38,7 @@ func (OS) Open(name string) (File, error) { return openOS(name, os.O_RDONLY, fal
 // OpenWrite implements FS.
 func (OS) OpenWrite(name string) (File, error) { return openOS(name, os.O_RDWR, false) }
 
-// OpenDirect implements FS. File systems that do not support O_DIRECT answer EINVAL to the open.
+// OpenDirect implements FS. A file system that does not support O_DIRECT refuses the open with EINVAL.
 func (OS) OpenDirect(name string) (File, error) {
 	f, err := openOS(name, os.O_RDONLY|unix.O_DIRECT, true)
 	if errors.Is(err, unix.EINVAL) {
@@ -47,13 +47,14 @@ func (OS) OpenDirect(name string) (File, error) {
 	return f, err
 }
 
-// openOS avoids the trap of a nil *osFile in a non-nil File. It rejects folders, which os.Open would open.
+// openOS opens a file. It never returns a nil *osFile in a non-nil File. It rejects folders, which os.Open would
+// open.
 func openOS(name string, flag int, direct bool) (File, error) {
 	f, err := os.OpenFile(name, flag, filePerm)
 	if err != nil {
 		return nil, err
 	}
-	if flag&(os.O_RDWR|os.O_CREATE) == 0 { // the kernel itself refuses a folder opened for writing
+	if flag&(os.O_RDWR|os.O_CREATE) == 0 { // the kernel itself refuses to open a folder for writing
 		info, err := f.Stat()
 		if err == nil && info.IsDir() {
 			err = &fs.PathError{Op: "open", Path: name, Err: syscall.EISDIR}
@@ -80,8 +81,8 @@ func (o OS) MkdirAll(dir string) error { return MakeFolders(o, filepath.Clean(di
 
 func (OS) mkdir(dir string) error { return os.Mkdir(dir, dirPerm) }
 
-// MakeFolders is MkdirAll for an implementation of FS: it makes a folder and its parents by mkdir, and syncs the folder
-// above each one that it made.
+// MakeFolders does what MkdirAll does, for an implementation of FS: it makes a folder and its parents by mkdir, and
+// syncs the parent of each folder that it made.
 func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 	info, err := fsys.Stat(dir)
 	if err == nil {
@@ -99,8 +100,8 @@ func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 			return err
 		}
 	}
-	// Another caller may have made the folder first. Its sync may still be in progress, so this one is needed all the
-	// same.
+	// Another caller may have made the folder first. Its sync may still be in progress, so the sync here is needed in
+	// any case.
 	if err := mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -175,9 +176,10 @@ func (OS) Space(dir string) (Space, error) {
 	return space, nil
 }
 
-// spaceOf makes bytes of blocks. A file system whose superblock was overwritten answers with numbers that cannot be:
-// the kernel takes what the file system needs for itself from a size of 0, say. That is an EUCLEAN. Free blocks alone
-// may be below zero where root has used what is kept for it: then nothing is free.
+// spaceOf converts blocks to bytes. If the superblock of a file system was overwritten, the kernel may report
+// impossible numbers, for example because it subtracts what the file system needs for itself from a size of 0.
+// spaceOf returns EUCLEAN for such numbers. If only the number of free blocks is below zero, nothing is free, because
+// root has used blocks that are reserved for it.
 func spaceOf(blocks, free uint64, block int64) (Space, error) {
 	if block < 0 || block > 0 && blocks > uint64(math.MaxInt64/block) {
 		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block,
@@ -246,8 +248,8 @@ func (o *osFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-// ReadAt reads until p is full or the file ends. With O_DIRECT, a read that ends at an unaligned offset has reached the
-// end of the file. Some file systems refuse to continue from there, as os.File does.
+// ReadAt reads until p is full or the file ends. With O_DIRECT, a read that ends at an unaligned offset has reached
+// the end of the file. ReadAt stops there. os.File would continue, which some file systems refuse.
 func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	if !o.direct {
 		return o.f.ReadAt(p, off)
@@ -278,8 +280,8 @@ func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Sync calls fdatasync: it makes the content and a changed size durable, but not times. It is never retried, not even
-// after EINTR: the kernel reports a lost page once, and a second call would falsely succeed.
+// Sync calls fdatasync: it makes the content and a changed size durable, but not the times. It is never retried, not
+// even after EINTR, because the kernel reports a lost page only once and a second call would falsely succeed.
 func (o *osFile) Sync() error {
 	err := control(o.f, fdatasync)
 	if err != nil {
@@ -298,8 +300,8 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// Every write goes to a new place in any case, so allocated space is only a cost: a tenth of small commits,
-		// more of small fills.
+		// On this file system every write goes to a new place in any case, so allocating space only costs time: a
+		// tenth for small commits, more for small fills.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {
@@ -319,7 +321,7 @@ func (o *osFile) Allocate(offset, length int64) error {
 	return o.grow(offset + length)
 }
 
-// grow extends the file to length, if it is shorter.
+// grow extends the file to length if it is shorter.
 func (o *osFile) grow(length int64) error {
 	size, err := o.Size()
 	if err != nil || size >= length {
@@ -336,7 +338,8 @@ func control(file *os.File, f func(fd int) error) error {
 	}
 	var inner error
 	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		// a closed file is the only reason for a failure, but the returned error has no exported value to test for
+		// The only possible cause is that the file is closed. The returned error has no exported value to compare
+		// with.
 		return fs.ErrClosed
 	}
 	return inner

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncAllDirtyMax is the most unwritten memory of this machine, of all programs, for which OS.SyncAll is worthwhile: a
-// sync of a whole file system also waits for other programs' files on it.
+// syncAllDirtyMax is the most unwritten memory, of all programs on this machine, for which OS.SyncAll is worthwhile:
+// a sync of a whole file system also waits for other programs' files on it.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS by syncfs.
@@ -39,7 +39,7 @@ func (OS) SyncAll(dir string) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncfsTellsErrors reports whether syncfs returns errors of earlier writes: since Linux 5.8.
+// syncfsTellsErrors reports whether syncfs returns errors of earlier writes, as it does since Linux 5.8.
 var syncfsTellsErrors = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
@@ -50,7 +50,7 @@ var syncfsTellsErrors = sync.OnceValue(func() bool {
 	return n == 2 && (major > 5 || major == 5 && minor >= 8)
 })
 
-// dirtyBytes returns the amount of memory of this machine that waits to be written, or is being written.
+// dirtyBytes returns how much memory of this machine, in bytes, waits to be written or is being written.
 func dirtyBytes() (bytes int64, err error) {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

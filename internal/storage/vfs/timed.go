@@ -4,12 +4,12 @@ import "time"
 
 // Timed wraps a file system and reports how long each sync of a file took. It does not report syncs of folders.
 type Timed struct {
-	FS     // the wrapped one
+	FS     // the wrapped file system
 	synced func(name string, took time.Duration, err error)
 }
 
-// NewTimed wraps inner. synced is called after each sync with the name that the file was opened by, on the goroutine
-// that synced; it must be safe for concurrent use.
+// NewTimed wraps inner. After each sync, synced is called with the name by which the file was opened, on the
+// goroutine that called Sync. synced must be safe for concurrent use.
 func NewTimed(inner FS, synced func(name string, took time.Duration, err error)) *Timed {
 	return &Timed{FS: inner, synced: synced}
 }

@@ -1,6 +1,6 @@
 // Package vfs defines a small file system interface and its implementation OS. The implementations for tests are in
-// vfstest: a disk in memory that crashes, and one that injects errors into another. Package vfs imports no other
-// package of this module.
+// vfstest: a disk in memory that crashes, and one that wraps another file system and injects errors. Package vfs
+// imports no other package of this module.
 package vfs
 
 import (
@@ -16,8 +16,8 @@ var ErrLocked = errors.New("vfs: locked by another holder")
 // more. Only the simulated machine of the tests returns it.
 var ErrCrashed = errors.New("vfs: the machine has crashed")
 
-// FS is a file system. Names are slash-separated paths. Implementations are safe for concurrent use. Errors satisfy
-// errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
+// FS is a file system. Names are slash-separated paths. Implementations must be safe for concurrent use. Errors
+// satisfy errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
 type FS interface {
 	// Create makes a new file for reading and writing. It returns fs.ErrExist if the name exists. The new name is
 	// durable only after SyncDir of its folder.
@@ -28,7 +28,7 @@ type FS interface {
 	OpenWrite(name string) (File, error)
 	// OpenDirect opens a file for reading past the page cache (O_DIRECT). Memory must be aligned to DirectAlign,
 	// offsets and lengths to File.ReadAlign. Reads may be short only at the end of the file. If the file system does
-	// not support O_DIRECT, the file is opened normally; File.Direct reports which.
+	// not support O_DIRECT, the file is opened normally; File.Direct reports whether it was.
 	OpenDirect(name string) (File, error)
 	// Remove removes a file or an empty folder. The removal is durable only after SyncDir of its folder.
 	Remove(name string) error
@@ -41,15 +41,15 @@ type FS interface {
 	List(dir string) ([]string, error)
 	// Stat describes a file or folder.
 	Stat(name string) (fs.FileInfo, error)
-	// SyncDir makes the names in a folder durable: the one helper for rule 6.
+	// SyncDir makes the names in a folder durable. All code uses this function for rule 6.
 	SyncDir(dir string) error
 	// SyncAll makes the whole file system that holds dir durable, files and names, in the state at the time of the
-	// call. It returns errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait for
-	// unwritten data of other programs. After that, as after any other error, the caller has to sync each file by
-	// itself.
+	// call. It returns errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait
+	// for unwritten data of other programs. After this error, and after any other, the caller has to sync each file
+	// separately.
 	SyncAll(dir string) error
-	// Lock takes an exclusive lock (flock) on a file, which is made if absent. The lock is held until the Closer is
-	// closed or the process ends. Lock returns ErrLocked if another holder has the lock.
+	// Lock takes an exclusive lock (flock) on a file, which is created if it does not exist. The lock is held until
+	// the Closer is closed or the process ends. Lock returns ErrLocked if another holder has the lock.
 	Lock(name string) (io.Closer, error)
 	// Space returns the size and the free bytes (for unprivileged users) of the file system that holds dir.
 	Space(dir string) (Space, error)
@@ -79,23 +79,23 @@ type File interface {
 	Sync() error
 	// Truncate sets the size. The new size is durable only after Sync.
 	Truncate(size int64) error
-	// Allocate reserves space for length bytes from offset on and grows the size. The new space reads as zero. If the
-	// file system cannot reserve space, Allocate only grows the size.
+	// Allocate reserves space for length bytes from offset on, and grows the size of the file. The new space reads as
+	// zeros. If the file system cannot reserve space, Allocate only grows the size.
 	Allocate(offset, length int64) error
 	// DataEnd returns the offset at which the data ends: every byte from there to Size reads as zero because it was
-	// never written, as in space that Allocate reserved. The search starts at from; the result is between from and
+	// never written, like space that Allocate reserved. The search starts at from; the result is between from and
 	// Size, rounded up to whole blocks of the file system. Written bytes count whether they are synced or not. If the
 	// file system cannot answer (OS: no FIEMAP), the result is Size.
 	DataEnd(from int64) (int64, error)
-	// CheapOverwrite reports whether overwriting and syncing bytes that were written before is cheaper than writing to
-	// space that was only allocated. This is so on ext4 and xfs, where the sync then has no metadata to commit, but not
-	// on copy-on-write file systems.
+	// CheapOverwrite reports whether overwriting and syncing bytes that were written before is cheaper than writing
+	// to space that was only allocated. It is cheaper on ext4 and xfs, where the sync then has no metadata to commit,
+	// but not on copy-on-write file systems.
 	CheapOverwrite() bool
 	// Fd returns the file descriptor, or false if there is none.
 	Fd() (uintptr, bool)
 	// Direct reports whether reads bypass the page cache.
 	Direct() bool
-	// ReadAlign is the alignment in bytes that direct reads require of offsets and lengths: a power of two, at most
-	// DirectAlign. If it is smaller than DirectAlign, reads that use the smaller alignment fetch less.
+	// ReadAlign returns the alignment in bytes that direct reads require of offsets and lengths: a power of two, at
+	// most DirectAlign. If it is smaller than DirectAlign, reads that use the smaller alignment fetch less.
 	ReadAlign() int64
 }

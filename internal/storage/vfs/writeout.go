@@ -7,17 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartWriting tells the kernel to start writing a range of a file to the device, without waiting for it: a following
-// Sync then has less to do. It guarantees nothing: that Sync reports errors.
+// StartWriting tells the kernel to start writing a range of a file to the device, and does not wait for it. A
+// following Sync then has less to do. StartWriting guarantees nothing and ignores errors, because that Sync reports
+// them.
 func StartWriting(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE) // an advice
+		_ = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE) // only advice
 	}
 }
 
-// AwaitWriting waits until the writes that StartWriting began in a range are done. It guarantees no durability: a Sync
-// is still needed. But its error counts as an error of Sync: the kernel reports an error once, so a following Sync may
-// not report it.
+// AwaitWriting waits until the writes that StartWriting began in a range are done. It does not make them durable: a
+// Sync is still needed. Its error counts as an error of Sync, because the kernel reports an error only once, so a
+// following Sync may not report it.
 func AwaitWriting(f File, offset, length int64) error {
 	fd, ok := f.Fd()
 	if !ok {
@@ -30,23 +31,23 @@ func AwaitWriting(f File, offset, length int64) error {
 	return fmt.Errorf("writing %s: %w", f.Name(), err)
 }
 
-// StartReading tells the kernel to start reading a range of a file into the page cache, without waiting for it.
+// StartReading tells the kernel to start reading a range of a file into the page cache, and does not wait for it.
 func StartReading(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.Fadvise(int(fd), offset, length, unix.FADV_WILLNEED) // an advice
+		_ = unix.Fadvise(int(fd), offset, length, unix.FADV_WILLNEED) // only advice
 	}
 }
 
 // ReadAtRandom tells the kernel not to read ahead.
 func ReadAtRandom(f File) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.Fadvise(int(fd), 0, 0, unix.FADV_RANDOM) // an advice
+		_ = unix.Fadvise(int(fd), 0, 0, unix.FADV_RANDOM) // only advice
 	}
 }
 
 // Forget tells the kernel to drop a range of a file from the page cache, as far as it is written.
 func Forget(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.Fadvise(int(fd), offset, length, unix.FADV_DONTNEED) // an advice
+		_ = unix.Fadvise(int(fd), offset, length, unix.FADV_DONTNEED) // only advice
 	}
 }

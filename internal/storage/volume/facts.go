@@ -23,8 +23,8 @@ const (
 	FactsVersion = 1
 )
 
-// Facts is what a volume stores about its store, so that placement can be rebuilt without etcd. The file is one line of
-// JSON and a line with its CRC32C; docs/format-volume.md describes it too.
+// Facts is what a volume stores about its store, so that placement can be rebuilt without etcd. The file is one line
+// of JSON and a line with the CRC32C of the first line. docs/format-volume.md also describes it.
 type Facts struct {
 	Format    int       `json:"format"`
 	Store     uuid.UUID `json:"store"`
@@ -34,7 +34,8 @@ type Facts struct {
 	GroupsMax int       `json:"groupsMax"`
 	Created   string    `json:"created"`
 	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when this was written
-	// The Etcd fields hold how far etcd was observed: placement.Mark. An etcd that is behind them was set back.
+	// The Etcd fields say how far etcd was observed; together they are a placement.Mark. An etcd that is behind this
+	// mark was set back.
 	EtcdBase       uint64 `json:"etcdBase,omitempty"`
 	EtcdRevision   int64  `json:"etcdRevision,omitempty"`
 	EtcdContent    int64  `json:"etcdContent,omitempty"`
@@ -45,7 +46,8 @@ type Facts struct {
 // ErrNoFacts says that the volume was never opened by a program that writes facts.
 var ErrNoFacts = errors.New("the volume does not say what its store is like")
 
-// ReadFacts reads the facts of the volume in a folder. Errors: ErrNoFacts, ErrDamaged, ErrFormatVersion.
+// ReadFacts reads the facts of the volume in a folder. It returns ErrNoFacts, ErrDamaged or ErrFormatVersion, or the
+// error of a read.
 func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	name := path.Join(dir, factsName)
 	content, err := readSmall(fsys, name)

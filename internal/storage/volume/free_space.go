@@ -14,9 +14,9 @@ const (
 	lookInterval    = 50 * time.Millisecond
 )
 
-// freeSpace is the state of the disk when it was last examined.
+// freeSpace is the state of the disk at its last examination.
 type freeSpace struct {
-	looked   time.Time // zero: never
+	looked   time.Time // zero: the disk was never examined
 	space    vfs.Space
 	admitted int64 // number of bytes admitted since then
 }
@@ -25,12 +25,12 @@ type freeSpace struct {
 type FullError struct {
 	Dir          string
 	Bytes        int64 // requested
-	FreeBytes    int64 // free bytes of the file system, minus the bytes admitted since it was last examined
-	ReserveBytes int64 // bytes that must stay free
+	FreeBytes    int64 // free bytes of the file system, minus the bytes admitted since its last examination
+	ReserveBytes int64 // bytes that must remain free
 	Delete       bool  // the write was a delete
 }
 
-// Error names the bytes, the free space, the reserve and what to do.
+// Error names the bytes, the free space, the reserve and the remedy.
 func (e *FullError) Error() string {
 	what, whose := "write", ""
 	if e.Delete {
@@ -63,11 +63,11 @@ func (v *Volume) look() error {
 	return nil
 }
 
-// Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if they would use bytes
-// of the reserve, and an ErrFreeSpaceUnknown if the file system is broken. Deletes may use half of the reserve. Admit
-// examines the disk at most every 50 ms and counts the bytes admitted since, so freed space is noticed without a
-// restart. Bytes that were admitted before the last examination and are not on the disk yet are not counted: the
-// reserve covers them.
+// Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if the write would
+// use bytes of the reserve, and an ErrFreeSpaceUnknown if the file system is broken. Deletes may use half of the
+// reserve. Admit examines the disk at most every 50 ms and counts the bytes admitted since, so freed space is noticed
+// without a restart. Bytes that were admitted before the last examination and are not on the disk yet are not
+// counted, because the reserve covers them.
 func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	if bytes < 0 {
 		return fmt.Errorf("volume %s: a write of %d bytes cannot be", v.dir, bytes)
@@ -104,7 +104,7 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	return v.freeSpace.space, v.reserve(v.freeSpace.space.TotalBytes), nil
 }
 
-// TotalBytes returns the size of the file system when it was last examined; 0 if unknown.
+// TotalBytes returns the size of the file system at its last examination, in bytes; 0 if the size is unknown.
 func (v *Volume) TotalBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -116,7 +116,7 @@ func (v *Volume) TotalBytes() int64 {
 	return v.freeSpace.space.TotalBytes
 }
 
-// Spare returns the free bytes above the reserve; 0 if unknown.
+// Spare returns the free bytes above the reserve; 0 if they are unknown.
 func (v *Volume) Spare() int64 {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {

@@ -15,13 +15,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The functions below inspect a volume without writing to it, before it is opened and while it is in use.
+// The functions below inspect a volume without writing to it. They can be used before the volume is opened and while
+// it is in use.
 
-// ErrMount says that the file system of a folder is not the requested one.
+// ErrMount says that the file system of a folder is not the required one.
 var ErrMount = errors.New("wrong file system")
 
-// Blank reports whether a folder is absent, or holds only files beside which a new volume may be made. An error says
-// that it holds something else (ErrNotEmpty), or cannot be listed.
+// Blank reports whether a new volume may be made in a folder: the folder does not exist, or holds only files that may
+// be beside a new volume. An error says that the folder holds something else (ErrNotEmpty), or cannot be listed.
 func Blank(fsys vfs.FS, dir string) (bool, error) {
 	v := Volume{fs: fsys, dir: dir}
 	names, err := fsys.List(dir)
@@ -38,7 +39,7 @@ func Blank(fsys vfs.FS, dir string) (bool, error) {
 }
 
 // FreshSuperblock reads the superblock past the page cache, if the file system supports that: it returns what the
-// device holds now, not what was read from it earlier. Errors are as in VerifySuperblock.
+// device holds now, not what was read earlier. It returns the same errors as VerifySuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	state, err := copiesFrom(dir, fsys.OpenDirect)
 	if err != nil {
@@ -47,9 +48,10 @@ func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	return state.superblock, nil
 }
 
-// MountOf is Volume.Mount for a folder that need not hold a volume, or exist: the nearest existing parent folder is
-// then used. Nothing is written. On a disk that the ext4 driver has mounted, the volume's superblock file determines
-// the type, or else the folder: folders made by mkfs.ext4 and the driver have extents.
+// MountOf does what Volume.Mount does, for a folder that need not hold a volume, or even exist: it then uses the
+// nearest existing parent folder. It writes nothing. On a disk that the ext4 driver has mounted, it determines the
+// type by the volume's superblock file or, without one, by the folder: folders made by mkfs.ext4 and the driver have
+// extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -61,7 +63,7 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	return m, nil
 }
 
-// inMemory reports whether a file system declares that it is not on a disk, as that of the tests does.
+// inMemory reports whether a file system declares that it is not on a disk, like that of the tests.
 func inMemory(fsys vfs.FS) bool {
 	for {
 		if on, ok := fsys.(interface{ InMemory() bool }); ok {
@@ -111,14 +113,15 @@ func unchecked(option string) bool {
 	return strings.HasPrefix(option, "x-")
 }
 
-// opposites: for these defaults the kernel shows nothing, and the opposite word if they are not in force.
+// opposites maps a default option to the opposite word. The kernel shows nothing if the default is in force, and the
+// opposite word if it is not.
 var opposites = map[string]string{
 	"atime": "noatime", "exec": "noexec", "suid": "nosuid", "dev": "nodev", "async": "sync", "diratime": "nodiratime",
 	"rw": "ro",
 }
 
-// Check returns an error that names the wanted type or options that are not in force; nil: all are. An empty type
-// matches any.
+// Check returns an error that names the wanted type or options that are not in force, or nil if all are. An empty
+// type matches any.
 func (m Mount) Check(fileSystem string, options []string) error {
 	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
 		return fmt.Errorf(

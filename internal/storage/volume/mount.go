@@ -18,8 +18,8 @@ import (
 
 // Mount is the kernel's information about the file system that holds a folder.
 type Mount struct {
-	// FileSystem: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... An ext3 disk mounted by the ext4 driver is ext3.
-	// "mem" for a file system in memory of a test.
+	// FileSystem is the type: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... It is ext3 for an ext3 disk that the
+	// ext4 driver has mounted, and "mem" for a test's file system in memory.
 	FileSystem string
 	Options    []string // options of the mount, then those of the file system
 	Source     string
@@ -28,7 +28,7 @@ type Mount struct {
 
 // Mount reads /proc/self/mountinfo and the block device's queue.
 func (v *Volume) Mount() (Mount, error) {
-	// The superblock file was made again at this start, so its flags are those of a new file on this disk.
+	// The superblock file was rewritten at this start, so its flags are those of a new file on this disk.
 	return MountOf(v.fs, v.dir)
 }
 
@@ -42,8 +42,8 @@ type mountInfo struct {
 	options []string
 }
 
-// findMount finds the mount that holds a folder: by the mount id that the kernel returns (5.8 or newer), otherwise the
-// last of the mounts with the longest mount point above the folder.
+// findMount finds the mount that holds a folder. It uses the mount id that the kernel returns (5.8 or newer). Without
+// that id, it takes the last of the mounts with the longest mount point above the folder.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.Abs(dir)
 	if err != nil {
@@ -68,12 +68,12 @@ func findMount(dir string) (mountInfo, error) {
 	return longestMount(mounts, resolved)
 }
 
-// longestMount selects the mount by path alone.
+// longestMount selects the mount only by its path.
 func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
 	var best *mountInfo
 	for i, m := range mounts {
 		above := m.point == "/" || dir == m.point || strings.HasPrefix(dir, m.point+"/")
-		if above && (best == nil || len(m.point) >= len(best.point)) { // the later one lies on top
+		if above && (best == nil || len(m.point) >= len(best.point)) { // the later mount hides the earlier one
 			best = &mounts[i]
 		}
 	}
@@ -97,7 +97,8 @@ func mountID(dir string) (int, bool) {
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 //
-// with any number of optional fields before the "-". See proc_pid_mountinfo(5). Lines of another shape are an error.
+// with any number of optional fields before the "-". See proc_pid_mountinfo(5). It returns an error for lines of
+// another form.
 func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	var mounts []mountInfo
 	scanner := bufio.NewScanner(r)
@@ -145,12 +146,12 @@ func unescape(s string) string {
 	return out.String()
 }
 
-// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). On an ext4 with inline_data small files lack it, but a
-// superblock file is larger than an inode.
+// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). On an ext4 with inline_data small files lack this
+// flag, but a superblock file is too large for that.
 const flagExtents = 0x00080000
 
-// extFamily distinguishes ext2, ext3 and ext4 on a disk that the ext4 driver has mounted: by the flags of a new file on
-// it and by whether it has a journal.
+// extFamily distinguishes ext2, ext3 and ext4 on a disk that the ext4 driver has mounted, by the flags of a new file
+// on the disk and by whether the file system has a journal.
 func extFamily(info mountInfo, newFile string) (string, error) {
 	f, err := os.Open(newFile)
 	if err != nil {
@@ -173,18 +174,19 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	return "ext3", nil
 }
 
-// rotational reads whether the block device of a mount, or the disk that it is a partition of, is rotational; nil:
-// unknown.
+// rotational reports whether the block device of a mount is rotational; for a partition, it reads this from the disk.
+// It returns nil if this is unknown.
 func rotational(info mountInfo) *bool {
 	device := info.device
-	if strings.HasPrefix(device, "0:") { // btrfs and others have a number of their own, no device's
+	if strings.HasPrefix(device, "0:") { // btrfs and others have a number of their own, which is not that of a device
 		var st unix.Stat_t
 		if err := unix.Stat(info.source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 			return nil
 		}
 		device = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
-	for _, queue := range []string{"/queue/", "/../queue/"} { // not cleaned: the .. is that of the link's target
+	// not cleaned, because the .. is relative to the target of the link
+	for _, queue := range []string{"/queue/", "/../queue/"} {
 		content, err := os.ReadFile("/sys/dev/block/" + device + queue + "rotational")
 		if err != nil {
 			continue

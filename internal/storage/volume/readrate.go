@@ -20,12 +20,13 @@ const (
 	rateReadBytes    = 1 << 20
 	rateReaders      = 2
 	rateFilesMax     = 64      // at most this many of the largest files are read
-	rateBytesMinimum = 8 << 20 // less data says nothing about a disk
+	rateBytesMinimum = 8 << 20 // less data says nothing about the speed of a disk
 )
 
-// MeasureReadRate reads a sample past the page cache (O_DIRECT, 1 MiB, 2 readers) from the largest files of the volume,
-// at most limitBytes, and returns bytes per second. It returns 0 if there is too little to read (8 MiB) or the file
-// system cannot bypass the page cache. Space that was reserved but not written is not read: it would seem fast.
+// MeasureReadRate reads a sample past the page cache (O_DIRECT, 1 MiB, 2 readers) from the largest files of the
+// volume, at most limitBytes, and returns bytes per second. It returns 0 if there is too little to read (less than 8
+// MiB) or the file system cannot bypass the page cache. It does not read space that was reserved but not written,
+// because such reads do not reach the device.
 func (v *Volume) MeasureReadRate(limitBytes int64) (float64, error) {
 	rate, err := v.measure(limitBytes)
 	if err != nil {
@@ -52,7 +53,7 @@ func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
 		}
 		f, err := v.fs.OpenDirect(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // compaction removed it first
+			continue // compaction removed it meanwhile
 		}
 		if err != nil {
 			return 0, err
@@ -134,7 +135,7 @@ func dataParts(f vfs.File, limitBytes int64) ([]part, error) {
 }
 
 // dataRange returns the next range of data at or after offset. It returns the rest of the file if the file system
-// cannot tell, and (size, size) if there is no more data.
+// cannot say where data is, and (size, size) if there is no more data.
 func dataRange(f vfs.File, offset, size int64) (begin, end int64) {
 	fd, ok := f.Fd()
 	if !ok {
@@ -154,14 +155,14 @@ func dataRange(f vfs.File, offset, size int64) (begin, end int64) {
 	return begin, end
 }
 
-// readParts reads all parts in order by two readers and returns bytes per second.
+// readParts reads all parts in order, by two readers, and returns bytes per second.
 func readParts(parts []part) (float64, error) {
 	var next atomic.Int64
 	var group errgroup.Group
 	buffers := [rateReaders][]byte{}
 	for i := range buffers {
 		buffers[i] = vfs.AlignedBytes(rateReadBytes)
-		clear(buffers[i]) // touched, because the first use of memory is not the disk's time
+		clear(buffers[i]) // touched here, so that the page faults of fresh memory do not count as time of the disk
 	}
 	start := time.Now()
 	for _, buf := range buffers {

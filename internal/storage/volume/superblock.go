@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The superblock file is two copies of one block, little-endian:
+// The superblock file has two copies of one block, little-endian:
 //
 //	offset  0        8       12       16      32       48           56        64      66      319     320    344        368   4092     4096
 //	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
@@ -24,16 +24,16 @@ import (
 //	       |        | version|        | UUID  | UUID   |            | Unix ns | bytes | name  |       |      |   step   |     |        |
 //	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
 //
-// A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags: the volume has a journal that may hold
-// data that is stored nowhere else yet (internal/storage/journal).
+// A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags says that the volume has a journal that
+// may hold data that is stored nowhere else yet (internal/storage/journal).
 //
-// Format versions 1 and 2 are read too, but no current program writes them: they have zeros in the place of flags and
-// steps. A volume with a journal had version 2, a volume without one version 1.
+// This program also reads format versions 1 and 2, but does not write them. They have zeros in place of flags and
+// steps. A volume with a journal had version 2, and a volume without a journal had version 1.
 //
 // A copy is valid if and only if the CRC32C of its bytes 0 to 4091 is the one stored, the magic is right, the format
 // version is known, the shard's name has 1 to 253 bytes without a zero, no unknown flag is set, and all bytes called
-// zero are zero. Magic, format version and CRC stay where they are in all formats to come.
-// docs/format-volume.md says the same.
+// zero are zero. Magic, format version and CRC remain at their places in all future formats. docs/format-volume.md
+// also describes this.
 const (
 	// FormatVersion is the greatest superblock version that this program can read, and the one that it writes.
 	FormatVersion = 3
@@ -153,14 +153,16 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// numberMax is above all generations and steps that a volume reaches: a start counts on from them.
+// numberMax is above all generations and steps that a volume can reach. A greater one in a superblock is damage: a
+// start, which counts on from it, could overflow.
 const numberMax = 1 << 62
 
 // copies is the content of the superblock file.
 type copies struct {
-	superblock Superblock // superblock of the valid copy; if both are valid, of the later one by generation and step
-	bad        []badCopy  // the copies that are damaged
-	older      int        // the copy that is damaged or earlier; the last one if both are equal
+	// superblock of the valid copy; if both copies are valid, of the one with the later generation and step
+	superblock Superblock
+	bad        []badCopy // the copies that are damaged
+	older      int       // the copy that is damaged or earlier; the last copy if both are equal
 }
 
 // badCopy is a damaged copy.
@@ -170,8 +172,8 @@ type badCopy struct {
 }
 
 // VerifySuperblock reads the superblock of a volume without locking it. One valid copy is enough. damages has one
-// error, with file and offset, for each damaged copy, even if the other copy is valid. Errors: ErrNoVolume, ErrDamaged,
-// ErrFormatVersion.
+// error, with file and offset, for each damaged copy, even if the other copy is valid. It returns ErrNoVolume,
+// ErrDamaged or ErrFormatVersion, or the error of a read.
 func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, err error) {
 	state, err := readCopies(fsys, dir)
 	if err != nil {
@@ -187,7 +189,7 @@ func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, 
 // readCopies reads and checks both copies.
 func readCopies(fsys vfs.FS, dir string) (copies, error) { return copiesFrom(dir, fsys.Open) }
 
-// copiesFrom is readCopies with another function to open the file.
+// copiesFrom does what readCopies does, with another function to open the file.
 func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, error) {
 	name := path.Join(dir, superblockName)
 	blocks, err := readBlocks(name, open)
@@ -235,13 +237,13 @@ func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, e
 	return state, nil
 }
 
-// block is the content of one copy as read.
+// block is the content of one copy, as it was read.
 type block struct {
 	content []byte
 	err     error // why it could not be read
 }
 
-// readBlocks reads the copies one by one: an unreadable sector affects only its own copy.
+// readBlocks reads the copies separately, so that an unreadable sector affects only its own copy.
 func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [copyCount]block, err error) {
 	f, err := open(name)
 	if err != nil {
@@ -258,10 +260,10 @@ func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [
 	return blocks, f.Close()
 }
 
-// replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder. If
-// the disk has no space for a new file, it writes in place, because a full disk must not keep a shard from reading:
-// first the older or damaged copy, then, after a sync, the other one. Called with writing held, or before the volume is
-// known to others.
+// replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder.
+// If the disk has no space for a new file, it overwrites the existing one, because a full disk must not keep a shard
+// from reading: first the older or damaged copy, then, after a sync, the other one. The caller holds writing, or no
+// other goroutine knows the volume yet.
 func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	v.tried = next
 	defer func() {
@@ -291,7 +293,7 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	return v.writeInPlace(name, one, old.older)
 }
 
-// writeAside makes a new file with the content. The content is durable, the name is not.
+// writeAside makes a new file with the content. The content is durable on return, but the name is not.
 func (v *Volume) writeAside(name string, content []byte) error {
 	f, err := v.fs.Create(name)
 	if err != nil {

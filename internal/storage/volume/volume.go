@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Errors of opening and writing a volume. Test with errors.Is. The messages name the folder and say what to do.
+// These are the errors of opening and writing a volume. Test for them with errors.Is. The messages name the folder
+// and say what to do.
 var (
 	ErrLocked           = errors.New("volume is locked by another process")
 	ErrNoVolume         = errors.New("no volume here")
@@ -34,7 +35,7 @@ var (
 	ErrChanged          = errors.New("the device does not hold what was written to it")
 )
 
-// Names in the folder of a volume.
+// These are the names in the folder of a volume.
 const (
 	lockName           = "lock"
 	superblockName     = "superblock"
@@ -44,21 +45,22 @@ const (
 	lostFoundName      = "lost+found" // made by mkfs.ext4 in every new file system
 )
 
-// ShardNameBytesMax is the longest name of a shard that a superblock holds.
+// ShardNameBytesMax is the length, in bytes, of the longest name of a shard that a superblock can hold.
 const ShardNameBytesMax = 253
 
-// Superblock identifies a volume. Two copies in one file, each with a CRC; replaced atomically.
+// Superblock identifies a volume. Its file has two copies, each with a CRC, and is replaced atomically.
 type Superblock struct {
 	Store      uuid.UUID
 	Volume     uuid.UUID
-	Generation uint64 // raised, durably, at every Open; 1 at the first
+	Generation uint64 // 1 at the first Open; each Open durably adds 1
 	Created    int64  // Unix ns
-	Shard      string // name of the shard that owns it, 1 to ShardNameBytesMax bytes
-	Journal    bool   // a journal exists; it may hold data that is stored nowhere else yet
+	Shard      string // name of the shard that owns the volume, 1 to ShardNameBytesMax bytes
+	Journal    bool   // there is a journal, which may hold data that is stored nowhere else yet
 	// Step distinguishes this state of the volume from all earlier ones. It changes at every Open, and from time to
-	// time while the volume is written to (Volume.NextStep). Zero: no program that knows steps has opened the volume.
+	// time while the volume is written to (Volume.NextStep). It is zero if no program that knows steps has opened the
+	// volume.
 	Step Step
-	// Registered is the last step that etcd is known to have stored. Zero: none is known.
+	// Registered is the last step that etcd is known to have stored. It is zero if no such step is known.
 	Registered Step
 }
 
@@ -73,51 +75,54 @@ type Step struct {
 // next returns the step after s.
 func (s Step) next() Step { return Step{Number: s.Number + 1, Nonce: uuid.New()} }
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
 	FS  vfs.FS
 	Dir string
-	// Store must match an existing superblock; zero: any store is accepted. Required to create a superblock.
+	// Store must match an existing superblock. If it is zero, any store is accepted. It is required to create a
+	// superblock.
 	Store uuid.UUID
-	// Shard must match too; empty: any shard is accepted. Required to create a superblock.
+	// Shard must match an existing superblock too. If it is empty, any shard is accepted. It is required to create a
+	// superblock.
 	Shard string
-	// Create makes a superblock if the folder is absent or empty (except lost+found).
+	// Create makes a superblock if the folder does not exist or is empty (except lost+found).
 	Create bool
-	// Adopt: if the volume belongs to another shard of the store, it is taken over for this one.
+	// Adopt lets this shard take over a volume that belongs to another shard of the store.
 	Adopt bool
 	// Renew gives an existing volume another UUID, as Volume.Renew does, in the same write that raises its generation.
 	Renew bool
-	// Registered is the step that etcd stores for the volume; zero: etcd stores none.
+	// Registered is the step that etcd stores for the volume. It is zero if etcd stores none.
 	Registered Step
-	// ReserveBytes are kept free for compaction, deletes and consensus. 0: the smaller of 5 % and 1 GiB, at least 16
-	// MiB.
+	// ReserveBytes is the space kept free for compaction, deletes and consensus. 0 means the smaller of 5 % of the
+	// file system and 1 GiB, but at least 16 MiB.
 	ReserveBytes int64
-	Logger       *slog.Logger // nil: discards
+	Logger       *slog.Logger // nil: messages are discarded
 }
 
-// Volume is an open, locked volume. Layout of its folder: superblock, lock, groups/<group uuid>/..., trash/.
-// Safe for concurrent use.
+// Volume is an open, locked volume. Its folder contains superblock, lock, groups/<group uuid>/... and trash/. It is
+// safe for concurrent use.
 type Volume struct {
 	fs           vfs.FS
 	dir          string
-	superblock   Superblock // the superblock as of this start
-	reserveBytes int64      // from Options; 0: the reserve depends on the size of the file system
+	superblock   Superblock // the superblock at this start
+	reserveBytes int64      // from Options; 0 means that the reserve depends on the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
 
 	writing longlock.Mutex // held while the superblock is written; guards written and tried
 	written Superblock     // the superblock on disk
-	// last superblock that a write was tried for; after a failed write it may or may not be on disk
+	// tried is the last superblock that was passed to a write. After a failed write this superblock may or may not be
+	// on disk.
 	tried Superblock
 
-	mu        longlock.Mutex // guards what follows
-	lock      io.Closer      // nil: closed
+	mu        longlock.Mutex // guards the fields below
+	lock      io.Closer      // nil after Close
 	freeSpace freeSpace
 }
 
-// Open locks the volume and raises its generation. Errors say which problem there is and what to do: another process
-// holds the lock; the store is foreign; the volume belongs to another shard; the folder is not empty and has no
-// superblock; the format is newer.
+// Open locks the volume and raises its generation. It returns an error if another process holds the lock, the store
+// is another one, the volume belongs to another shard, the folder is not empty and has no superblock, or the format
+// is newer. The error says which problem there is and what to do.
 func Open(opts Options) (*Volume, error) {
 	if err := validate(opts); err != nil {
 		return nil, err
@@ -128,7 +133,8 @@ func Open(opts Options) (*Volume, error) {
 	if v.logger == nil {
 		v.logger = slog.New(slog.DiscardHandler)
 	}
-	// The folder is also checked before locking: the lock file must not appear in a folder that is not ours.
+	// The folder is also checked before locking, because the lock file must not appear in a folder that does not
+	// belong to a volume.
 	if _, err := v.exists(opts.Create); err != nil {
 		return nil, err
 	}
@@ -166,7 +172,8 @@ func validate(opts Options) error {
 	return nil
 }
 
-// exists reports whether the folder holds a superblock. It rejects a folder without one unless a new one may be made.
+// exists reports whether the folder holds a superblock. It rejects a folder without a superblock in which no new one
+// may be made.
 func (v *Volume) exists(create bool) (bool, error) {
 	if create {
 		if err := v.fs.MkdirAll(v.dir); err != nil {
@@ -193,7 +200,7 @@ func (v *Volume) exists(create bool) (bool, error) {
 
 // refuseForeign rejects a folder without a superblock in which no new volume may be made.
 func (v *Volume) refuseForeign(names []string) error {
-	// Files that an interrupted first start leaves before it writes the superblock are ours.
+	// Files that an interrupted first start leaves before it writes the superblock do not count as foreign.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
 		return name == lostFoundName || name == lockName || name == superblockTempName
 	})
@@ -242,8 +249,8 @@ func (v *Volume) start(opts Options) error {
 			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
 		}
 	}
-	// A process that is killed after it creates a name and before it syncs the folder leaves a name that a power cut
-	// can still remove.
+	// A process may be killed after it has created a name and before it has synced the folder. A power cut could
+	// still remove such a name.
 	if err := errors.Join(v.fs.SyncDir(v.dir), v.fs.SyncDir(path.Join(v.dir, groupsName))); err != nil {
 		return fmt.Errorf("open volume %s: sync its folders: %w", v.dir, err)
 	}
@@ -273,7 +280,7 @@ func (v *Volume) admitIdentity(opts Options) error {
 }
 
 // Renew durably gives the volume another UUID. It is for a volume that was reset to an earlier state, so that nobody
-// takes it for the volume that had the old UUID. The files stay. Renew must be called before the volume is used.
+// takes it for the volume that had the old UUID. Renew keeps the files. It must be called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
 	next := before
@@ -288,15 +295,15 @@ func (v *Volume) Renew() error {
 	return nil
 }
 
-// renew changes the superblock into that of a new volume that nobody knows yet.
+// renew changes the superblock into that of a new, unknown volume.
 func (s *Superblock) renew(now time.Time) {
 	s.Volume, s.Generation, s.Created = uuid.New(), 1, now.UnixNano()
 	s.Step, s.Registered = Step{}.next(), Step{}
 }
 
-// NextStep durably moves the volume to its next step and returns that step. registered is the latest step that etcd is
-// known to have stored. The caller must register the new step in etcd before it calls NextStep again: then an image of
-// the volume from before this call can be distinguished from the volume after it.
+// NextStep durably moves the volume to its next step and returns that step. registered is the latest step that etcd
+// is known to have stored. The caller must register the new step in etcd before it calls NextStep again, so that an
+// image of the volume from before this call can be distinguished from the volume after it.
 func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	err = v.rewrite(func(sb *Superblock) {
 		sb.Step, sb.Registered = sb.Step.next(), registered
@@ -335,9 +342,9 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten returns an error if the device no longer holds the superblock that was written last, or that a failed
-// write tried to write. Such a device must not be written again: if it was zeroed or exchanged under the file system, a
-// new superblock would make it look like the volume that was opened. The caller holds writing.
+// checkWritten returns an error if the device no longer holds the superblock that was written last, or the one that a
+// failed write tried to write. Such a device must not be written to again: if it was zeroed or exchanged under the
+// file system, a new superblock would make it look like the volume that was opened. The caller holds writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -351,11 +358,11 @@ func (v *Volume) checkWritten() error {
 	return nil
 }
 
-// Superblock returns the superblock as of this start, including the step at that time.
+// Superblock returns the superblock at this start, including the step at that time.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
-// SetJournal durably records whether there is a journal. It is called before the first file of the journal is made and
-// after its files were removed.
+// SetJournal durably records whether there is a journal. It is called before the first file of the journal is made,
+// and after the journal's files were removed.
 func (v *Volume) SetJournal(there bool) error {
 	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
@@ -371,7 +378,7 @@ func (v *Volume) GroupDir(group uuid.UUID) string {
 	return GroupDirIn(v.dir, group)
 }
 
-// GroupDirIn is Volume.GroupDir for a volume that is not open.
+// GroupDirIn does what Volume.GroupDir does, for a volume that is not open.
 func GroupDirIn(dir string, group uuid.UUID) string {
 	return path.Join(dir, groupsName, group.String())
 }
@@ -384,7 +391,7 @@ func (v *Volume) Groups() ([]uuid.UUID, error) {
 	return groupsIn(v.fs, v.dir, v.logger)
 }
 
-// GroupsIn is Volume.Groups for a volume that is not open.
+// GroupsIn does what Volume.Groups does, for a volume that is not open.
 func GroupsIn(fsys vfs.FS, dir string) ([]uuid.UUID, error) {
 	return groupsIn(fsys, dir, slog.New(slog.DiscardHandler))
 }
@@ -397,7 +404,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	}
 	groups := make([]uuid.UUID, 0, len(names))
 	for _, name := range names {
-		// uuid.Parse accepts other spellings too, but GroupDir uses only this one.
+		// uuid.Parse also accepts other spellings, but GroupDir uses only this one.
 		group, err := uuid.Parse(name)
 		if err != nil || group.String() != name {
 			logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)

@@ -16,8 +16,8 @@ const (
 	kib = 1 << 10
 	mib = 1 << 20
 	gib = 1 << 30
-	// edge is how many bytes are zeroed at both ends of the disk: labels, partition tables and their copies, the first
-	// superblocks of xfs and ext, and those of RAID members.
+	// edge is how many bytes are zeroed at either end of the disk. They hold labels, partition tables and their
+	// copies, the first superblocks of xfs and ext, and those of RAID members.
 	edge = 16 * mib
 	// around is how many bytes are zeroed at each place between the two ends of the disk.
 	around = 64 * kib
@@ -26,25 +26,25 @@ const (
 // mirrors are the offsets of the copies of the btrfs superblock, in addition to the first one at 64 KiB.
 var mirrors = []int64{64 * mib, 256 * gib}
 
-// ErrInUse says that a disk is mounted, or that something else in the kernel uses it.
+// ErrInUse says that a disk is mounted, or that the kernel uses it for something else.
 var ErrInUse = errors.New("it is in use")
 
 // Report says what was done to a disk.
 type Report struct {
 	Bytes     int64 `json:"bytes,string"` // size of the disk
 	Zeroed    int64 `json:"zeroed,string"`
-	Discarded bool  `json:"discarded"` // the disk was told that all its bytes are free
+	Discarded bool  `json:"discarded"` // the disk was told that none of its bytes are needed
 }
 
-// Device wipes a block device. It refuses a device that the kernel uses, for example for a file system that is mounted
-// in any namespace of the machine; during the wipe nothing can mount the device. All bytes are discarded if the disk
-// supports that. The signatures of file systems, partition tables and RAID are overwritten with zeros, synced and read
-// back.
+// Device wipes a block device. It refuses a device that the kernel uses, for example for a file system that is
+// mounted in any namespace of the machine; during the wipe nothing can mount the device. All bytes are discarded if
+// the disk supports that. The signatures of file systems, partition tables and RAID are overwritten with zeros,
+// synced and read back.
 //
-// This is no secure erasure: bytes that are neither overwritten nor discarded can still be read.
+// This is not a secure erasure: bytes that are neither overwritten nor discarded can still be read.
 func Device(path string) (Report, error) {
 	var report Report
-	// O_EXCL without O_CREAT claims a block device exclusively: EBUSY if it is mounted.
+	// O_EXCL without O_CREAT opens a block device exclusively, and returns EBUSY if the device is mounted.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return report, fmt.Errorf(
@@ -78,7 +78,7 @@ func Device(path string) (Report, error) {
 	if err := f.Sync(); err != nil {
 		return report, fmt.Errorf("%s: sync: %w", path, err)
 	}
-	// The bytes are read back from the disk, not from the kernel's cache.
+	// The bytes must be read from the disk, not from the kernel's cache.
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return report, fmt.Errorf("%s: forget what was cached: %w", path, err)
 	}
@@ -93,7 +93,7 @@ func Device(path string) (Report, error) {
 // span is a part of a disk.
 type span struct{ at, n int64 }
 
-// ranges returns the spans to zero on a disk of the given size; they do not extend beyond its end.
+// ranges returns the spans to zero on a disk of the given size; they do not extend beyond the end of the disk.
 func ranges(size int64) []span {
 	if size <= 2*edge {
 		return []span{{0, size}}
