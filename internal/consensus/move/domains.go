@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// The order of the steps keeps copies in different failure domains. A learner takes the place of the voter in its own
-// domain, if that voter is to leave. A learner in a domain without voters may take any place. Therefore a group whose
-// voters are in different domains, on its way to a target whose shards are too, never has two voters in one domain:
-// each swap leaves the domains of the voters unchanged, or exchanges one for a free one.
+// The order of the steps keeps copies in different failure domains. If a voter is to leave, a learner in the same
+// domain takes its place. A learner in a domain without voters may take the place of any voter. So if the voters of a
+// group are in different domains, and so are the shards of its target, the group never has two voters in one domain
+// on its way: each swap leaves the domains of the voters unchanged, or exchanges one for a free one.
 // docs/adr/0022-moves-keep-domains.md has the proof.
 
-// domain returns the failure domain of a member. A shard without a domain is its own domain, as in package placement.
+// domain returns the failure domain of a member. A shard without a domain counts as a domain of its own, as in
+// package placement.
 func (d *decider) domain(id uint64) string {
 	shard := d.where[id].Shard
 	switch domain := d.Shards[shard].Domain; {
@@ -38,15 +39,15 @@ type swap struct {
 	shared  int // number of voters that share their domain with an earlier voter after the swap
 }
 
-// bestSwap returns the swap that leaves the fewest voters in shared domains. Of several it prefers one whose voter is
-// not well, or at least does not lead, and then the first. If no member can take the lead over, the leader leaves only
-// if no other voter can.
+// bestSwap returns the swap that leaves the fewest voters in shared domains. If there are several, it prefers one
+// whose voter is not well, or at least does not lead, and then the first one. The leader leaves only if another
+// member can become leader, or if no other voter can leave.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
 	if first := extras[0]; first != d.Self && d.transferTarget(false) == 0 {
 		extras = without(extras, d.Self)
 	}
 	best := swap{shared: len(d.voters) + 1}
-	for _, out := range extras { // in the order in which they may go
+	for _, out := range extras { // in the order in which the voters may leave
 		for _, in := range ready {
 			if shared := d.shared(append(without(d.voters, out), in)); shared < best.shared {
 				best = swap{out: out, in: in, shared: shared}
@@ -56,8 +57,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming reports whether a copy is being created whose voter can be swapped while this leader stays. It does not
-// wait for shards that are not alive.
+// coming reports whether another wanted copy is still being created, which can be swapped for a voter while this
+// leader remains. It ignores shards that are not alive.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard
@@ -65,7 +66,7 @@ func (d *decider) coming() bool {
 	})
 }
 
-// apart puts the members first that share no domain with a voter or with a member before them.
+// apart moves those members to the front that share no domain with a voter or with a member before them.
 func (d *decider) apart(ids []uint64) []uint64 {
 	chosen := slices.Clone(d.voters)
 	var others []uint64

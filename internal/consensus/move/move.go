@@ -1,8 +1,8 @@
-// Package move decides what the leader of a group does next to bring its copies to where the target wants them. Decide
-// is a pure function: it looks at one state and names one step. The leader takes the step and calls Decide again. A
-// step is one write to etcd, one membership change or one transfer of the leadership. A crash between two steps
-// therefore leaves a state from which the next leader continues, and a target that has changed meanwhile is simply
-// another state.
+// Package move decides what the leader of a group does next to bring the group's copies to the shards of the target.
+// Decide is a pure function: it looks at one state and returns one step. The leader takes the step and calls Decide
+// again. A step is one write to etcd, one membership change or one transfer of the leadership. A crash between two
+// steps leaves a state like any other, from which the next leader continues. A target that has changed meanwhile is
+// simply part of the next state.
 package move
 
 import (
@@ -15,48 +15,48 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// CaughtUpEntries is how many entries a member may lag behind and still count as caught up.
+// CaughtUpEntries is the number of entries that a member may lack and still count as caught up.
 const CaughtUpEntries = 1000
 
 // State is what the leader of a group knows when it decides.
 type State struct {
 	Self     uint64            // the leader's Raft id
-	Conf     *raftpb.ConfState // as last applied
+	Conf     *raftpb.ConfState // the membership as last applied
 	Pending  bool              // a membership change was proposed and is not applied yet
 	Last     uint64            // index of the last entry of the leader's log
 	Progress map[uint64]Progress
-	// Members are the members that etcd names. Known are further members that the leader knows from earlier views of
-	// etcd.
+	// Members are the members in etcd. Known are other members, which the leader knows from earlier states of etcd.
 	Members []placement.Member
 	Known   []placement.Member
-	// Target lists the wanted shards, one for each copy; the first one is to lead. Empty: no target is given.
+	// Target lists the wanted shards, one for each copy; the first one is to lead. If it is empty, there is no
+	// target.
 	Target []string
 	Shards map[string]Shard
 	// FreshID is a random odd number, used as the Raft id of a learner that is recorded in this step.
 	FreshID uint64
-	// LearnersMax limits the learners of this group now. 0 holds back new learners, while existing ones continue.
-	// Negative: no limit.
+	// LearnersMax is the number of learners that this group may have now. 0 holds back new learners, while existing
+	// ones continue. Negative: no limit.
 	LearnersMax int
 }
 
 // Progress is the progress of a member, as the leader's node reports it. The leader's own progress is ignored.
 type Progress struct {
 	Match       uint64
-	Replicating bool // entries flow: neither probing nor waiting for an install
+	Replicating bool // entries are streamed: the member is neither being probed nor waiting for an install
 	Active      bool // the leader heard from the member within the last election timeout
 }
 
-// Shard is what is known about a shard now; for a shard that is not registered, what was known last.
+// Shard is what is known about a shard now. For a shard that is not registered, it is what was known last.
 type Shard struct {
-	Domain string    // failure domain; empty: the shard is its own domain
-	Volume uuid.UUID // volume with which it is registered; zero: it is not registered
-	Alive  bool      // it is registered, or its peers hear it
+	Domain string    // failure domain; empty: the shard counts as a domain of its own
+	Volume uuid.UUID // volume under which the shard is registered; zero: it is not registered
+	Alive  bool      // the shard is registered, or its peers hear it
 }
 
 // Kind is the kind of an Action.
 type Kind int
 
-// The kinds. Each except Nothing is one step; after it, call Decide again.
+// These are the kinds. Each kind except Nothing is one step, after which Decide must be called again.
 const (
 	Nothing        Kind = iota
 	RecordMembers       // write Action.Members to etcd, see placement.Store.PutGroupAsLeader
@@ -64,7 +64,7 @@ const (
 	Promote             // propose Action.Change: learners become voters
 	Replace             // propose Action.Change: a learner becomes a voter and a voter leaves, jointly
 	RemoveMember        // propose Action.Change: Action.ID leaves
-	TransferLeader      // hand the lead to Action.ID
+	TransferLeader      // transfer the leadership to Action.ID
 )
 
 func (k Kind) String() string {
@@ -74,11 +74,12 @@ func (k Kind) String() string {
 // Action is the next step.
 type Action struct {
 	Kind    Kind
-	ID      uint64   // the member to add, to remove or to make leader; for Replace: the voter that leaves
+	ID      uint64   // the member to add, to remove or to make leader; for Replace, the voter that leaves
 	IDs     []uint64 // the learners that become voters
 	Members []placement.Member
-	Done    bool   // for Nothing: the group is where the target wants it. If false, it waits: call Decide again soon
-	Reason  string // the reason, for people
+	// for Nothing: the group is where the target wants it. If false, the group waits: call Decide again soon
+	Done   bool
+	Reason string // the reason, in words for people
 }
 
 // Change returns the membership change to propose; nil for other kinds.
@@ -110,17 +111,18 @@ func (a Action) String() string { return fmt.Sprintf("%v: %s", a.Kind, a.Reason)
 // wait makes an Action for a state in which nothing can be done now.
 func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf(format, args...)} }
 
-// Decide names the next step.
+// Decide returns the next step.
 //
-//   - A learner comes first: it is recorded in etcd, added, and promoted once it is caught up.
-//   - A voter that leaves for a new one does so in one joint change. If it leads, it hands over first.
-//   - A change is made only if it leaves a majority of caught-up voters. It never reduces their number below a majority
+//   - A learner comes first: it is recorded in etcd, added, and promoted once it has caught up.
+//   - A voter that leaves for a new one does so in one joint change. If it leads, it transfers the leadership first.
+//   - A change is made only if it leaves a majority of caught-up voters. It never reduces their number below a
+//     majority
 //     of the wanted copies.
-//   - Unwanted members go first: learners that no target names, then voters that are gone for good.
-//   - Voters that are merely silent stay until the target names another shard in their place. So do voters whose
-//     location nobody knows.
+//   - Unwanted members leave first: learners that no target names, then voters that will not come back.
+//   - Voters that are merely silent remain until the target names another shard in their place. So do voters whose
+//     location is unknown.
 //   - No two voters get into one failure domain if some order of the steps avoids it (domains.go). A group that lacks
-//     copies gets them first, and is spread over domains then.
+//     copies first gets them, and is spread over domains afterwards.
 func Decide(s State) Action {
 	if s.Pending {
 		return wait("a membership change is on its way")
@@ -146,12 +148,12 @@ type decider struct {
 	voters, learners []uint64 // the members of the configuration
 	where            map[uint64]placement.Member
 	holder           map[string]uint64 // wanted shard -> the voter on it
-	waiting          string            // the last reason for waiting
+	waiting          string            // the latest reason for waiting
 }
 
 func newDecider(s State) (*decider, *Action) {
 	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
-	for _, list := range [][]placement.Member{s.Known, s.Members} { // etcd overrides
+	for _, list := range [][]placement.Member{s.Known, s.Members} { // what etcd says takes precedence
 		for _, m := range list {
 			if _, known := d.where[m.RaftID]; !known || m.Shard != "" {
 				d.where[m.RaftID] = m
@@ -179,16 +181,15 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone reports whether the replica is not coming back. That is the case if its shard has another volume now, or if
-// nobody knows where the replica is because etcd was rebuilt without it. A replica of the second sort may come back
-// after all.
+// gone reports whether the replica is not coming back: its shard has another volume now, or the location of the
+// replica is unknown because etcd was rebuilt without it. A replica of the second kind may come back after all.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume
 	return id != d.Self && (m.Shard == "" || now != uuid.Nil && now != m.VolumeUUID)
 }
 
-// well reports whether the member is there and caught up.
+// well reports whether the member is alive and has caught up.
 func (d *decider) well(id uint64) bool {
 	if id == d.Self {
 		return true
@@ -197,7 +198,7 @@ func (d *decider) well(id uint64) bool {
 	return p.Active && p.Replicating && !d.gone(id) && p.Match+CaughtUpEntries >= d.Last
 }
 
-// countWell counts the members of a list that are caught up.
+// countWell counts the members of a list that are well.
 func (d *decider) countWell(ids []uint64) (n int) {
 	for _, id := range ids {
 		if d.well(id) {
@@ -209,7 +210,8 @@ func (d *decider) countWell(ids []uint64) (n int) {
 
 func quorum(n int) int { return n/2 + 1 }
 
-// canCommit reports whether the voters can commit a change now, and can still commit after it with next as voters.
+// canCommit reports whether the voters can commit a change now, and whether next, the voters after the change, can
+// commit too.
 func (d *decider) canCommit(next []uint64) bool {
 	have, then := d.countWell(d.voters), d.countWell(next)
 	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))

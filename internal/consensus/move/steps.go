@@ -10,7 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// record makes etcd name the members of the configuration, plus only those learners that are about to be added.
+// record makes etcd list the members of the configuration. Besides these, etcd lists only learners that are about to
+// be added.
 func (d *decider) record() *Action {
 	want := d.membersNow()
 	if placement.SameSet(want, d.Members) {
@@ -19,7 +20,7 @@ func (d *decider) record() *Action {
 	return &Action{Kind: RecordMembers, Members: want, Reason: "etcd learns who the members are"}
 }
 
-// membersNow lists the members in etcd's order, and appends those that etcd does not know.
+// membersNow lists the members in etcd's order, and appends those that are not in etcd.
 func (d *decider) membersNow() []placement.Member {
 	roles := map[uint64]placement.Role{}
 	for _, id := range d.learners {
@@ -35,7 +36,7 @@ func (d *decider) membersNow() []placement.Member {
 		if listed[m.RaftID] || !member && !d.planned(m) {
 			continue
 		}
-		if m.Shard == "" { // its location may be known by now
+		if m.Shard == "" { // its location may have become known
 			m = d.where[m.RaftID]
 		}
 		if member {
@@ -54,7 +55,7 @@ func (d *decider) membersNow() []placement.Member {
 	return out
 }
 
-// planned reports whether m is a wanted learner that etcd names and that is not in the configuration yet.
+// planned reports whether m is a wanted learner that is in etcd, but not in the configuration yet.
 func (d *decider) planned(m placement.Member) bool {
 	if m.Role != placement.Learner || d.gone(m.RaftID) || !slices.Contains(d.Target, m.Shard) {
 		return false
@@ -67,14 +68,14 @@ func (d *decider) planned(m placement.Member) bool {
 	first := slices.IndexFunc(d.Members, func(other placement.Member) bool {
 		return other.Shard == m.Shard && other.Role == placement.Learner && !d.inConf(other.RaftID) && !d.gone(other.RaftID)
 	})
-	return d.Members[first].RaftID == m.RaftID // one for each shard
+	return d.Members[first].RaftID == m.RaftID // only one for each shard
 }
 
 func (d *decider) inConf(id uint64) bool {
 	return slices.Contains(d.voters, id) || slices.Contains(d.learners, id)
 }
 
-// leaveJoint waits, because Raft leaves the joint configuration by itself.
+// leaveJoint waits until Raft has left the joint configuration, which Raft does by itself.
 func (d *decider) leaveJoint() *Action {
 	if len(d.Conf.GetVotersOutgoing()) == 0 {
 		return nil
@@ -83,8 +84,8 @@ func (d *decider) leaveJoint() *Action {
 	return &a
 }
 
-// transferTarget returns a voter that is caught up and may take the lead over: the first such one in the target's
-// order, else, unless wantedOnly, any other voter; 0: none.
+// transferTarget returns a voter that has caught up and may become leader: the first one in the target's order or,
+// unless wantedOnly is set, any other one; 0 if there is none.
 func (d *decider) transferTarget(wantedOnly bool) uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
@@ -132,9 +133,9 @@ func (d *decider) dropLearner() *Action {
 	return nil
 }
 
-// dropGone removes a voter that is not coming back, while the others hold everything. A voter whose location is merely
-// unknown may come back with its data. It stays until another copy takes its place, unless there are more voters than
-// wanted.
+// dropGone removes a voter that is not coming back, if the other voters hold everything. A voter whose location is
+// merely unknown may come back with its data. It remains until another copy takes its place, unless there are more
+// voters than wanted.
 func (d *decider) dropGone() *Action {
 	for _, id := range d.voters {
 		if !d.gone(id) || d.where[id].Shard == "" && (len(d.Target) == 0 || len(d.voters) <= len(d.Target)) {
@@ -152,7 +153,7 @@ func (d *decider) dropGone() *Action {
 	return nil
 }
 
-// missing returns the wanted shards that have neither voter nor learner.
+// missing returns the wanted shards that have neither a voter nor a learner.
 func (d *decider) missing() []string {
 	var out []string
 	for _, shard := range d.Target {
@@ -165,7 +166,7 @@ func (d *decider) missing() []string {
 	return out
 }
 
-// recordLearners writes one learner to etcd before the learner is proposed, so that its shard expects it.
+// recordLearners writes one learner to etcd before the learner is proposed, so that the learner's shard expects it.
 func (d *decider) recordLearners() *Action {
 	open := len(d.learners)
 	for _, m := range d.Members {
@@ -177,7 +178,7 @@ func (d *decider) recordLearners() *Action {
 		now := d.Shards[shard]
 		switch {
 		case slices.ContainsFunc(d.Members, func(m placement.Member) bool { return m.Shard == shard && !d.inConf(m.RaftID) }):
-			// It is recorded already.
+			// The learner is recorded already.
 		case !now.Alive || now.Volume == uuid.Nil:
 			d.waiting = fmt.Sprintf("shard %s, which is to get a copy, is not there", shard)
 		case d.LearnersMax >= 0 && open >= d.LearnersMax:
@@ -195,7 +196,7 @@ func (d *decider) recordLearners() *Action {
 	return nil
 }
 
-// addLearner proposes a learner that etcd names.
+// addLearner proposes a learner that is in etcd.
 func (d *decider) addLearner() *Action {
 	for _, m := range d.Members {
 		if !d.inConf(m.RaftID) {
@@ -206,7 +207,7 @@ func (d *decider) addLearner() *Action {
 }
 
 // extras returns the voters that the target does not want, in the order in which they may leave: first those that are
-// not well, then those in the domain of another voter, then the others, with this leader last.
+// not well, then those in the domain of another voter, then the others; this leader is the last.
 func (d *decider) extras() []uint64 {
 	var out []uint64
 	for _, id := range d.voters {
@@ -249,7 +250,7 @@ func (d *decider) shrink() *Action {
 	return &Action{Kind: RemoveMember, ID: out, Reason: fmt.Sprintf("%s is not wanted any more", d.name(out))}
 }
 
-// handOver transfers the lead before this replica leaves.
+// handOver transfers the leadership before this replica leaves.
 func (d *decider) handOver() *Action {
 	if to := d.transferTarget(true); to != 0 {
 		return d.transfer(to, "it is to leave")
@@ -261,7 +262,7 @@ func (d *decider) handOver() *Action {
 	return &a
 }
 
-// ready returns the learners on wanted shards that are caught up.
+// ready returns the learners on wanted shards that have caught up.
 func (d *decider) ready() []uint64 {
 	return slices.DeleteFunc(slices.Clone(d.learners), func(id uint64) bool {
 		return !slices.Contains(d.Target, d.where[id].Shard) || !d.well(id)
@@ -278,13 +279,15 @@ func (d *decider) replace() *Action {
 	out, in := best.out, best.in
 	if out == d.Self && len(d.voters) > 1 {
 		if best.shared == d.shared(d.voters) && d.coming() {
-			// Others copy from this leader: under another leader, they would have to restart.
+			// Other copies are being sent from this leader. Under another leader, they would start from the
+			// beginning.
 			d.waiting = fmt.Sprintf("%s is to take the place of %s, which leads and leaves last", d.name(in), d.name(out))
 			return nil
 		}
 		return d.handOver()
 	}
-	if out == d.Self { // the only copy: two voters for a moment, then it hands over
+	// this is the only copy: the group has two voters for a moment, until it transfers the leadership
+	if out == d.Self {
 		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in),
 			d.name(out))}
 	}
@@ -298,16 +301,16 @@ func (d *decider) replace() *Action {
 	}
 }
 
-// grow promotes learners if there are fewer voters than wanted copies. It promotes all of them at once, because an even
-// number of voters tolerates no more losses than one voter less. Learners in domains of their own come first; a group
-// that is short of copies does not wait for them.
+// grow promotes learners if there are fewer voters than wanted copies. It promotes all of them in one change, because
+// an even number of voters tolerates no more losses than one voter less. It prefers learners in domains of their own,
+// but a group that is short of copies does not wait for them.
 func (d *decider) grow() *Action {
 	ready := d.ready()
 	need := len(d.Target) - len(d.voters)
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // learners on live shards; those that can be added were added
+	coming := 0 // learners on live shards; all that can be added were added
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++
@@ -324,7 +327,7 @@ func (d *decider) grow() *Action {
 	return &Action{Kind: Promote, IDs: in, Reason: fmt.Sprintf("%d learners are caught up", len(in))}
 }
 
-// lead transfers the lead to the shard that the target lists first.
+// lead transfers the leadership to the shard that the target lists first.
 func (d *decider) lead() *Action {
 	if len(d.Target) == 0 {
 		return nil
@@ -335,7 +338,7 @@ func (d *decider) lead() *Action {
 	return nil
 }
 
-// atTarget reports that everything is as wanted, or what the group waits for.
+// atTarget returns Done, or what the group waits for.
 func (d *decider) atTarget() Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")

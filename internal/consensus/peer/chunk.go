@@ -14,18 +14,18 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// Chunks of files are most of what shards send to each other when groups move. gRPC with protobuf copies each byte once
-// to encode it, and twice, into new memory, to decode it. The code here sends the data from the buffer into which it
-// was read, and copies it once on receipt, into a buffer that is reused for all chunks of a fetch. On the wire these
-// are the messages of the .proto file.
+// Most of the bytes that shards send to each other when groups move are chunks of files. gRPC with protobuf copies
+// each byte once to encode it, and twice, into new memory, to decode it. The code in this file sends the data from
+// the buffer into which it was read, and copies the data once on receipt, into a buffer that is reused for all chunks
+// of a fetch. On the wire these are the messages of the .proto file.
 
-// The numbers of the fields that hold a chunk.
+// These are the numbers of the fields that hold a chunk.
 const (
 	chunkOfGroup protowire.Number = 2 // in FetchGroupResponse
 	chunkOfBlob  protowire.Number = 1 // in FetchBlobResponse
 )
 
-// The field numbers of a FileChunk.
+// These are the field numbers of a FileChunk.
 const (
 	chunkName   protowire.Number = 1
 	chunkOffset protowire.Number = 2
@@ -34,11 +34,11 @@ const (
 	chunkLast   protowire.Number = 5
 )
 
-// sentChunk is a message with a chunk to send.
+// sentChunk is a message with a chunk that is to be sent.
 type sentChunk struct {
 	field  protowire.Number
 	chunk  *peerv1.FileChunk // its data is in buffer
-	buffer *[]byte           // from message.Pool, to which it returns after sending
+	buffer *[]byte           // from message.Pool, to which sending returns it
 }
 
 var _ message.Encoder = (*sentChunk)(nil)
@@ -78,7 +78,7 @@ type receivedChunk struct {
 	field  protowire.Number
 	decode func(encoded []byte) (*peerv1.FileChunk, error) // decodes any message of this type
 	buffer *[]byte                                         // from message.Pool
-	// the chunk of the last message, valid until the next message; nil: the last message had none
+	// chunk is the chunk of the last message, valid until the next message; nil if the last message had none.
 	chunk *peerv1.FileChunk
 }
 
@@ -112,7 +112,7 @@ func (c *receivedChunk) next(receive func(any) error) func() (*peerv1.FileChunk,
 	}
 }
 
-// free releases the memory. The last chunk is invalid afterwards.
+// free releases the memory. The last chunk must not be used afterwards.
 func (c *receivedChunk) free() {
 	message.Pool.Put(c.buffer)
 	c.buffer, c.chunk = nil, nil
@@ -125,7 +125,7 @@ func (c *receivedChunk) Decode(data mem.BufferSlice) (err error) {
 	if err := r.Close(); err != nil || c.chunk != nil {
 		return err
 	}
-	// Something other than a chunk, or a chunk in the format of a later version.
+	// The message has something other than a chunk, or a chunk in the format of a later version.
 	whole := data.MaterializeToBuffer(message.Pool)
 	defer whole.Free()
 	if c.chunk, err = c.decode(whole.ReadOnlyData()); err != nil {
@@ -134,7 +134,8 @@ func (c *receivedChunk) Decode(data mem.BufferSlice) (err error) {
 	return nil
 }
 
-// read decodes a message that consists only of a chunk with known fields; nil: the message is not of that form.
+// read decodes a message that consists only of a chunk with known fields. It returns nil if the message does not have
+// that form.
 func (c *receivedChunk) read(r *mem.Reader) *peerv1.FileChunk {
 	if tag, err := binary.ReadUvarint(r); err != nil || tag != protowire.EncodeTag(c.field, protowire.BytesType) {
 		return nil

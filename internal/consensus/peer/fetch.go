@@ -20,14 +20,15 @@ import (
 // errSilent ends fetches from a peer that has fallen silent.
 var errSilent = errors.New("it is silent")
 
-// Fetcher fetches from one peer, on its own connections, because files must not delay heartbeats. A call ends if the
-// peer falls silent: a stopped process would not end the call for as long as it is stopped.
+// Fetcher fetches from one peer. It uses connections of its own, because files must not delay heartbeats. A call ends
+// when the peer falls silent: without this rule, a call to a stopped process would last as long as the process is
+// stopped.
 type Fetcher struct {
 	hub   *Hub
 	shard string
 }
 
-// Fetcher makes a Fetcher that fetches from a peer.
+// Fetcher returns a Fetcher for a peer.
 func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
 
 // connect dials, and returns a function that ends the call and the connection.
@@ -43,11 +44,12 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 		leave()
 		silent(nil)
 		cancel()
-		_ = conn.Close() // it was only read from
+		_ = conn.Close() // the connection was only read from
 	}, nil
 }
 
-// failed makes the error of a call. It wraps ErrNotHere or ErrBusy, which callers look for, if the peer answered so.
+// failed makes the error of a call. If the peer has answered that it has no such replica, or is busy, the error wraps
+// ErrNotHere or ErrBusy, for which callers test.
 func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err error) error {
 	var kind error
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
@@ -66,7 +68,7 @@ func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err 
 }
 
 // Group fetches the files of a replica into sink. Files that sink already has are not sent again, so a caller may
-// simply retry, for example after ErrBusy or a lost connection.
+// simply call Group again, for example after ErrBusy or a lost connection.
 func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	ctx, client, end, err := f.connect(ctx)
 	if err != nil {
@@ -80,7 +82,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	start := &peerv1.FetchGroupStart{Header: f.hub.header(f.shard), Group: group[:]}
 	if err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}); err != nil &&
 		!errors.Is(err, io.EOF) {
-		return f.failed(ctx, "the files", group, err) // io.EOF: Recv says why
+		return f.failed(ctx, "the files", group, err) // for io.EOF, Recv returns the reason
 	}
 	d, err := receiveDescription(stream)
 	if err != nil {
@@ -114,7 +116,7 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 		part.Files = append(part.Files, &peerv1.FileRange{Name: r.Name, OffsetBytes: r.Offset})
 	}
 	err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Wanted{Wanted: part}})
-	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv says why
+	if err != nil && !errors.Is(err, io.EOF) { // for io.EOF, Recv returns the reason
 		return err
 	}
 	chunks := chunksOfGroup()
@@ -138,7 +140,7 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 	return last.wait()
 }
 
-// committing is a received file that is being checked and synced while the next one is received.
+// committing is a received file that is checked and synced while the next one is being received.
 type committing struct{ over chan error }
 
 func (c *committing) begin(file SinkFile, name string) {
@@ -153,7 +155,7 @@ func (c *committing) begin(file SinkFile, name string) {
 	}()
 }
 
-// wait returns the outcome; nil if nothing was begun.
+// wait returns the result of the commit; nil if none was begun.
 func (c *committing) wait() error {
 	if c.over == nil {
 		return nil
@@ -213,7 +215,7 @@ func receiveFile(next func() (*peerv1.FileChunk, error), out io.Writer, r FileRa
 	}
 }
 
-// Entries fetches the entries first to last of a group's log, as far as the peer has applied them.
+// Entries fetches the entries from first to last of a group's log, as far as the peer has applied them.
 func (f *Fetcher) Entries(ctx context.Context, group uuid.UUID, first, last uint64) (out Entries, err error) {
 	ctx, client, end, err := f.connect(ctx)
 	if err != nil {
@@ -254,7 +256,7 @@ func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) err
 	return nil
 }
 
-// Blob fetches a blob of size bytes from offset on.
+// Blob fetches a blob of size bytes, from offset on.
 func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset, size int64, out io.Writer) error {
 	ctx, client, end, err := f.connect(ctx)
 	if err != nil {

@@ -18,19 +18,19 @@ import (
 
 const (
 	chunkBytesMax = 1 << 20 // maximum length of FileChunk.data
-	// chunkBytes is the size of one chunk. It is small enough to stay in the processor's cache from one copy to the
-	// next, and to keep short the waits of others for the device or the byte rate.
+	// chunkBytes is the size of one chunk. It is small enough to remain in the processor's cache from one copy to the
+	// next, and to keep others from waiting long for the device or the byte rate.
 	chunkBytes       = 256 << 10
 	nameBytesMax     = 256 // maximum length of FileChunk.name
 	filesPerMessage  = 1024
-	entriesBytesMax  = 1 << 20 // approximate size of a message of FetchEntries
-	manifestBytesMax = 1 << 20 // maximum part of the manifest in one message of a description
+	entriesBytesMax  = 1 << 20 // approximate maximum size of a message of FetchEntries
+	manifestBytesMax = 1 << 20 // greatest part of the manifest in one message of a description
 	smallBytesMax    = 4 << 20 // groups up to this size do not count towards the limit of exports
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sourceOf admits a call and finds its group.
+// sourceOf checks whether a call is allowed, and finds its group.
 func (h *Hub) sourceOf(ctx context.Context, header *peerv1.PeerHeader, group []byte) (Source, uuid.UUID, error) {
 	if err := h.admit(ctx, header); err != nil {
 		return nil, uuid.Nil, err
@@ -59,7 +59,7 @@ func answer(group uuid.UUID, err error) error {
 	return status.Errorf(codes.Internal, "group %s: %v", group, err)
 }
 
-// until makes a context end with the hub.
+// until returns a context that also ends when the hub is closed.
 func (h *Hub) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	release := context.AfterFunc(h.ctx, cancel)
@@ -87,7 +87,7 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 			h.logger.Warn("letting go of what was sent", "group", group, "error", err)
 		}
 	}()
-	if export.Describe().Bytes > smallBytesMax { // small ones finish quickly
+	if export.Describe().Bytes > smallBytesMax { // small groups finish quickly
 		defer h.count.exports.Add(-1)
 		if h.count.exports.Add(1) > int64(h.opts.ExportsMax) {
 			h.count.exportsRefused.Add(1)
@@ -114,7 +114,7 @@ func (e *exporting) run() error {
 	for {
 		in, err := e.stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil // the peer has everything, or has lost interest
+			return nil // the peer has everything, or does not want more
 		}
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (e *exporting) sendFile(name string, offset int64) error {
 	return errors.Join(err, file.Close())
 }
 
-// describe sends the description in messages of a bounded size.
+// describe sends the description in messages of bounded size.
 func (e *exporting) describe(d Description) error {
 	for manifest := d.Manifest; ; {
 		part := &peerv1.FetchGroupDescription{}
@@ -165,7 +165,8 @@ func (e *exporting) describe(d Description) error {
 	}
 }
 
-// sendChunks sends the rest of a file as chunks like first; the last chunk may be empty. limiter may be nil.
+// sendChunks sends the rest of a file as chunks; first is the first of them, still without data. The last chunk may
+// be empty. limiter may be nil.
 func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limiter, first *peerv1.FileChunk,
 	send func(*sentChunk) error) error {
 	for chunk := first; ; {

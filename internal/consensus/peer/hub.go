@@ -27,33 +27,37 @@ import (
 
 // Options configures a Hub. Shard, Store, Address and Deliver are required.
 type Options struct {
-	Shard string // this one's name
+	Shard string // name of this shard
 	Store uuid.UUID
-	// Address returns the address of a shard; false: none is known now. It is called before each connection.
+	// Address returns the address of a shard. It returns false if no address is known now. It is called before each
+	// connection.
 	Address func(shard string) (address string, ok bool)
 	// Deliver receives a message. It must not block for long, because it delays all messages from the same shard. It
-	// returns false if the group, or the Raft id that the message is for, is not here.
+	// returns false if this shard does not have the group, or not the Raft id that the message is for.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is called when a peer begins to answer and when it has been silent for SilenceMax. If a peer has restarted
-	// in between, Alive is first called as if the peer had been silent. Calls are sequential. Nil: no calls.
+	// Alive is called when a peer begins to answer and when it has been silent for SilenceMax. If a peer has
+	// restarted in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be
+	// nil.
 	Alive func(shard string, alive bool)
-	// Source provides what peers fetch; nil: there is nothing to fetch.
+	// Source provides what peers fetch. If it is nil, they can fetch nothing.
 	Source Source
-	// Credentials returns the credentials for connections to a peer, by its name; nil: no TLS.
+	// Credentials returns the credentials for connections to a peer, by the peer's name. If it is nil, TLS is not
+	// used.
 	Credentials func(shard string) credentials.TransportCredentials
-	// SpeaksFor reports whether a connection may speak for a shard; nil (without TLS): every peer is trusted.
+	// SpeaksFor reports whether a connection may speak for a shard. If it is nil (without TLS), every peer is
+	// trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
-	// Dial opens the connection to an address, below TLS; nil: by TCP.
+	// Dial opens the connection to an address, below TLS. nil means TCP.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	Logger *slog.Logger // nil: discards
+	Logger *slog.Logger // nil: messages are discarded
 
-	QueueBytesMax int64 // bytes of messages that wait to be sent to one peer; 0: 64 MiB
-	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send; 0: no limit.
+	QueueBytesMax int64 // bytes of messages that may wait to be sent to one peer; 0: 64 MiB
+	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send. 0: no limit.
 	FetchBytesPerSecond int64
 	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
 	PingEvery           time.Duration // 0: 300 ms
 	SilenceMax          time.Duration // 0: 1 s
-	// StallMax is the time without an answer after which a connection is closed; 0: 10 s.
+	// StallMax is the time without an answer after which a connection is closed. 0: 10 s.
 	StallMax time.Duration
 }
 
@@ -74,16 +78,16 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Stats holds what a Hub has counted since its start.
+// Stats are the counters of a Hub since its start.
 type Stats struct {
-	Sent, Received   uint64 // messages
+	Sent, Received   uint64 // number of messages
 	SentBytes        uint64
-	DroppedFull      uint64 // because the queue to a peer was full
-	DroppedDown      uint64 // because a peer was not connected
-	DroppedStray     uint64 // because the group or Raft id was not here
-	DroppedBad       uint64 // because they could not be decoded
+	DroppedFull      uint64 // messages dropped because the queue to a peer was full
+	DroppedDown      uint64 // messages dropped because a peer was not connected
+	DroppedStray     uint64 // messages dropped because the group or Raft id was not here
+	DroppedBad       uint64 // messages dropped because they could not be decoded
 	Connects         uint64
-	FetchedBytes     uint64 // bytes that peers fetched from here
+	FetchedBytes     uint64 // bytes that peers fetched from this shard
 	ExportsUnderWay  int64
 	ExportsRefused   uint64
 	MessageBytesKept int64
@@ -92,7 +96,7 @@ type Stats struct {
 // LinkStats describes the link to one peer.
 type LinkStats struct {
 	Shard    string
-	Alive    bool          // heard within SilenceMax
+	Alive    bool          // the peer was heard within SilenceMax
 	Silence  time.Duration // time since the peer was last heard, or since the link was made
 	Messages int64         // messages that wait to be sent
 	Bytes    int64         // size of these messages
@@ -105,13 +109,13 @@ type counters struct {
 	exports                                            atomic.Int64
 }
 
-// Hub is one shard's end of the streams to and from all its peers. Safe for concurrent use.
+// Hub is one shard's end of the streams to and from all its peers. It is safe for concurrent use.
 type Hub struct {
 	peerv1.UnimplementedPeerServiceServer
 	opts    Options
 	logger  *slog.Logger
 	count   counters
-	limiter *rate.Limiter // limits FetchGroup; nil: no limit
+	limiter *rate.Limiter // limits FetchGroup; nil if there is no limit
 	number  uint64        // random number of this process
 	zero    time.Time     // zero point of clock
 
@@ -122,11 +126,11 @@ type Hub struct {
 
 	mu      sync.Mutex
 	links   map[string]*link // by shard
-	reports []report         // not yet passed to the groups
+	reports []report         // reports that were not passed to their groups yet
 	fetches map[*fetching]struct{}
 }
 
-// fetching is the wait of a Fetcher for a shard.
+// fetching is a Fetcher's watch on the shard from which it fetches.
 type fetching struct {
 	shard string
 	end   func()
@@ -138,7 +142,7 @@ type report struct {
 	message *raftpb.Message
 }
 
-// New makes a hub. Close must follow.
+// New makes a hub. The caller must call Close.
 func New(opts Options) *Hub {
 	opts.setDefaults()
 	h := &Hub{
@@ -159,11 +163,11 @@ func (h *Hub) Close() {
 	h.group.Wait()
 }
 
-// Register registers the service for peers. Call it before the server serves.
+// Register registers the service for peers. It must be called before the server serves.
 func (h *Hub) Register(server grpc.ServiceRegistrar) { peerv1.RegisterPeerServiceServer(server, h) }
 
-// SetPeers sets the shards that share groups with this one. They are kept connected, so that each side knows whether
-// the other one is alive. Connections to other shards are closed.
+// SetPeers sets the shards that share groups with this one. The hub keeps connections to them, so that each side
+// knows whether the other one is alive, and closes connections to other shards.
 func (h *Hub) SetPeers(shards []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,7 +184,7 @@ func (h *Hub) SetPeers(shards []string) {
 	}
 }
 
-// link finds or makes the link to a shard; nil: there cannot be one. The caller holds mu.
+// link finds or makes the link to a shard. It returns nil if there must be none. The caller holds mu.
 func (h *Hub) link(shard string) *link {
 	if l := h.links[shard]; l != nil {
 		return l
@@ -194,7 +198,8 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive reports whether a peer has answered lately, and since when that is the case; a zero time: unknown so far.
+// Alive reports whether a peer has answered lately, and since when this is so; a zero time means that this is not
+// known yet.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,7 +210,7 @@ func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	return l.alive, l.since
 }
 
-// Stats returns the counts.
+// Stats returns the counters.
 func (h *Hub) Stats() Stats {
 	c := &h.count
 	s := Stats{
@@ -249,13 +254,13 @@ type Transport struct {
 	route func(raftID uint64) (shard string, ok bool)
 }
 
-// Transport makes the transport of a group. route returns the shard of a member; messages to members without a shard
-// are lost.
+// Transport returns the transport of a group. route returns the shard of a member; messages to members without a
+// shard are lost.
 func (h *Hub) Transport(group uuid.UUID, route func(raftID uint64) (shard string, ok bool)) *Transport {
 	return &Transport{hub: h, group: group, route: route}
 }
 
-// Send implements replica.Transport: it never blocks.
+// Send implements replica.Transport. It never blocks.
 func (t *Transport) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		shard, ok := t.route(m.GetTo())
@@ -271,8 +276,8 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 	}
 }
 
-// lost informs the group of a message that was not sent. It does so later in another goroutine, because the sender
-// holds locks.
+// lost tells the group that a message was not sent. It does so later in another goroutine, because the sender holds
+// locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {
@@ -291,7 +296,7 @@ func (h *Hub) wake() {
 	}
 }
 
-// received records that a message of a peer has just arrived.
+// received records that a message from a peer has just arrived.
 func (h *Hub) received(l *link) {
 	l.receivedAt.Store(int64(h.clock()))
 	if l.silent.Load() {
@@ -299,7 +304,8 @@ func (h *Hub) received(l *link) {
 	}
 }
 
-// clock is the monotonic time of links. It is above 0 from the start, so that a link with receivedAt 0 was never heard.
+// clock returns the monotonic time of links. It is above 0 from the start, so a link with a receivedAt of 0 was never
+// heard.
 func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
 // monitor reports which peers are alive and which messages were lost.
@@ -329,11 +335,11 @@ func (h *Hub) tellReports() {
 	}
 }
 
-// looks holds the times of a monitor's looks, by Hub.clock.
+// looks holds the times at which a monitor looked, by Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
-// look records a look of the monitor. It returns when the process last resumed after it was held up itself; 0: never.
-// The process was held up if two looks are more than most apart: no peer could be heard in between.
+// look records that the monitor looks now. It returns when this process last resumed after it was held up, or 0 if it
+// never was. It was held up if two looks are more than most apart: in between, no peer could be heard.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -343,8 +349,8 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 }
 
 // reportAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process
-// was held up gets SilenceMax once more, from when the process resumed. It is silent all the same if it was not heard
-// for StallMax.
+// was held up gets SilenceMax once more, from the time at which the process resumed. But it counts as silent if it
+// was not heard for StallMax.
 func (h *Hub) reportAlive(resumed time.Duration) {
 	type change struct {
 		shard string
@@ -361,7 +367,7 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 		}
 		again := l.alive && now-resumed < h.opts.SilenceMax && now-heard < h.opts.StallMax
 		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.SilenceMax || again)
-		// One that never answered is down only when it had the time to.
+		// A peer that never answered is down only after it had time to answer.
 		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.SilenceMax) {
 			continue
 		}
@@ -401,12 +407,12 @@ func (h *Hub) endFetches(shard string) {
 	}
 }
 
-// Errors of a Fetcher.
+// These are errors of a Fetcher.
 var (
-	// ErrNotHere means that the peer has no replica of the group that serves, or lacks the requested blob.
+	// ErrNotHere means that the peer has no serving replica of the group, or does not have the requested blob.
 	ErrNotHere = errors.New("it is not here")
-	// ErrBusy means that the limit of groups being sent is reached. Try again.
+	// ErrBusy means that the peer already sends as many groups as it may. The caller can try again.
 	ErrBusy = errors.New("as many groups are being sent as may be")
-	// ErrCorrupt means that the received bytes differ from those that were sent. Fetch again.
+	// ErrCorrupt means that the received bytes differ from those that were sent. The caller can fetch them again.
 	ErrCorrupt = errors.New("bytes were changed on their way")
 )

@@ -39,18 +39,18 @@ type link struct {
 	queue  *queue
 	madeAt time.Duration // when the link was made, by Hub.clock
 
-	receivedAt atomic.Int64  // ns of Hub.clock; 0: never
-	silent     atomic.Bool   // the peer is silent, as the monitor last determined
+	receivedAt atomic.Int64  // Hub.clock in ns when the peer was last heard; 0: never
+	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
 	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
 	number     atomic.Uint64 // number of the peer's process
 
-	// Fields of the monitor, guarded by Hub.mu.
+	// The fields below are used by the monitor. Guarded by Hub.mu.
 	alive     bool
 	announced bool
 	since     time.Time
 
 	mu       sync.Mutex
-	reported map[member]struct{} // members that were informed of lost messages since the last connection
+	reported map[member]struct{} // members that were told about lost messages since the last connection
 }
 
 // member is a member of a group.
@@ -69,12 +69,12 @@ func newLink(h *Hub, shard string) *link {
 	return l
 }
 
-// send queues a message, or reports it as lost.
+// send queues a message. If it cannot, it reports the message as lost.
 func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	switch l.queue.push(group, m) {
 	case full:
 		l.hub.count.droppedFull.Add(1)
-		if isAppend(m) { // other lost messages are repeated anyway
+		if isAppend(m) { // Raft repeats the other messages anyway
 			l.hub.lost(group, m)
 		}
 	case down:
@@ -83,8 +83,8 @@ func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	}
 }
 
-// unconnected informs a group once per lost connection that a member cannot be reached. Its leader then sends single
-// appends until one is answered.
+// unconnected tells a group once for each lost connection that a member cannot be reached. The leader of the group
+// then sends single appends until one is answered.
 func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 	if !isAppend(m) && m.GetType() != raftpb.MsgHeartbeat {
 		return
@@ -132,14 +132,14 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 				MaxDelay: redialPauses.Most},
 			MinConnectTimeout: dialMax,
 		}),
-		experimental.WithBufferPool(message.Pool), // which clears nothing
+		experimental.WithBufferPool(message.Pool), // a pool that does not clear its memory
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithNoProxy(), grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
 	}
 	if h.opts.Dial != nil {
 		options = append(options, grpc.WithContextDialer(h.opts.Dial))
 	}
-	// the name is looked up at each attempt, because a restarted shard has another address
+	// The name is looked up at each attempt, because a restarted shard has another address.
 	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
@@ -151,7 +151,7 @@ func (h *Hub) header(to string) *peerv1.PeerHeader {
 	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to, Instance: h.number}
 }
 
-// introduced records which process the peer is.
+// introduced records the process of the peer.
 func (l *link) introduced(number uint64) {
 	if before := l.number.Swap(number); before != 0 && before != number {
 		l.begun.Store(true)
@@ -278,6 +278,6 @@ func (s *session) sendBatch() error {
 	} else {
 		err = s.stream.Send(&peerv1.ExchangeRequest{Messages: messages})
 	}
-	clear(s.batch) // Send has encoded the batch; the group's memory need not be retained
+	clear(s.batch) // Send has encoded the batch, so the batch need not retain the memory of the groups any more
 	return err
 }

@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Limits of a queue, in messages. The limit in bytes is in Options.
+// These are limits on the messages of a queue. The limit on their bytes is in Options.
 const (
 	queuedMax       = 1 << 16 // messages of each kind
-	messageOverhead = 64      // bytes of memory that a message takes in addition to its encoded size
+	messageOverhead = 64      // bytes of memory that a message takes besides its encoded size
 )
 
-// queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and answers keep
-// theirs, and go first: an election must not wait for megabytes, and in a full queue appends are lost before anything
-// else.
+// queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and answers also
+// keep their order, and are sent first: an election must not wait for megabytes of appends, and in a full queue
+// appends must be lost before other messages.
 type queue struct {
 	bytesMax int64
 	wake     chan struct{} // signals that the queue has messages
@@ -26,7 +26,7 @@ type queue struct {
 	urgent  []item
 	appends []item
 	bytes   int64
-	shut    bool // no message is accepted, because the peer is not connected
+	shut    bool // messages are refused because the peer is not connected
 }
 
 type item struct {
@@ -35,7 +35,7 @@ type item struct {
 	bytes int64
 }
 
-// fate is what becomes of a message that is given to a queue.
+// fate is what a queue does with a message that it is given.
 type fate uint8
 
 const (
@@ -46,8 +46,8 @@ const (
 
 func newQueue(bytesMax int64) *queue { return &queue{bytesMax: bytesMax, wake: make(chan struct{}, 1)} }
 
-// isAppend reports whether a message must keep its place among the appends. A follower refuses an append that overtakes
-// another one, so empty appends keep their place, too.
+// isAppend reports whether a message must keep its place among the appends. A follower refuses an append that
+// overtakes another one, so empty appends keep their place too.
 func isAppend(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgSnap
 }
@@ -56,14 +56,14 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	it := item{group: group, m: m, bytes: int64(proto.Size(m)) + messageOverhead}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	list, limit := &q.urgent, 2*q.bytesMax // the urgent ones are small: they have space that appends lack
+	list, limit := &q.urgent, 2*q.bytesMax // urgent messages are small: there is space for them when appends have none
 	if isAppend(m) {
 		list, limit = &q.appends, q.bytesMax
 	}
 	switch {
 	case q.shut:
 		return down
-	// A single message is accepted whatever its size; otherwise a large one would never be accepted.
+	// A single message is accepted regardless of its size, because otherwise a large one would never be accepted.
 	case len(*list) >= queuedMax, q.bytes > 0 && q.bytes+it.bytes > limit:
 		return full
 	}
@@ -76,7 +76,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	return queued
 }
 
-// take moves messages of about bytesMax bytes into batch, at least one if there is one.
+// take moves messages of about bytesMax bytes in total into batch, but at least one message if there is any.
 func (q *queue) take(batch []item, bytesMax int64) []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,7 +105,7 @@ func (q *queue) take(batch []item, bytesMax int64) []item {
 	return batch
 }
 
-// close refuses further messages until open, and returns those that are left.
+// close makes the queue refuse messages until open, and returns those that are left.
 func (q *queue) close() []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

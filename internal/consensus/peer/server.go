@@ -54,7 +54,7 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	}
 	h.mu.Unlock()
 	ended := make(chan error, 1)
-	go func() { ended <- h.receive(stream, first) }() // when this function returns, its Recv fails
+	go func() { ended <- h.receive(stream, first) }() // when this function returns, Recv in that goroutine fails
 	select {
 	case err := <-ended:
 		return err
@@ -70,7 +70,7 @@ func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.Excha
 		if h.ctx.Err() != nil {
 			return errClosed
 		}
-		// A peer that sends is alive, even if nothing was sent to it yet.
+		// A peer that sends is alive, even if this shard has sent it nothing yet.
 		h.mu.Lock()
 		l := h.link(from)
 		h.mu.Unlock()
@@ -109,8 +109,8 @@ func (h *Hub) deliver(in *peerv1.RaftMessage) {
 	}
 }
 
-// isRemote reports whether a message is of a type that a peer may send. Raft would obey some messages that only its own
-// process may issue.
+// isRemote reports whether a message is of a type that a peer may send. Other types must be refused, because Raft
+// obeys some that only its own process may issue.
 func isRemote(m *raftpb.Message) bool {
 	if m.GetFrom() == 0 || m.GetTo() == 0 {
 		return false

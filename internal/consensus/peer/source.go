@@ -13,24 +13,24 @@ import (
 type Source interface {
 	// Export pins the files of a group's replica.
 	Export(ctx context.Context, group uuid.UUID) (Export, error)
-	// Entries returns some of the entries first to last, at least one if the source has any of them.
+	// Entries returns some of the entries from first to last, but at least one if the source has any of them.
 	Entries(ctx context.Context, group uuid.UUID, first, last uint64, bytesMax int) (Entries, error)
-	// Blob opens a blob by the reference in an entry.
+	// Blob opens a blob, given the reference in an entry.
 	Blob(ctx context.Context, group uuid.UUID, ref []byte) (file File, size int64, err error)
 }
 
-// Entries is a peer's answer for a range of a group's log.
+// Entries is a peer's answer to a request for a range of a group's log.
 type Entries struct {
 	Entries []*raftpb.Entry
-	Through uint64 // indexes up to here that are not in Entries hold nothing that counts
+	Through uint64 // indexes up to here that are not in Entries hold no entry that counts
 	Applied uint64 // applied index of the peer
 }
 
 // Description describes the files of a replica.
 type Description struct {
 	Manifest    []byte
-	Index, Term uint64 // of the last applied entry
-	Bytes       int64  // size of all files
+	Index, Term uint64 // index and term of the last applied entry
+	Bytes       int64  // total size of all files
 }
 
 // File is a file that is open for reading.
@@ -57,12 +57,12 @@ type FileRange struct {
 // Sink receives the files of a replica.
 type Sink interface {
 	Describe(d Description) error
-	// Wanted returns the files that are wanted now. It is called again when these have been received; an empty result:
-	// all are there.
+	// Wanted returns the files that are wanted now. It is called again when these have been received. An empty result
+	// means that all files are there.
 	Wanted() ([]FileRange, error)
-	// Create opens a wanted file for writing from its offset on. Commit is called when the file has been received
-	// completely, perhaps while the next file is being received. Close is always called; without Commit, the received
-	// part is kept for a later attempt.
+	// Create opens a wanted file for writing from the offset in r on. Commit is called when the file has been
+	// received completely, perhaps while the next file is being received. Close is always called; without Commit, the
+	// received part is kept for a later attempt.
 	Create(r FileRange) (SinkFile, error)
 }
 

@@ -15,8 +15,8 @@ import (
 
 var errLeadLost = errors.New("the leadership was lost")
 
-// applyEarly does what need not wait for the sync of the same Ready: it sends messages, and applies committed entries
-// that are already in the log.
+// applyEarly does the work that need not wait for the sync of the same Ready: it sends messages, and applies
+// committed entries that are already in the log.
 func (rd *round) applyEarly() error {
 	if rd.done {
 		return nil
@@ -44,14 +44,14 @@ func (rd *round) applyReady() error {
 		return nil
 	}
 	if err := rd.apply(rd.ready.CommittedEntries); err != nil {
-		return err // the entries stay in the Ready: after a lack of space, applying continues where it stopped
+		return err // the entries remain in the Ready: after a lack of space, applying continues where it stopped
 	}
 	rd.ready.CommittedEntries = nil
 	return nil
 }
 
-// apply makes committed entries visible, then answers their writes. After format.ErrNoSpace it must be called again
-// with the same entries, and continues where it stopped.
+// apply makes committed entries visible, and then answers their writes. After format.ErrNoSpace it must be called
+// again with the same entries, and continues where it stopped.
 func (rd *round) apply(committed []*raftpb.Entry) error {
 	if !rd.visible {
 		if err := rd.makeVisible(committed[len(committed)-1].GetIndex()); err != nil {
@@ -84,14 +84,15 @@ func (rd *round) makeVisible(last uint64) error {
 	})
 }
 
-// leads reports whether an entry was written by this replica in its present leadership.
+// leads reports whether this replica has written the entry as the leader of the current term.
 func (rd *round) leads(e *format.Entry) bool {
 	c := rd.state.lock()
 	defer c.unlock()
 	return c.node.leader && e.Term == c.node.term
 }
 
-// complete answers the writes among committed entries that were applied, then those that were lost with the leadership.
+// complete answers the writes among committed entries that were applied, and then the writes that were lost with the
+// leadership.
 func (rd *round) complete(committed []*raftpb.Entry) {
 	rd.answered = rd.completeCore(committed)
 	rd.requests = rd.requests[:0]
@@ -105,8 +106,8 @@ func (rd *round) completeCore(committed []*raftpb.Entry) (answered []*Pending) {
 	return c.writes.Answered(rd.answered)
 }
 
-// changeMembers applies a membership change, unless the log had recorded it when this replica started: the membership
-// may become durable before the commit index.
+// changeMembers applies a membership change, unless the log had recorded the change when this replica started: the
+// membership may become durable before the commit index.
 func (rd *round) changeMembers(e *raftpb.Entry) error {
 	if e.GetIndex() <= rd.firstConf {
 		return nil
@@ -134,7 +135,7 @@ func (rd *round) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfS
 	return conf
 }
 
-// changeOf decodes the membership change of an entry.
+// changeOf decodes the membership change in an entry.
 func changeOf(e *raftpb.Entry) (raftpb.ConfChangeI, error) {
 	if e.GetType() == raftpb.EntryConfChange {
 		first := &raftpb.ConfChange{}

@@ -15,21 +15,21 @@ import (
 // fetchesMax bounds the messages of a group that wait for blobs.
 const fetchesMax = 4
 
-// blobFetches delays messages until the blobs that their entries refer to are here: an entry must not be promised
-// without its data. Safe for concurrent use. Its mutex may be taken while a core's mutex is held, not the other way
-// around.
+// blobFetches delays messages until the blobs that their entries refer to are here, because a replica must not
+// promise to have an entry without its data. It is safe for concurrent use. Its mutex may be taken while a core's
+// mutex is held, not the other way around.
 type blobFetches struct {
 	log    store
 	logger *slog.Logger
 	get    func(ctx context.Context, from uint64, refs []format.BlobRef) error // Options.FetchBlobs
 	take   func(m *raftpb.Message) error                                       // passes a complete message to Raft
 
-	ctx    context.Context // ends with the replica
+	ctx    context.Context // ends when the replica stops
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 
-	mu      sync.Mutex            // guards all below
-	waiting map[uint64]*blobFetch // messages that wait for blobs, by their index
+	mu      sync.Mutex            // guards the fields below
+	waiting map[uint64]*blobFetch // messages that wait for blobs, by the Index of the message
 }
 
 // blobFetch is a message that waits for blobs.
@@ -38,7 +38,7 @@ type blobFetch struct {
 	cancel context.CancelCauseFunc
 }
 
-// The reasons why fetches of blobs end.
+// These are the reasons why fetches of blobs end.
 var (
 	errLeaderGone  = errors.New("the member that they come from does not lead any more")
 	errMemberQuiet = errors.New("the member that they come from is silent")
@@ -52,14 +52,14 @@ func newBlobFetches(opts *Options, log store, take func(m *raftpb.Message) error
 	return f
 }
 
-// stop ends all fetches. No more may begin.
+// stop ends all fetches. No fetch may begin afterwards.
 func (f *blobFetches) stop() {
 	f.cancel()
 	f.group.Wait()
 }
 
-// begin fetches the blobs that a message lacks, and then passes the message to take. It returns false if it drops the
-// message, because the message waits already or too many messages wait.
+// begin fetches the blobs that a message lacks, and then passes the message to take. It drops the message and returns
+// false if the message is waiting already, or too many messages wait.
 func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +72,8 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	return true
 }
 
-// end ends the fetches for which stay returns false. A member that hangs never completes them, and while they wait, the
-// same entries from another leader are not accepted.
+// end ends the fetches for which stay returns false. A member that hangs never completes its fetches, and while they
+// wait, the same entries from another leader are not accepted.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// ChangeMembers proposes a membership change on the leader, and returns when a majority of the new members knows that
-// the change is committed. A change that goes through a joint membership ends when Raft, by itself, has left the joint
-// membership. Only one change runs at a time. The leader keeps its vote: to remove it, hand over the lead first
-// (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid, certainly nothing was changed. After
-// ErrOutcomeUnknown, see Members of the next leader.
+// ChangeMembers proposes a membership change on the leader. It returns when a majority of the new members knows that
+// the change is committed. If the change goes through a joint membership, Raft leaves the joint membership by itself,
+// and ChangeMembers waits for that. Only one change runs at a time. The leader cannot lose its vote: to remove the
+// leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid, nothing was
+// changed. After ErrOutcomeUnknown, the outcome is in Members of the next leader.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)
@@ -57,8 +57,8 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 	return nil
 }
 
-// Wake ends the rest of an idle group: its clock runs again. Code that finds damage in the log of a leader calls it,
-// because the clock hands the lead over (rule 4). Safe for concurrent use.
+// Wake ends the rest of an idle group, so that its clock runs again. Code that finds damage in the log of a leader
+// calls Wake, because the clock transfers the leadership (rule 4). It is safe for concurrent use.
 func (r *Replica) Wake() {
 	c := r.state.lock()
 	defer c.unlock()
@@ -67,10 +67,10 @@ func (r *Replica) Wake() {
 	}
 }
 
-// TransferLeader hands the lead over to a voter and waits until the voter leads. If the voter does not lead within
-// about an election timeout, the error says so, and this replica may continue to lead. During the transfer writes are
-// refused with ErrNoLeader. If the voter is far behind, or lacks the membership change that gave it its vote,
-// TransferLeader first waits for the voter, and writes are not refused meanwhile.
+// TransferLeader transfers the leadership to a voter and waits until the voter leads. If the voter does not lead
+// within about an election timeout, TransferLeader returns an error, and this replica may continue to lead. During
+// the transfer writes are refused with ErrNoLeader. If the voter is far behind, or lacks the membership change that
+// gave it its vote, TransferLeader first waits for the voter, and writes are accepted meanwhile.
 func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeMax, ErrNotTransferred)
 	defer cancel()

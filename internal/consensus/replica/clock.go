@@ -2,7 +2,7 @@ package replica
 
 import "go.etcd.io/raft/v3/raftpb"
 
-// tick is Raft's clock. It returns the messages to send.
+// tick advances Raft's clock. It returns the messages to send.
 func (c *core) tick() []*raftpb.Message {
 	if c.err != nil {
 		return nil
@@ -36,11 +36,12 @@ func (c *core) tick() []*raftpb.Message {
 	return c.quiet.rest(c.isBusy)
 }
 
-// tickRaft returns the request to campaign that must be sent after the leadership was observed; nil: none.
+// tickRaft advances the clock of Raft's node. It returns a request to campaign that must be sent after the leadership
+// was observed; nil if there is none.
 func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):
-		c.node.raft.TickQuiesced() // its clock runs, so that it votes, but it never campaigns
+		c.node.raft.TickQuiesced() // its clock runs, so that it votes, but it must never campaign
 	case barred || c.node.leader && !c.members.isVoter():
 		c.node.raft.Tick()
 		return c.transfer.yield(barred)
@@ -58,11 +59,11 @@ func (c *core) forgetSilentLeader() {
 	}
 }
 
-// lostTicksMax is how many ticks a round may take to answer the writes left by a lost leadership.
+// lostTicksMax is how many ticks a round may take to answer the writes of a lost leadership.
 const lostTicksMax = 2
 
-// tickLost releases the callers that wait for a round that does not end, after the leadership was lost. Their writes
-// continue, and may yet be applied.
+// tickLost releases the callers that wait for a round that does not end after the leadership was lost. Their writes
+// are still in progress, and may yet be applied.
 func (c *core) tickLost() {
 	if !c.node.lost {
 		c.lostTicks = 0

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// guarded is a core that can be reached only through its mutex: code that has a *core holds the mutex. The functions of
-// a core and of its parts do not repeat this.
+// guarded is a core that can be reached only through its mutex, so code that has a *core holds the mutex. The
+// comments of a core's functions, and of those of its parts, do not repeat this.
 type guarded struct{ core core }
 
 func (g *guarded) lock() *core {
@@ -25,12 +25,12 @@ func (g *guarded) lock() *core {
 	return &g.core
 }
 
-// core is the state of a replica: Raft's node and the parts around it. Each part has its own state, and receives the
-// parts that it calls. The core decides what concerns several parts.
+// core is the state of a replica: Raft's node and the parts around it. Each part has its own state, and is given the
+// parts that it calls. The core makes the decisions that concern several parts.
 type core struct {
 	mu     sync.Mutex
-	err    error // failed for good
-	broken bool  // a message broke the replica; the next round fails everything
+	err    error // why the replica has failed for good
+	broken bool  // a message broke the replica; the next round fails it and answers all calls
 
 	seat      *rounds.Seat
 	logger    *slog.Logger
@@ -53,9 +53,9 @@ type core struct {
 	full     fullLog
 
 	formed  bool          // Options.Forming has admitted writes
-	changed chan struct{} // closed by announce; nil: nobody waits
-	// When a disk hangs, no round ends, so no round answers the writes left by a lost leadership. hangs is then closed
-	// and replaced: its waiters are free to turn to the members that still work.
+	changed chan struct{} // closed by announce; nil if nobody waits
+	// hangs is closed and replaced if a disk hangs when the leadership is lost: no round ends then, so no round
+	// answers the writes in progress. Their callers can turn to the members that still work.
 	hangs     chan struct{}
 	lostTicks int // ticks since the leadership was lost
 
@@ -65,7 +65,7 @@ type core struct {
 
 func (c *core) unlock() { c.mu.Unlock() }
 
-// init makes the parts, gives each one the other parts that it may use, and starts Raft.
+// init makes the parts, gives each part the other parts that it may use, and starts Raft.
 func (c *core) init(opts *Options, log store, proposals writes.Options) error {
 	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, proposals.Rules, opts.Forming, opts.OnChange
 	c.startedAt, c.hangs = time.Now(), make(chan struct{})
@@ -92,7 +92,7 @@ func (c *core) init(opts *Options, log store, proposals writes.Options) error {
 	return nil
 }
 
-// isOpen refuses calls to a replica that has failed or stops.
+// isOpen returns an error if the replica has failed or is stopping.
 func (c *core) isOpen() error {
 	switch {
 	case c.err != nil:
@@ -103,8 +103,8 @@ func (c *core) isOpen() error {
 	return nil
 }
 
-// barred reports whether damage keeps this replica from leading (rule 4, rules.Damage). It does if there are other
-// voters, because one of them can lead.
+// barred reports whether damage prevents this replica from leading (rule 4, rules.Damage). Damage does so if there
+// are other voters, because one of these can lead.
 func (c *core) barred() bool {
 	return !c.members.sole && c.log.Damaged() && c.rules.Keeps(rules.Damage)
 }
@@ -147,16 +147,17 @@ func (c *core) announce() {
 	}
 }
 
-// isBusy reports whether this replica has something in progress.
+// isBusy reports whether this replica has work in progress.
 func (c *core) isBusy() bool {
 	return !c.writes.IsEmpty() || c.reads.isBusy() || c.members.isChanging() || c.node.transferee != raft.None ||
 		c.full.err != nil || c.err != nil
 }
 
-// propose passes everything accepted to Raft: writes, and changes of the membership. No Ready may be taken.
+// propose passes all accepted writes and changes of the membership to Raft. It must not be called while a Ready is
+// taken.
 func (c *core) propose() {
 	if c.node.lost {
-		return // what is in progress is answered first
+		return // the writes in progress must be answered first
 	}
 	c.flush()
 	c.members.propose()
@@ -167,9 +168,9 @@ var stub = &raftpb.Entry{Data: []byte{0}}
 
 // flush passes the accepted writes to Raft in one message.
 //
-// Raft copies its input. If there is no other member to send an entry to, Raft gets a stub, and stored puts the payload
-// into Raft's entry before any other code sees it. If there are other members, Raft must know the sizes to bound its
-// messages.
+// Raft copies its input. If there is no other member to which an entry is sent, Raft gets a stub, and stored puts the
+// payload into Raft's entry before any other code sees the entry. If there are other members, Raft must know the
+// sizes of payloads to bound its messages.
 func (c *core) flush() {
 	taken := c.writes.Take()
 	if len(taken) == 0 {
@@ -204,8 +205,8 @@ func (c *core) ready() raft.Ready {
 	return rd
 }
 
-// stored informs the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
-// between them: empty ones and membership changes.
+// stored tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
+// between the writes: empty entries and membership changes.
 func (c *core) stored(entries []*raftpb.Entry) {
 	for _, e := range entries {
 		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {
@@ -223,8 +224,8 @@ func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.announce()
 }
 
-// complete answers the writes among the committed entries that were applied, then those that were lost with the
-// leadership. requests are the requests of the entries that have become visible.
+// complete answers the writes among the committed entries that were applied, and then the writes that were lost with
+// the leadership. requests are the requests of the entries that have become visible.
 func (c *core) complete(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
 	c.writes.Remember(requests)
 	for _, e := range committed {
@@ -257,7 +258,7 @@ func (c *core) completeOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 	}
 }
 
-// abandon answers everything that is left, and returns how many writes have an unknown outcome.
+// abandon answers all remaining calls, and returns how many writes have an unknown outcome.
 func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	cut = c.writes.Logged()
 	c.writes.AbandonAll(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
@@ -267,7 +268,7 @@ func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	return c.writes.Answered(nil), cut
 }
 
-// refuse admits no more writes, and returns a channel that is closed when none is left.
+// refuse makes the replica refuse new writes, and returns a channel that is closed when no write is left.
 func (c *core) refuse() <-chan struct{} {
 	if !c.stopping {
 		c.stopping = true

@@ -5,22 +5,23 @@ import "sync/atomic"
 // idle says why the clock need not look at a replica. It is read without the core's mutex, because the clock reads it
 // for each group of the volume.
 type idle struct {
-	onlyMember atomic.Bool // learners count: Raft needs no clock
+	onlyMember atomic.Bool // no other member, not even a learner: Raft needs no clock
 	resting    atomic.Bool // the group rests: Raft needs no clock
-	stuck      atomic.Bool // the log has no space: the clock retries it in any case
+	stuck      atomic.Bool // the log has no space: the clock must try it again in any case
 }
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
 
-// fullLog records that the log had no space on disk or in memory, and when to retry. It belongs to a core.
+// fullLog records that the log had no space on disk or in memory, and when to try again. It belongs to a core.
 type fullLog struct {
 	idle  *idle
-	err   error // nil: there is space
+	err   error // nil if there is space
 	ticks int   // ticks until the next attempt
 	wait  int   // ticks between the last two attempts
 }
 
-// retryTicksMax bounds the wait: a log without space is retried after 1 tick, then after twice as long each time.
+// retryTicksMax bounds the wait: a log without space is tried again after 1 tick, and then after twice as long each
+// time.
 const retryTicksMax = 10
 
 // set records the result of the last attempt.

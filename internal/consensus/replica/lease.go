@@ -10,12 +10,13 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// lease says whether this replica may answer reads alone. Its methods may be called with or without the core's mutex.
+// lease says whether this replica may answer reads without asking the other members. Its methods may be called with
+// or without the core's mutex.
 //
-// A leader whose question was answered by the majority may answer reads alone for leaseTime, counted from when it
-// asked. This is safe because a member that answers hears from a leader, and gives its vote to no other for an election
-// timeout from then on. So no other leader can be elected, and nothing can be acknowledged elsewhere, while the lease
-// runs. Four rules ensure that; each has a test that fails without it.
+// A leader whose question was answered by the majority may answer reads alone for leaseTime, counted from the time of
+// the question. This is safe because a member that answers has heard from a leader, and from then on gives its vote
+// to no other member for an election timeout. So while the lease runs, no other leader can be elected, and no other
+// member can acknowledge a write. Four rules ensure this; each rule has a test that fails without it.
 //
 //  1. The lease counts from before the question was sent, and ends by this process's monotonic clock, which goes on
 //     while the process is stopped. It is checked before the log is read, so that the data read afterwards is at least
@@ -30,18 +31,18 @@ import (
 //  4. A member to which the lead is handed over need not wait for anybody, because the leader that hands it over has no
 //     lease for the rest of its term.
 //
-// The machines must guarantee that a clock does not stand still while its process, or its whole virtual machine, stands
-// still and others go on.
+// The machines must guarantee that a clock does not stand still while its process, or its whole virtual machine,
+// stands still and others go on.
 type lease struct {
 	seat    *rounds.Seat
 	rules   rules.Off
 	allowed bool // Options.Lease
 
 	// soleVoter means that this node is the sole voter and leader, and has applied an entry of its own term, so that
-	// the log holds everything that was ever acknowledged.
+	// its log holds everything that was ever acknowledged.
 	soleVoter atomic.Bool
-	until     atomic.Int64 // monotonic; until then this leader may answer reads alone; 0: it may not
-	renew     atomic.Bool  // ask the majority although no read waits, to prolong the lease
+	until     atomic.Int64 // monotonic time until which this leader may answer reads alone; 0: it may not
+	renew     atomic.Bool  // ask the majority although no read waits, to extend the lease
 }
 
 const (
@@ -49,8 +50,8 @@ const (
 	voteSilence = 600 * time.Millisecond
 )
 
-// isValid reports whether the lease runs. After half of the lease, it has the majority asked again; no read waits for
-// that.
+// isValid reports whether the lease runs. In the second half of the lease it also requests that the majority is asked
+// again, and no read has to wait for the answer.
 func (l *lease) isValid() bool {
 	until := l.until.Load()
 	if until == 0 {
@@ -75,16 +76,16 @@ func (l *lease) endAll() {
 	l.end()
 }
 
-// start begins the lease of a leader: the majority has answered the question that was asked at askedAt.
+// start begins the lease of a leader: the majority has answered the question of time askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))
 	}
 }
 
-// isTooEarly reports whether a request for a vote comes too soon after the start. Before the start, this replica may
-// have answered a leader whose lease still runs (rules.LeaseVote). It may vote for a candidate that the leader itself
-// has called.
+// isTooEarly reports whether a request for a vote comes too soon after the start of this replica. Before the start,
+// this replica may have answered a leader whose lease still runs (rules.LeaseVote). It may vote for a candidate that
+// the leader itself has asked to campaign.
 func (c *core) isTooEarly(m *raftpb.Message) bool {
 	if !asksForVote(m) || string(m.GetContext()) == campaignTransfer || !c.rules.Keeps(rules.LeaseVote) {
 		return false
@@ -96,5 +97,5 @@ func asksForVote(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgVote || m.GetType() == raftpb.MsgPreVote
 }
 
-// campaignTransfer is the context of vote requests after a transfer: Raft does not export it.
+// campaignTransfer is the context of vote requests after a transfer of the leadership. Raft does not export it.
 const campaignTransfer = "CampaignTransfer"

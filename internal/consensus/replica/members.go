@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// ErrChanging means that another membership change is in progress; nothing was changed.
+// ErrChanging means that another membership change is in progress, and that nothing was changed.
 var ErrChanging = errors.New("another membership change is not finished")
 
 // members is the membership and its current change. It belongs to a core.
@@ -30,18 +30,18 @@ type members struct {
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
 
-	change       *memberChange // change in progress; nil: none
-	confirmation confirmation  // confirmation of the last change
+	change       *memberChange // the change in progress; nil if there is none
+	confirmation confirmation  // the confirmation of the last change
 	leave        bool          // a joint membership must be left
-	jointTicks   int           // ticks since a joint membership could be left and nothing is in progress
-	offerTicks   int           // ticks since a member needs a snapshot
+	jointTicks   int           // ticks for which a joint membership could be left and nothing was in progress
+	offerTicks   int           // ticks for which a member has needed a snapshot
 }
 
 // memberChange is a membership change in progress.
 type memberChange struct {
 	data     []byte // as proposed
-	proposed bool   // Raft has the change
-	index    uint64 // index of the change's entry; 0: not known yet
+	proposed bool   // the change was passed to Raft
+	index    uint64 // index of the change's entry; 0 if it is not known yet
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -65,10 +65,10 @@ func (m *members) isChanging() bool {
 	return m.change != nil || m.isJoint() || m.confirmation.pending()
 }
 
-// check refuses a change that Raft could not apply: it would be too late to refuse it when it is applied, on every
-// member. It also refuses a change that takes this replica's own vote. After applying it, the replica would no longer
-// lead. The other members may not know yet that the change is committed, and could still need this replica's vote. But
-// the replica does not vote for a member that lacks its last entries.
+// check refuses a change that Raft could not apply, because each member would notice that only when it applies the
+// change, which is too late. check also refuses a change that takes this replica's own vote. A replica without a vote
+// no longer leads after it has applied the change. The other members may not know yet that the change is committed,
+// and could still need this replica's vote. But the replica does not vote for a member that lacks its last entries.
 func (m *members) check(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
 	config, progress, err := confchange.Restore(c, m.conf)
@@ -89,8 +89,8 @@ func (m *members) check(change *raftpb.ConfChangeV2) error {
 	return nil
 }
 
-// propose passes due proposals to Raft: a change, the end of a joint membership, and finally the confirmation. No Ready
-// may be taken.
+// propose passes the proposals that are due to Raft: a change, the end of a joint membership, and finally the
+// confirmation. It must not be called while a Ready is taken.
 func (m *members) propose() {
 	m.proposeChange()
 	m.proposeLeave()
@@ -109,7 +109,8 @@ func (m *members) proposeChange() {
 	c.proposed = true
 }
 
-// proposeLeave asks Raft to leave a joint membership; if Raft may not, it logs an empty entry instead.
+// proposeLeave asks Raft to leave a joint membership. If Raft must not leave it now, Raft logs an empty entry
+// instead.
 func (m *members) proposeLeave() {
 	if !m.leave {
 		return
@@ -123,8 +124,8 @@ func (m *members) proposeLeave() {
 	}
 }
 
-// stored receives the entries of a Ready. It looks for the entry of the change among those that Raft has made of the
-// proposals. If it is missing, Raft has logged an empty entry instead.
+// stored looks for the entry of the change among the entries of a Ready that Raft has made from the proposals. If
+// that entry is missing, Raft has logged an empty entry instead.
 func (m *members) stored(entries []*raftpb.Entry) {
 	if c := m.change; c != nil && c.proposed && c.index == 0 {
 		at := slices.IndexFunc(entries, func(e *raftpb.Entry) bool {
@@ -171,9 +172,9 @@ func (m *members) tick() {
 	m.tickJoint()
 }
 
-// tickJoint leaves a joint membership if Raft did not. Raft proposes that when it applies an entry, and drops the
-// proposal while the lead is being handed over. If the transfer then fails and nobody writes, no entry follows. The
-// same holds for the confirmation of a change.
+// tickJoint leaves a joint membership that Raft has not left. Raft proposes to leave it when it applies an entry, but
+// drops the proposal during a transfer of the leadership. If the transfer then fails and no client writes, no other
+// entry follows. The same is true of the confirmation of a change.
 func (m *members) tickJoint() {
 	if m.confirmation.due {
 		m.seat.Schedule()
@@ -191,8 +192,8 @@ func (m *members) tickJoint() {
 // offerTicks is the number of ticks between two offers of a snapshot.
 const offerTicks = 5 * electionTicks
 
-// tickOffers makes Raft try again to bring members up to date that were offered a snapshot: the offer, or the reply
-// that it was accepted, may be lost.
+// tickOffers makes Raft try again to bring members up to date that were offered a snapshot, because the offer, or the
+// reply that it was accepted, may be lost.
 func (m *members) tickOffers() {
 	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
 		return

@@ -12,15 +12,15 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// Raft counts time in ticks of 100 ms. An election begins after 1 to 2 s of silence.
+// Raft counts time in ticks of 100 ms. An election begins after 1 to 2 s without a message from the leader.
 const (
 	electionTicks  = 10
 	heartbeatTicks = 2
-	// electionTimeout is how long a follower must not have heard its leader before it may campaign.
+	// electionTimeout is how long a follower must not have heard from its leader before it may campaign.
 	electionTimeout = electionTicks * rounds.Tick
 )
 
-// Limits of Raft's messages and of what is applied at once, in bytes.
+// These are limits, in bytes, on Raft's messages and on how much is applied at a time.
 const (
 	messageBytesMax  = 1 << 20
 	applyBytesMax    = 16 << 20
@@ -30,25 +30,25 @@ const (
 // standing is Raft's view of the leadership.
 type standing struct {
 	leader     bool
-	leaderID   uint64 // 0: none known
+	leaderID   uint64 // 0 if no leader is known
 	term       uint64
-	transferee uint64 // receiver of the lead during a transfer; 0: no transfer
+	transferee uint64 // the new leader of a transfer in progress; 0 if there is no transfer
 }
 
-// node is Raft's node and the observed leadership. It belongs to a core.
+// node is Raft's node and the leadership as observed. It belongs to a core.
 type node struct {
 	id   uint64
 	log  store
 	raft *raft.RawNode
 
 	standing // as last observed
-	// serving means that this replica leads and has applied an entry of its own term, so that it holds everything that
-	// was ever acknowledged.
+	// serving means that this replica leads and has applied an entry of its own term, so that it holds everything
+	// that was ever acknowledged.
 	serving bool
-	// lost means that the leadership or the term changed. Writes in progress must be answered as unknown, unless they
-	// are seen applied.
+	// lost means that the leadership was lost or the term changed. Writes in progress must be answered as unknown,
+	// unless they are seen to be applied.
 	lost    bool
-	applied uint64 // index
+	applied uint64 // index of the last applied entry
 }
 
 // startRaft makes Raft's node from the state in the log, and returns the membership.
@@ -79,9 +79,10 @@ func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error
 		MaxInflightMsgs:           inflightMessages,
 		CheckQuorum:               true,
 		PreVote:                   true,
-		DisableProposalForwarding: true,  // conditions are evaluated by the leader
-		StepDownOnRemoval:         false, // transfer.yield: no other member may know yet that this one was removed
-		Logger:                    raftLogger{logger},
+		DisableProposalForwarding: true, // because the leader evaluates the conditions of writes
+		// see transfer.yield: the other members may not know yet that this one was removed
+		StepDownOnRemoval: false,
+		Logger:            raftLogger{logger},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start Raft: %w", err)
@@ -104,15 +105,15 @@ func (n *node) propose(entries ...*raftpb.Entry) error {
 	return n.raft.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(n.id), Entries: entries})
 }
 
-// hasAll reports whether everything in the log is applied, and returns the last index.
+// hasAll returns the last index of the log, and reports whether everything up to it is applied.
 func (n *node) hasAll() (last uint64, all bool) {
 	last, err := n.log.LastIndex()
 	return last, err == nil && n.applied == last
 }
 
-// behindFloor reports whether the log has dropped entries that are applied but not yet reported to Raft as applied. A
-// compaction or a repair can drop them; the end of the round that applied them reports them. Before Raft campaigns, it
-// reads the entries that it believes are not applied, and panics if they are gone.
+// behindFloor reports whether the log has dropped entries that are applied, but not yet reported to Raft as applied.
+// A compaction or a repair can drop such entries before the end of the round that applied them, which reports them.
+// Raft panics if it campaigns then, because it first reads the entries that it believes are not applied.
 func (n *node) behindFloor() bool {
 	first, err := n.log.FirstIndex()
 	return err == nil && first > n.raft.BasicStatus().Applied+1
@@ -130,11 +131,11 @@ func isVoter(conf *raftpb.ConfState, id uint64) bool {
 // monotonicZero is the zero point of lease times.
 var monotonicZero = time.Now()
 
-// monotonic returns the time of this process's own clock, in ns. The clock goes on while the process is stopped, and
-// cannot be set.
+// monotonic returns the time of this process's own clock, in ns. This clock continues while the process is stopped,
+// and cannot be set.
 func monotonic() int64 { return int64(time.Since(monotonicZero)) }
 
-// raftLogger is a Raft logger that writes to slog. Raft's Panicf must not return.
+// raftLogger is a Raft logger that writes to slog. Its Panicf must not return.
 type raftLogger struct{ logger *slog.Logger }
 
 func (l raftLogger) Debug(...any)                {}

@@ -12,7 +12,7 @@ import (
 )
 
 type (
-	// Write is a put or a delete. All of these are explained in package writes.
+	// Write is a put or a delete. Package writes explains this type and those below.
 	Write = writes.Write
 	// Condition makes a write depend on the newest version.
 	Condition = writes.Condition
@@ -20,7 +20,7 @@ type (
 	Pending = writes.Pending
 	// Result is the result of a committed write.
 	Result = writes.Result
-	// ConditionError is a refusal by a condition.
+	// ConditionError is the error of a write that was refused because of its condition.
 	ConditionError = writes.ConditionError
 	// SyncTimes says when a write became durable here.
 	SyncTimes = writes.SyncTimes
@@ -28,7 +28,8 @@ type (
 
 func notServing(err error, why string) error { return fmt.Errorf("%w: %s", err, why) }
 
-// Propose passes a write to the node. It evaluates the condition against all writes proposed before, in order.
+// Propose passes a write to the node. It evaluates the condition against all writes that were proposed earlier, in
+// order.
 func (r *Replica) Propose(w Write) *Pending {
 	if err := writes.Check(&w); err != nil {
 		return writes.Failed(err)
@@ -43,7 +44,7 @@ func (r *Replica) Propose(w Write) *Pending {
 	return p
 }
 
-// accept decides about a write, in the order of all writes of the group.
+// accept decides about a write. Its calls determine the order of all writes of the group.
 func (r *Replica) accept(w *Write, d writes.Draft) *Pending {
 	c := r.state.lock()
 	defer c.unlock()
@@ -76,7 +77,8 @@ func (c *core) mayWrite() error {
 	return nil
 }
 
-// mayForm decides whether a new group admits writes. Once a group admits writes, it always does.
+// mayForm returns an error if a new group must not accept writes yet. Once a group has accepted writes, it always
+// does.
 func (c *core) mayForm() error {
 	if c.forming != nil && c.log.LastCommitTime() == 0 && c.forming(c.members.conf) {
 		voters := len(c.members.conf.GetVoters())
@@ -86,11 +88,12 @@ func (c *core) mayForm() error {
 	return nil
 }
 
-// decidesAlone reports whether what is committed here is the newest, because no other member can lead (rules.Decline).
+// decidesAlone reports whether the newest version committed here is the newest of all, because no other member can
+// lead (rules.Decline).
 func (c *core) decidesAlone() bool { return c.members.sole || !c.rules.Keeps(rules.Decline) }
 
-// declined answers a declined write after a majority has confirmed that this replica still leads. Otherwise another
-// leader may be active already, and current may not be the newest version.
+// declined answers a declined write after a majority has confirmed that this replica still leads. Without that
+// confirmation another leader may be active already, and current may not be the newest version.
 func (c *core) declined(p *Pending, current uint64) {
 	if c.decidesAlone() {
 		c.writes.Answer(p, current)
@@ -100,7 +103,7 @@ func (c *core) declined(p *Pending, current uint64) {
 	c.seat.Schedule()
 }
 
-// heads is the log as package writes reads it.
+// heads is the log in the form in which package writes reads it.
 type heads struct {
 	store
 	window format.RequestWindow

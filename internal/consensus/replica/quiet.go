@@ -10,13 +10,13 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// quiet lets a group rest when every member has everything. The leader says so once, in a heartbeat with a mark. From
-// then on no clock of the group runs, and no message is sent. Any other message, write, read or change wakes a member.
-// While the group rests, the liveness of the members' shards counts (silence): if the leader's shard falls silent, the
-// members wake up and elect another leader. quiet belongs to a core.
+// quiet lets a group rest when every member has all entries. The leader announces the rest once, in a heartbeat with
+// a mark. From then on no clock of the group runs, and no message is sent. Any other message, a write, a read or a
+// change wakes a member. While the group rests, the liveness of the members' shards replaces heartbeats (silence): if
+// the leader's shard falls silent, the members wake up and elect another leader. quiet belongs to a core.
 //
-// Safety does not depend on it: a resting member answers every message as an awake one does, and a resting leader asks
-// the majority before it answers a read. Only time can be lost.
+// Safety does not depend on the rest: a resting member answers every message in the same way as one that is awake,
+// and a resting leader asks the majority before it answers a read. A mistake in the rest can only cost time.
 type quiet struct {
 	node    *node
 	members *members
@@ -33,7 +33,7 @@ type quiet struct {
 const restTicks = 5
 
 // quietMark is the context of a heartbeat that lets the group rest, and of the answer of a member that cannot rest.
-// Raft interprets contexts of heartbeats as read requests, so these heartbeats never reach Raft.
+// Raft interprets contexts of heartbeats as read requests, so these heartbeats are never passed to Raft.
 var quietMark = []byte("sheaf: rest")
 
 func isQuietMark(m *raftpb.Message) bool {
@@ -50,8 +50,8 @@ func (q *quiet) wake() {
 	}
 }
 
-// rest is called by the clock; isBusy reports whether something is in progress here. If this replica leads and the
-// group has no more work, rest returns the messages that let the group rest.
+// rest is called by the clock; isBusy reports whether this replica has work in progress. If this replica leads and
+// the group has no more work, rest returns the messages that let the group rest.
 func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	if !q.allowed || !q.node.leader || isBusy() {
 		q.idleTicks = 0
@@ -83,9 +83,9 @@ func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	return marks
 }
 
-// callLeader wakes a resting leader that does not know that this member has restarted. If this member cannot campaign,
-// nothing else would wake the leader. It is called by the clock; barred means that damage keeps this replica from
-// leading.
+// callLeader wakes a resting leader that does not know that this member has restarted. If this member cannot
+// campaign, nothing else would wake that leader. callLeader is called by the clock; barred means that damage prevents
+// this replica from leading.
 func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	if !q.allowed || q.node.leaderID != raft.None || !q.members.isMember || !barred && q.members.isVoter() {
 		q.callTicks = 0
@@ -106,10 +106,10 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	return calls
 }
 
-// inRound reports whether a round is requested or in progress, or Raft has output for one.
+// inRound reports whether a round is requested or in progress, or Raft has output for a round.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
-// allHave reports whether the members whose shards are heard have everything, and form a majority.
+// allHave reports whether the members whose shards are alive have all entries up to last, and form a majority.
 func (q *quiet) allHave(last uint64) bool {
 	voters, all := 0, true
 	q.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
@@ -127,8 +127,8 @@ func (q *quiet) allHave(last uint64) bool {
 	return all && 2*voters > len(q.members.conf.GetVoters())
 }
 
-// mayRest reports whether this member may rest when its leader says so in m; isBusy reports whether something is in
-// progress here.
+// mayRest reports whether this member may rest when its leader announces the rest in m; isBusy reports whether this
+// replica has work in progress.
 func (q *quiet) mayRest(m *raftpb.Message, isBusy func() bool) bool {
 	if !q.allowed || q.node.leader || !q.node.isFromLeader(m) || q.silence.isDown(m.GetFrom()) || isBusy() || q.inRound() {
 		return false
@@ -146,7 +146,7 @@ func withoutMark(m *raftpb.Message) *raftpb.Message {
 	return &raftpb.Message{Type: m.Type, From: m.From, To: m.To, Term: m.Term, Commit: m.Commit}
 }
 
-// cannotRest returns the answer to a heartbeat with the mark. The answer wakes the leader up.
+// cannotRest returns an answer to a heartbeat with the mark, which wakes the leader up.
 func cannotRest(m *raftpb.Message) *raftpb.Message {
 	return &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark}
 }

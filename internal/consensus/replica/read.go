@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 )
 
-// reads asks the majority whether this replica still leads, for linearizable reads and for declined writes. It belongs
-// to a core.
+// reads asks the majority whether this replica still leads, for linearizable reads and for declined writes. It
+// belongs to a core.
 type reads struct {
 	node    *node
 	members *members
@@ -26,34 +26,34 @@ type reads struct {
 	seat    *rounds.Seat
 	rules   rules.Off
 
-	nonce      uint64    // random number of this start
+	nonce      uint64    // random number that is chosen at each start
 	waiting    []*reader // readers that wait for the next question
 	question   question  // question in progress
-	handedOver uint64    // the last term in which this leader handed the lead over, or tried to
+	handedOver uint64    // the last term in which this leader transferred the leadership, or tried to
 }
 
-// reader waits until the log holds everything that was acknowledged before the reader came.
+// reader waits until the log holds everything that was acknowledged before the reader arrived.
 type reader struct {
 	done chan error // receives the result of a barrier
 
-	declined *Pending // set instead of done: a write that was declined because of committed version current
+	declined *Pending // set instead of done: a write that was declined because of the committed version current
 	current  uint64
 }
 
-// question is one question to the majority of the voters, asked on behalf of many readers.
+// question is one question to the majority of the voters, which is asked for all waiting readers.
 type question struct {
-	number  uint64 // names the question; 0: none was asked yet
+	number  uint64 // identifies the question; 0: none was asked yet
 	readers []*reader
-	index   uint64 // the answer: what must be applied; 0: none yet
+	index   uint64 // the answer: the index that must be applied; 0: there is no answer yet
 	ticks   int    // ticks since it was asked
 
-	askedAt    int64  // monotonic time just before it was asked
-	leaderTerm uint64 // term in which this replica asks as the leader; 0: it does not lead
+	askedAt    int64  // monotonic time just before the question was asked
+	leaderTerm uint64 // term in which this replica asks as the leader; 0 if it does not lead
 }
 
-// ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Without a
-// leader it waits. Errors: ErrStopping; ErrFailed with the reason; ErrNoLeader if the replica lost the lead and its
-// disk hangs; or those of ctx.
+// ReadBarrier returns when reads from the log see every write that was acknowledged before the call (linearizable).
+// While there is no leader, it waits. It returns ErrStopping; ErrFailed with the reason; ErrNoLeader if the replica
+// lost the leadership and its disk hangs; or the error of ctx.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
 		return nil
@@ -95,7 +95,7 @@ func (r *reads) add(w *reader) {
 // isBusy reports whether a reader waits.
 func (r *reads) isBusy() bool { return len(r.waiting) > 0 || len(r.question.readers) > 0 }
 
-// ask asks on behalf of all waiting readers, unless a question is in progress already.
+// ask asks the majority for all waiting readers, unless a question is in progress already.
 func (r *reads) ask() {
 	if r.members.sole {
 		r.release()
@@ -105,7 +105,7 @@ func (r *reads) ask() {
 	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
 		return
 	}
-	r.quiet.wake() // even if no reader waits: a group that is read does not rest
+	r.quiet.wake() // even if no reader waits, because a group that is read does not rest
 	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
 	if r.node.leader {
 		r.question.leaderTerm = r.node.term
@@ -114,8 +114,8 @@ func (r *reads) ask() {
 	r.node.raft.ReadIndex(r.name())
 }
 
-// name returns the name of the current question. An answer to a question from before a restart, or from another member,
-// must not be taken for the answer to this one (rules.Question).
+// name returns the name of the current question. An answer to a question from before a restart, or to one of another
+// member, must not be taken for the answer to this question (rules.Question).
 func (r *reads) name() []byte {
 	if !r.rules.Keeps(rules.Question) {
 		return make([]byte, 8)
@@ -126,7 +126,7 @@ func (r *reads) name() []byte {
 	return binary.LittleEndian.AppendUint64(b, r.question.number)
 }
 
-// askAgain puts the question to the current leader.
+// askAgain sends the question to the current leader.
 func (r *reads) askAgain() {
 	if q := &r.question; len(q.readers) > 0 && q.index == 0 {
 		r.waiting = append(q.readers, r.waiting...)
@@ -145,8 +145,8 @@ func (r *reads) answered(state raft.ReadState) {
 	}
 }
 
-// transferBegun notes that this leader has asked another member to campaign. The campaign may begin late, even after
-// the transfer was given up.
+// transferBegun records that this leader has asked another member to campaign. The campaign may begin late, even
+// after the transfer was given up.
 func (r *reads) transferBegun() {
 	r.handedOver = r.node.term
 	if r.hasHandedOver() {
@@ -158,10 +158,10 @@ func (r *reads) hasHandedOver() bool {
 	return r.handedOver == r.node.term && r.rules.Keeps(rules.LeaseTransfer)
 }
 
-// release releases the readers whose answer is applied. The caller wakes declined writes.
+// release releases the readers whose answer is applied. The caller wakes the declined writes.
 func (r *reads) release() {
 	if r.members.sole {
-		// No other member can lead: once this node leads, it has applied everything that was acknowledged.
+		// No other member can lead, so once this node leads, it has applied everything that was acknowledged.
 		if r.node.serving {
 			r.letGo(r.waiting)
 			r.letGo(r.question.readers)
@@ -189,7 +189,7 @@ func (r *reads) letGo(readers []*reader) {
 }
 
 // refuseDeclined refuses the writes that were declined because of versions that this replica held as the leader. The
-// new leader may hold a newer version, and answers the question all the same. Call refuseDeclined before release.
+// new leader answers the question too, but may hold newer versions. refuseDeclined must be called before release.
 func (r *reads) refuseDeclined(why error) {
 	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
 		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
@@ -201,7 +201,7 @@ func (r *reads) refuseDeclined(why error) {
 	}
 }
 
-// tick asks again if an answer was lost.
+// tick asks again if an answer may have been lost.
 func (r *reads) tick() {
 	q := &r.question
 	if len(q.readers) == 0 || q.index != 0 {
@@ -212,7 +212,7 @@ func (r *reads) tick() {
 	}
 }
 
-// fail ends all waits.
+// fail ends all waits with an error.
 func (r *reads) fail(why error) {
 	failed := why
 	if !errors.Is(why, ErrStopping) {

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Errors of a replica. Errors of writes are explained in package writes. After an error marked "refused", the write is
-// certainly not applied.
+// These are the errors of a replica. Package writes explains the errors of writes. After an error marked "refused",
+// the write is not applied.
 var (
 	ErrStopping       = errors.New("the replica is stopping")                  // refused
 	ErrFailed         = errors.New("the replica cannot write until a restart") // refused
@@ -33,7 +33,7 @@ var (
 	ErrMismatch       = writes.ErrMismatch
 )
 
-// Defaults of Options.
+// These are the defaults of Options.
 const (
 	DefaultInFlightBytesMax = 64 << 20
 )
@@ -49,40 +49,45 @@ type Options struct {
 	Log       *group.Log
 	Committer *Committer
 	RaftID    uint64
-	// Window says how long request ids are remembered, counted in writes that have one. The zero value stands for
+	// Window says how long request ids are remembered, counted in writes that have one. The zero value means
 	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
 	Window format.RequestWindow
-	// InFlightBytesMax bounds the bytes proposed and not yet applied; beyond it, writes get ErrOverloaded. A single
-	// write is always admitted. 0: DefaultInFlightBytesMax.
+	// InFlightBytesMax bounds the bytes that are proposed and not yet applied; above it, writes get ErrOverloaded. A
+	// single write is always admitted. 0: DefaultInFlightBytesMax.
 	InFlightBytesMax int64
 	Now              func() time.Time // nil: time.Now
-	Logger           *slog.Logger     // nil: discards
-	// Admit is called before each write with the bytes it will store (disk reserve, memory); nil: every write is
-	// admitted. For deletes, delete is true. It is called with the replica locked, so it must not call the replica.
+	Logger           *slog.Logger     // nil: messages are discarded
+	// Admit is called before each write with the number of bytes that the write will store (disk reserve, memory). If
+	// it is nil, every write is admitted. delete is true for a delete. Admit is called with the replica locked, so it
+	// must not call the replica.
 	Admit func(bytes int64, delete bool) error
-	// NoSpace is called when the log has no space to write. It must not block; nil: no call.
+	// NoSpace is called when the log has no space to write. It must not block. It may be nil.
 	NoSpace func()
-	// Transport carries messages to the other members; nil: there are none.
+	// Transport carries messages to the other members. It is nil if there are none.
 	Transport Transport
-	// OnSnapshot is called when the leader from no longer has the entries that this replica needs. The replica must
-	// then be stopped and installed anew, as of index or later, and MsgSnapStatus must be sent to its leader. The call
-	// is repeated until then. It must not block.
+	// OnSnapshot is called when the leader, from, no longer has the entries that this replica needs. The replica must
+	// then be stopped and installed again in a state at index or later, and a MsgSnapStatus must be sent to its
+	// leader. The call is repeated until then. It must not block.
 	OnSnapshot func(index, term, from uint64)
-	// FetchBlobs gets blobs from the member from; they are durable when it returns nil. It is called in a goroutine of
-	// its own, perhaps twice at once for the same blob. ctx ends with Stop, when a member other than from leads, and
-	// when from falls silent. Nil: messages with entries that refer to blobs are accepted as they are.
+	// FetchBlobs fetches blobs from the member from. They must be durable when it returns nil. Each call runs in a
+	// goroutine of its own; two calls may fetch the same blob concurrently. ctx ends when Stop is called, when a
+	// member other than from leads, and when from falls silent. If FetchBlobs is nil, messages are accepted even if
+	// their entries refer to blobs that are not here.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
-	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than it
-	// should have; nil: the group admits writes. It is called with the replica locked, so it must not call the replica.
+	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
+	// it should have. If it is nil, the group accepts writes. Forming is called with the replica locked, so it must
+	// not call the replica.
 	Forming func(conf *raftpb.ConfState) bool
-	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica locked,
-	// so it must neither block nor call the replica; nil: no call.
+	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica
+	// locked, so it must neither block nor call the replica. It may be nil.
 	OnChange func()
-	// Lease lets a leader answer reads alone for a while after a majority has answered it, see lease.go.
+	// Lease lets a leader answer reads for a while without asking the other members, after a majority has answered
+	// it; see lease.go.
 	Lease bool
-	// Quiet lets a group without work rest: no clock, no heartbeats. It requires calls of PeerDown and PeerUp.
+	// Quiet lets a group without work rest: no clock runs, and no heartbeats are sent. It requires calls of PeerDown
+	// and PeerUp.
 	Quiet bool
-	// Probe is for simulations; nil everywhere else.
+	// Probe is for simulations. It is nil everywhere else.
 	Probe *Probe
 }
 
@@ -104,13 +109,13 @@ type store interface {
 	MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error)
 }
 
-// Replica is the Raft node of one group. Safe for concurrent use.
+// Replica is the Raft node of one group. It is safe for concurrent use.
 //
 // The path of a write: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log -> synced
 // -> applied.
 type Replica struct {
-	// The fields that the clock looks at are adjacent, because a process has thousands of replicas, and none of these
-	// fields is in a CPU cache.
+	// The fields that the clock reads are adjacent, because a process has thousands of replicas, and usually none of
+	// these fields is in a CPU cache.
 	seat  rounds.Seat
 	idle  idle
 	state guarded // everything that the mutex guards
@@ -125,8 +130,8 @@ type Replica struct {
 	seams   seams
 }
 
-// Start runs the node. A single voter elects itself before Start returns, unless the log has no space or fails; Status
-// then reports that. The error says why the log cannot be the log of a Raft node.
+// Start makes a replica and runs its node. A single voter elects itself before Start returns, unless the log has no
+// space or fails; Status then reports that. The error says why the log cannot be the log of a Raft node.
 func Start(opts Options) (*Replica, error) {
 	if opts.Log == nil {
 		return nil, fmt.Errorf("%w: a replica needs a log", ErrInvalid)
@@ -190,7 +195,7 @@ func setDefaults(opts *Options) {
 	}
 }
 
-// runner is the replica as the committer sees it (rounds.Runner).
+// runner is the replica in the form in which the committer sees it (rounds.Runner).
 type runner Replica
 
 func (r *runner) Round() bool     { return r.round.run() }
@@ -215,7 +220,7 @@ func (r *runner) Trim() {
 	}
 }
 
-// Refuse stops the replica without waiting, when no round can begin any more.
+// Refuse stops the replica without waiting. It is called when no round can begin any more.
 func (r *runner) Refuse() {
 	(*Replica)(r).refuse()
 	r.blobs.stop()
@@ -223,16 +228,17 @@ func (r *runner) Refuse() {
 	r.round.abandon(ErrStopping)
 }
 
-// Readable reports whether ReadBarrier returns at once: this is the serving sole voter, or a leader with a lease that
-// serves. The call is cheap.
+// Readable reports whether ReadBarrier would return immediately, because this is the sole voter and serves, or a
+// leader that serves and has a lease. The call is cheap.
 func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
 
-// Alone reports whether this is the only voter and serves: no other member can lead in its place. The call is cheap.
+// Alone reports whether this is the only voter and serves, so that no other member can lead in its place. The call is
+// cheap.
 func (r *Replica) Alone() bool { return r.lease.soleVoter.Load() }
 
 // Stop refuses new writes, waits until the writes in progress are answered or ctx ends, and stops the node. The log
-// stays open, and no part of the replica uses it after Stop returns. Writes without an answer when ctx ended are
-// answered with ErrOutcomeUnknown, and the error says how many. Stop may be called again.
+// remains open, and no part of the replica uses it after Stop returns. Writes that have no answer when ctx ends are
+// answered with ErrOutcomeUnknown, and the error says how many there were. Stop may be called again.
 func (r *Replica) Stop(ctx context.Context) error {
 	select {
 	case <-r.refuse():

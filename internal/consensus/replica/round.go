@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// round takes a Ready from Raft, writes and syncs it, sends its messages, applies the committed entries and answers the
-// writes. Only the goroutine that runs the round uses it, except for Stop after the last round. The core is locked when
-// it is needed, and never during I/O.
+// round takes a Ready from Raft, writes and syncs it, sends its messages, applies the committed entries and answers
+// the writes. Only the goroutine that runs the round uses it, except for Stop after the last round. The core is
+// locked only when it is needed, and never during I/O.
 type round struct {
 	state     *guarded
 	log       store
@@ -42,16 +42,17 @@ type round struct {
 	late     bool       // the other messages were sent
 	failed   bool
 
-	commit *raftpb.HardState // a commit index to write with the next append
+	commit *raftpb.HardState // a commit index to be written with the next append
 
-	// The rest of the committed entries, after recording a membership failed for lack of disk space.
+	// The fields below are about the rest of the committed entries, after a membership could not be recorded for lack
+	// of disk space.
 	visible    bool              // the log has applied them
-	behind     int               // how many of these entries are done
-	unrecorded *raftpb.ConfState // Raft has adopted it; the log has not recorded it
+	behind     int               // the number of these entries that are done
+	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog
 	requests []format.Request // requests of the committed entries that are visible
-	answered []*Pending       // writes to wake; scratch
+	answered []*Pending       // writes whose callers must be woken; reused
 }
 
 // next is what a round has to do after write.
@@ -60,10 +61,10 @@ type next uint8
 const (
 	nextEnd    next = iota // nothing
 	nextSync               // sync, then finish
-	nextFinish             // finish alone
+	nextFinish             // only finish
 )
 
-// run runs one round; it returns false if there was nothing to do.
+// run runs one round. It returns false if there was nothing to do.
 func (rd *round) run() bool {
 	switch rd.write() {
 	case nextEnd:
@@ -77,7 +78,7 @@ func (rd *round) run() bool {
 	return true
 }
 
-// elect makes a sole voter elect itself, instead of a round.
+// elect runs instead of a round. It makes a sole voter elect itself.
 func (rd *round) elect() {
 	defer rd.guard()
 	if !rd.campaign() {
@@ -100,7 +101,8 @@ func (rd *round) campaign() bool {
 	return true
 }
 
-// write begins a round: it writes what was accepted since the last round to Raft's log and the group's log.
+// write begins a round: it writes everything that was accepted since the last round to Raft's log and the group's
+// log.
 func (rd *round) write() next {
 	defer rd.guard()
 	if !rd.take() {
@@ -135,7 +137,7 @@ func (rd *round) write() next {
 // mustWrite reports whether the Ready has something that must become durable.
 func (rd *round) mustWrite() bool { return len(rd.ready.Entries) > 0 || rd.ready.MustSync }
 
-// sync makes durable what write wrote; it returns false on failure.
+// sync makes everything durable that write wrote. It returns false on failure.
 func (rd *round) sync() (synced bool) {
 	defer rd.guard()
 	began := time.Now()
@@ -151,7 +153,8 @@ func (rd *round) sync() (synced bool) {
 	return true
 }
 
-// finish tells Raft that the log is durable, applies what is committed as a result, and answers.
+// finish tells Raft that the log is durable, applies the entries that are committed as a result, and answers their
+// writes.
 func (rd *round) finish() {
 	defer rd.guard()
 	rd.sendLate()
@@ -170,7 +173,7 @@ func (rd *round) finish() {
 			return
 		}
 		if rd.mustWrite() {
-			rd.seat.Again() // the next round writes the Ready
+			rd.seat.Again() // the next round writes this Ready
 			return
 		}
 		if !raft.IsEmptyHardState(rd.ready.HardState) {
@@ -184,7 +187,8 @@ func (rd *round) finish() {
 	}
 }
 
-// take gets the next Ready from Raft, unless an earlier one is unfinished; it returns false if there is nothing to do.
+// take gets the next Ready from Raft, unless an earlier one is unfinished. It returns false if there is nothing to
+// do.
 func (rd *round) take() bool {
 	c := rd.state.lock()
 	defer c.unlock()
@@ -199,8 +203,8 @@ func (rd *round) take() bool {
 	return rd.takeReady(c)
 }
 
-// advance ends the current Ready and takes the next one; it returns false if there is none. Waiting writes are left to
-// the next round, so that it takes as many as possible.
+// advance ends the current Ready and takes the next one. It returns false if there is none. It leaves waiting writes
+// to the next round, which then takes as many as possible.
 func (rd *round) advance() bool {
 	c := rd.state.lock()
 	defer c.unlock()
@@ -220,8 +224,8 @@ func (rd *round) takeReady(c *core) bool {
 	return true
 }
 
-// send passes messages to the transport. Messages that promise something about this node's log are sent after the sync
-// (late). The others are sent before it, so that the other members work at the same time (rules.Promise).
+// send passes messages to the transport. Messages that promise something about this node's log are sent after the
+// sync (late). All others are sent before the sync, so that the other members work at the same time (rules.Promise).
 func (rd *round) send(messages []*raftpb.Message, late bool) {
 	if len(messages) == 0 {
 		return
@@ -237,8 +241,8 @@ func (rd *round) send(messages []*raftpb.Message, late bool) {
 	}
 }
 
-// sendLate sends the messages that had to wait for the sync. A Ready that is retried for lack of space is not sent
-// again, because each answer would begin another round.
+// sendLate sends the messages that had to wait for the sync. The messages of a Ready that is tried again for lack of
+// space are not sent again, because each answer would begin another round.
 func (rd *round) sendLate() {
 	if !rd.late {
 		rd.send(rd.ready.Messages, true)
@@ -252,7 +256,7 @@ func (rd *round) mark() (written bool) {
 	if rd.failed {
 		return false
 	}
-	// What was made durable together with other groups need not be in the group's own segment.
+	// Entries that were made durable together with those of other groups need not be in the group's own segment yet.
 	if err := rd.log.Sync(); err != nil {
 		rd.logger.Error("the segment of an idle group cannot be synced: tried again", "error", err)
 		return false
@@ -264,7 +268,7 @@ func (rd *round) mark() (written bool) {
 	return true
 }
 
-// saveState writes a commit index that is not written yet, so that the next load finds everything committed.
+// saveState writes a commit index that is not written yet, so that the next load knows everything that is committed.
 func (rd *round) saveState() error {
 	if rd.commit == nil || rd.failed || rd.taken {
 		return nil
@@ -274,7 +278,7 @@ func (rd *round) saveState() error {
 		err = rd.log.Sync()
 	}
 	if err = format.Lacking(err); format.Passes(err) {
-		return nil // a later append writes the commit index, and a load finds it out by itself
+		return nil // a later append writes the commit index, and without it a load determines the index by itself
 	}
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)
@@ -283,7 +287,7 @@ func (rd *round) saveState() error {
 	return nil
 }
 
-// guard turns a panic of Raft or the log into the failure of this replica; the other replicas keep running.
+// guard turns a panic of Raft or the log into a failure of this replica, so that the other replicas keep running.
 func (rd *round) guard() {
 	if p := recover(); p != nil {
 		rd.logger.Error("panic in the round of a replica", "panic", p, "stack", string(debug.Stack()))
@@ -291,9 +295,9 @@ func (rd *round) guard() {
 	}
 }
 
-// logFailed handles an error of the log. If disk space, memory or file descriptors are lacking, the Ready stays taken
-// with its progress, and is retried. After any other error the state of the disk is unknown, so nothing is acknowledged
-// any more.
+// logFailed handles an error of the log. If disk space, memory or file descriptors are lacking, it keeps the Ready
+// and the progress in it, and the next round tries again. After any other error the state of the disk is unknown, so
+// nothing is acknowledged any more.
 func (rd *round) logFailed(err error) {
 	if err = format.Lacking(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
 		rd.setNoSpace(err)
@@ -302,7 +306,7 @@ func (rd *round) logFailed(err error) {
 	rd.fail(err)
 }
 
-// setNoSpace records that the log has run out of space, or has space again.
+// setNoSpace records whether the log has run out of space.
 func (rd *round) setNoSpace(err error) {
 	if err == nil && !rd.idle.stuck.Load() {
 		return
@@ -322,7 +326,7 @@ func (rd *round) setNoSpace(err error) {
 	}
 }
 
-// fail ends the writing for good: nothing in progress is acknowledged any more.
+// fail ends all writing for good: no write in progress is acknowledged any more.
 func (rd *round) fail(err error) {
 	c := rd.state.lock()
 	first := c.err == nil
@@ -338,7 +342,7 @@ func (rd *round) fail(err error) {
 	rd.abandon(err)
 }
 
-// endBroken fails the replica after Raft panicked over a message.
+// endBroken fails the replica after Raft has panicked because of a message.
 func (rd *round) endBroken() {
 	c := rd.state.lock()
 	broken, err := c.broken && !rd.failed, c.err
@@ -348,7 +352,7 @@ func (rd *round) endBroken() {
 	}
 }
 
-// abandon answers everything that is left, and returns how many writes have an unknown outcome.
+// abandon answers all remaining calls, and returns how many writes have an unknown outcome.
 func (rd *round) abandon(why error) (cut int) {
 	c := rd.state.lock()
 	answered, cut := c.abandon(why)

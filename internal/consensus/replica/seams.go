@@ -8,12 +8,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Probe is for simulations. They observe a replica through it, and prove that they notice if a safety rule is not kept.
+// Probe is for simulations. They observe a replica through it, and use it to prove that they notice when a safety
+// rule is not kept.
 type Probe struct {
 	BeforeSync func()              // called between the write and the sync of a round; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
-	Off        rules.Off           // rules switched off
-	Shared     bool                // a single group shares syncs, too, if there is a journal
+	Off        rules.Off           // rules that are switched off
+	Shared     bool                // even a single group shares syncs if there is a journal
 }
 
 // seams holds the steps of a round that a test may observe, or whose rule a test may switch off. Without a Probe each
@@ -46,9 +47,10 @@ func (s *seams) sync(c *Committer, log store) error {
 	return c.Sync(log, s.Shared)
 }
 
-// mayGoEarly reports whether a message may be sent before the sync of its Ready (rules.Promise). It may if it says
-// nothing about this node's own disk. A candidate's request for votes does not qualify: it names the candidate's last
-// entry, and a vote based on it must not reach the candidate after a crash that lost the entry.
+// mayGoEarly reports whether a message may be sent before the sync of its Ready (rules.Promise). A message may be
+// sent early if it says nothing about this node's own disk. A candidate's request for votes does say something: it
+// names the candidate's last entry, and a vote based on that entry must not reach the candidate after a crash that
+// lost the entry.
 func (s *seams) mayGoEarly(m *raftpb.Message) bool {
 	switch m.GetType() {
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap, raftpb.MsgReadIndex:
@@ -58,8 +60,8 @@ func (s *seams) mayGoEarly(m *raftpb.Message) bool {
 	}
 }
 
-// applyUncommitted does nothing unless rules.Apply is switched off: then it makes entries visible that may not be
-// committed.
+// applyUncommitted does nothing unless rules.Apply is switched off. In that case it makes entries visible that may
+// not be committed.
 func (s *seams) applyUncommitted(log store, entries []*raftpb.Entry) error {
 	if s.Off.Keeps(rules.Apply) || len(entries) == 0 {
 		return nil

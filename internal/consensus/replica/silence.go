@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// silence tracks the members whose shards are silent, as the transport reports by PeerDown and PeerUp. When its
-// leader's shard is one of them, this replica campaigns soon. It belongs to a core.
+// silence knows the members whose shards are silent, as the transport reports by PeerDown and PeerUp. If the shard of
+// the leader is silent, this replica campaigns soon. It belongs to a core.
 type silence struct {
 	node    *node
 	members *members
@@ -19,12 +19,13 @@ type silence struct {
 	rules   rules.Off
 
 	down       map[uint64]bool // members whose shard is silent
-	receivedAt time.Time       // when the present leader was last heard; zero: not since the start
-	leaderDown bool            // the leader's shard is silent: forget the leader after it was not heard for silenceMin
+	receivedAt time.Time       // when the present leader was last heard; zero if not since the start
+	// the leader's shard is silent: the leader is forgotten once it was not heard for silenceMin
+	leaderDown bool
 	early      earlyCampaign
 }
 
-// silenceMin is how long a leader must not have been heard before it is forgotten, whatever is reported about its
+// silenceMin is how long a leader must not have been heard before it is forgotten, regardless of reports about its
 // shard.
 const silenceMin = electionTimeout
 
@@ -49,8 +50,9 @@ func (s *silence) received(m *raftpb.Message) {
 }
 
 // forgetLeader forgets a leader whose shard is silent, once this replica has itself heard nothing from the leader for
-// silenceMin. Until then the leader may read by a lease that this replica has answered (rules.Silence). Afterwards this
-// member votes for others at once, and campaigns soon. It returns true if it forgot the leader.
+// silenceMin. Until then the leader may serve reads by a lease that this replica has granted by an answer
+// (rules.Silence). Afterwards this member votes for others immediately, and campaigns soon. It returns true if it
+// forgot the leader.
 func (s *silence) forgetLeader() bool {
 	switch {
 	case !s.leaderDown:
@@ -79,8 +81,8 @@ func (s *silence) forgetLeader() bool {
 	return true
 }
 
-// PeerDown reports that the shard of a member is silent for longer than an election timeout, or has restarted. What was
-// agreed with the member about a rest no longer counts. The report may come late, when the member is heard again.
+// PeerDown reports that the shard of a member was silent for longer than an election timeout, or has restarted. Any
+// agreement with the member about a rest is void then. The report may come late, when the member is heard again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -102,12 +104,13 @@ func (r *Replica) PeerUp(raftID uint64) {
 	defer c.unlock()
 	c.silence.set(raftID, false)
 	if c.node.leader {
-		c.quiet.wake() // the member may have missed the mark, or everything
+		c.quiet.wake() // the member may have missed the heartbeat with the mark, or any other message
 	}
 }
 
 // earlyCampaign is the campaign of a member whose leader is gone. Raft's own campaign waits for 1 to 2 election
-// timeouts, so that one of several members is first. Here the remaining members campaign in turn, ordered by their ids.
+// timeouts, chosen at random, so that one of several members is first. Here the remaining members campaign in turn,
+// in the order of their ids.
 type earlyCampaign struct {
 	tries int // attempts left
 	ticks int // ticks until the next attempt

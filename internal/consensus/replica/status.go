@@ -11,15 +11,15 @@ import (
 
 // Status is the status of a replica.
 type Status struct {
-	Leader        bool // it leads and accepts writes
+	Leader        bool // this replica leads and accepts writes
 	LeaderID      uint64
 	Term          uint64
 	AppliedIndex  uint64
 	InFlightBytes int64
-	Removed       bool  // the membership as of AppliedIndex does not include it: it never campaigns
-	Learner       bool  // it has no vote
-	Damaged       bool  // the log has damage, which keeps it from leading if there are other voters
-	Err           error // why it cannot write any more, or not now (group.ErrNoSpace); nil: it can
+	Removed       bool  // the membership at AppliedIndex does not include this replica: it never campaigns
+	Learner       bool  // this replica has no vote
+	Damaged       bool  // the log has damage, which prevents this replica from leading if there are other voters
+	Err           error // why this replica cannot write any more, or cannot write now (group.ErrNoSpace); nil if it can
 }
 
 // Status returns the present state.
@@ -43,17 +43,17 @@ func (r *Replica) Status() Status {
 	return s
 }
 
-// Members is what a replica knows of its group's membership. It must not be changed.
+// Members is what a replica knows about its group's membership. It must not be changed.
 type Members struct {
-	Conf         *raftpb.ConfState // the membership as of AppliedIndex
+	Conf         *raftpb.ConfState // the membership at AppliedIndex
 	ConfIndex    uint64            // index of the change that led to Conf; 0: the group was created with Conf
-	LeaderID     uint64            // 0: none known
+	LeaderID     uint64            // 0 if no leader is known
 	Term         uint64
 	AppliedIndex uint64
 	LastIndex    uint64
 	Changing     bool     // a change is in progress, or a majority may not know yet that it is complete
 	Quiet        bool     // the group rests: see Options.Quiet
-	Progress     []Member // on the leader only: all members, itself included, sorted by id
+	Progress     []Member // only on the leader: all members, itself included, sorted by id
 }
 
 // Member is the progress of a member as its leader sees it.
@@ -62,18 +62,19 @@ type Member struct {
 	Learner      bool
 	Match        uint64 // the log of the member is known to hold everything up to this index
 	State        MemberState
-	RecentActive bool // it was heard within the last election timeout
-	Down         bool // its shard is silent according to PeerDown
+	RecentActive bool // the member was heard within the last election timeout
+	Down         bool // the member's shard is silent according to PeerDown
 }
 
 // MemberState says how a leader brings a member's log up to date.
 type MemberState uint8
 
-// The member states.
+// These are the member states.
 const (
-	StateProbe     MemberState = iota // the leader looks for the last common entry
+	StateProbe     MemberState = iota // the leader looks for the last entry that both logs have
 	StateReplicate                    // entries are streamed
-	// the entries that the member needs are compacted away: it must be installed anew
+	// StateSnapshot says that the entries which the member needs are compacted away, so that the member must be
+	// installed again.
 	StateSnapshot
 )
 
@@ -83,7 +84,7 @@ func (s MemberState) String() string {
 
 // Members returns the membership. It is cheap: no I/O, a few allocations on the leader.
 func (r *Replica) Members() Members {
-	last, _ := r.log.LastIndex() // from memory: no error is possible
+	last, _ := r.log.LastIndex() // served from memory, so no error is possible
 	c := r.state.lock()
 	defer c.unlock()
 	m := Members{

@@ -9,12 +9,13 @@ import (
 )
 
 // ErrLostEntries is the failure of a replica whose leader knows that the replica had more of the log than it has now.
-// Its disk was rolled back, or has lost synced data. The leader counts on what the replica acknowledged, and the
-// replica may have forgotten votes, so it must never run again under its identity.
+// The replica's disk was rolled back, or has lost synced data. The leader counts on what the replica acknowledged,
+// and the replica may have forgotten votes, so it must never run again under its identity.
 var ErrLostEntries = errors.New("the log lacks entries that this replica has acknowledged")
 
 // Transport carries Raft's messages to the other members of a group. Send must not block, must be safe for concurrent
-// use, and must not call the replica. Messages may be lost, duplicated and reordered. The messages must not be changed.
+// use, and must not call the replica. Messages may be lost, duplicated and reordered. Send must not change the
+// messages.
 type Transport interface {
 	Send(messages []*raftpb.Message)
 }
@@ -24,9 +25,9 @@ type noTransport struct{}
 
 func (noTransport) Send([]*raftpb.Message) {}
 
-// Step receives a message from another member, or a report that the transport makes about it: MsgUnreachable (a message
-// to the member was lost), or MsgSnapStatus (the member was installed anew or, with Reject, could not be). It does not
-// block. An error says why the message was not accepted; Raft repeats important messages.
+// Step receives a message from another member, or a report of the transport: MsgUnreachable (a message to the member
+// was lost), or MsgSnapStatus (the member was installed again or, with Reject, could not be). Step does not block.
+// The error says why the message was not accepted; Raft repeats important messages.
 func (r *Replica) Step(m *raftpb.Message) error {
 	switch {
 	case m.GetTo() != r.opts.RaftID:
@@ -50,10 +51,10 @@ func (r *Replica) Step(m *raftpb.Message) error {
 	return r.take(m)
 }
 
-// take passes a message to Raft. It sends an answer at once if the answer needs no round.
+// take passes a message to Raft. It sends the answer immediately if the answer needs no round.
 func (r *Replica) take(m *raftpb.Message) error {
 	c := r.state.lock()
-	answer, err := c.step(m) // a panic of Raft is an error there
+	answer, err := c.step(m) // step turns a panic of Raft into an error
 	c.unlock()
 	if err != nil {
 		return err
@@ -65,8 +66,8 @@ func (r *Replica) take(m *raftpb.Message) error {
 	return nil
 }
 
-// hasSnapshot reports whether the log already has the offered snapshot, so that Raft only notes the snapshot and
-// answers.
+// hasSnapshot reports whether the log already has the offered snapshot, so that Raft only has to note the snapshot
+// and answer.
 func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
 	index, term := s.GetMetadata().GetIndex(), s.GetMetadata().GetTerm()
 	if index <= r.log.AppliedIndex() {
@@ -76,7 +77,8 @@ func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
 	return err == nil && own == term
 }
 
-// offer passes a snapshot on: its data is fetched outside of Raft, and this replica then restarts with it.
+// offer reports an offered snapshot to Options.OnSnapshot. The data of the snapshot is fetched outside of Raft, and
+// this replica then restarts with that data.
 func (r *Replica) offer(m *raftpb.Message) {
 	c := r.state.lock()
 	c.quiet.wake()
@@ -87,8 +89,8 @@ func (r *Replica) offer(m *raftpb.Message) {
 	}
 }
 
-// fetchBlobs delays a message until the blobs that its entries refer to are here. It returns true if it delays or drops
-// the message.
+// fetchBlobs delays a message until the blobs that its entries refer to are here. It returns true if it delays or
+// drops the message.
 func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
 	missing, err := r.log.MissingBlobs(m.GetEntries())
 	if err != nil {
@@ -134,14 +136,14 @@ func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	return answer, nil
 }
 
-// breakDown fails the replica while no round is in progress that could: the next round answers all waiting callers.
+// breakDown fails the replica. It leaves the work to the next round, which answers all waiting callers.
 func (c *core) breakDown(err error) {
 	c.err, c.broken = err, true
 	c.seat.Schedule()
 }
 
-// hasLost returns ErrLostEntries if a heartbeat proves it. A leader sends as committed at most what the receiver has
-// acknowledged as synced.
+// hasLost returns ErrLostEntries if a heartbeat proves that entries are lost: a leader tells a member a commit index
+// of at most what that member has acknowledged as synced.
 func (c *core) hasLost(m *raftpb.Message) error {
 	if m.GetType() != raftpb.MsgHeartbeat || m.GetTerm() < c.node.term {
 		return nil
@@ -153,7 +155,7 @@ func (c *core) hasLost(m *raftpb.Message) error {
 	return fmt.Errorf("%w: it ends at index %d, and index %d was committed by it", ErrLostEntries, last, m.GetCommit())
 }
 
-// route decides what to do with a message. taken means that the message was not dropped.
+// route decides what to do with a message. taken is false if the message was dropped.
 func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err error) {
 	switch {
 	case isQuietMark(m):
@@ -169,9 +171,10 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 	case m.GetType() == raftpb.MsgUnreachable:
 		c.node.raft.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgHeartbeatResp:
-		err = c.node.raft.Step(m) // causes no work; during a rest, this answers the last heartbeat before it
+		// causes no work; a resting member thus answers the last heartbeat from before the rest
+		err = c.node.raft.Step(m)
 	case c.isTooEarly(m):
-		return nil, false, nil // the candidate asks again
+		return nil, false, nil // dropped; the candidate asks again
 	default:
 		err = c.stepOther(m)
 	}
@@ -218,7 +221,8 @@ func (c *core) stepTimeoutNow(m *raftpb.Message) error {
 func (c *core) stepOther(m *raftpb.Message) error {
 	c.quiet.wake()
 	if asksForVote(m) && m.GetFrom() == c.node.leaderID && m.GetTerm() > c.node.term && !c.node.leader {
-		// A member that asks for votes of a new term no longer leads: there is no need to wait for it.
+		// A member that asks for votes in a new term no longer leads, so there is no need to wait until its lease
+		// ends.
 		if err := c.node.raft.ForgetLeader(); err != nil {
 			return err
 		}
@@ -226,7 +230,7 @@ func (c *core) stepOther(m *raftpb.Message) error {
 	return c.node.raft.Step(m)
 }
 
-// followTimeoutNow follows a request to campaign that was kept. It is called after entries were applied.
+// followTimeoutNow campaigns according to a request that was kept. It is called after entries were applied.
 func (c *core) followTimeoutNow() {
 	m := c.transfer.due()
 	if m == nil || c.barred() {

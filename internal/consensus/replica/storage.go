@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// storage is the log as Raft reads it.
+// storage is the log in the form in which Raft reads it.
 type storage struct {
 	store
 	commit uint64 // entries up to here are committed, whatever the log's own state says
@@ -26,12 +26,13 @@ func (s storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 
 // committedByChanges finds entries that are certainly committed although the log does not say so. A leader proposes a
 // membership change only after it has applied the previous one, so the previous change and everything before it are
-// committed. 0: nothing.
+// committed. The result is 0 if there is no such entry.
 //
-// Raft relies on the fact that a member that has stored a change knows that the previous one is committed, because one
-// message carries both. On the disk they are one write. After a power cut, the entries may be left without the commit
-// index, although the write was never acknowledged. A member without that knowledge counts votes by a membership that
-// is two changes old. A majority of that membership may know nothing of what is committed since.
+// Raft relies on the fact that a member that has stored a change knows that the previous change is committed, because
+// one message carries both the entry and the commit index. On the disk they are one write. If a power cut interrupts
+// that write, which was never acknowledged, the entries may be on the disk without the commit index. A member without
+// that commit index would count votes by a membership that is two changes old. A majority of that membership may know
+// nothing about what was committed since then.
 func committedByChanges(log store) (uint64, error) {
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -45,7 +46,7 @@ func committedByChanges(log store) (uint64, error) {
 	for next := max(first, log.AppliedIndex()+1); next <= last; {
 		entries, err := log.Entries(next, last+1, changesBytesMax)
 		if _, ok := errors.AsType[*format.DamageError](err); ok {
-			return before, nil // the damage keeps the replica from leading until it is repaired
+			return before, nil // the damage prevents the replica from leading until it is repaired
 		}
 		if err != nil {
 			return 0, err
@@ -63,9 +64,9 @@ func committedByChanges(log store) (uint64, error) {
 // changesBytesMax is how many bytes are read at a time.
 const changesBytesMax = 4 << 20
 
-// Entries reports damaged entries as compacted, because Raft panics over any other error. A leader then offers the
-// follower a snapshot, which is fetched from a member that has one, and hands over, because damage keeps it from
-// leading. Entries that are not applied yet are in memory.
+// Entries reports damaged entries as compacted, because Raft panics on any other error. A leader then offers the
+// follower a snapshot, which is fetched from a member that has one, and transfers the leadership, because damage
+// prevents it from leading. Entries that are not applied yet are in memory.
 func (s storage) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	entries, err := s.store.Entries(lo, hi, maxBytes)
 	if _, ok := errors.AsType[*format.DamageError](err); ok {

@@ -11,37 +11,39 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-// ErrNotTransferred means that a different member leads, or no member does yet.
+// ErrNotTransferred means that another member leads, or no member leads yet.
 var ErrNotTransferred = errors.New("the lead was not handed over")
 
 const (
 	// transferTimeMax bounds the wait for the election after a transfer.
 	transferTimeMax = 3 * electionTimeout
-	// transferLagMax is how many entries a voter may lack when the lead is handed to it. Writes are refused until the
-	// voter has them.
+	// transferLagMax is how many entries a voter may lack when the leadership is transferred to it. Writes are
+	// refused until the voter has these entries.
 	transferLagMax = 1000
-	// timeoutNowTicksMax is how long a MsgTimeoutNow is kept.
+	// timeoutNowTicksMax is how long, in ticks, a MsgTimeoutNow is kept.
 	timeoutNowTicksMax = electionTicks / 2
-	// yieldTicks is the pause between two attempts to yield: writes are refused during an attempt.
+	// yieldTicks is the pause between two attempts to yield, because writes are refused during an attempt.
 	yieldTicks = 5 * electionTicks
-	// barredTicksMax is how long a damaged leader tries to hand over to a member that has all of its entries.
+	// barredTicksMax is how long, in ticks, a damaged leader tries to transfer the leadership to a member that has
+	// all entries.
 	barredTicksMax = 2 * yieldTicks
 )
 
-// transfer hands the lead over and receives it. It belongs to a core.
+// transfer transfers the leadership to another member, or receives it. It belongs to a core.
 type transfer struct {
 	node    *node
 	members *members
 	silence *silence
 	logger  *slog.Logger
 
-	timeoutNow  *raftpb.Message // received too early; nil: none
+	timeoutNow  *raftpb.Message // a request to campaign that was received too early; nil if there is none
 	keptTicks   int             // ticks since timeoutNow was received
-	yieldTicks  int             // ticks until the lead may be handed over again because of damage
-	barredTicks int             // ticks for which this leader has been barred by damage
+	yieldTicks  int             // ticks until damage may cause the next transfer of the leadership
+	barredTicks int             // ticks for which damage has barred this leader
 }
 
-// begin hands the lead over to a voter. False: the voter is not ready yet, and is brought up to date meanwhile.
+// begin begins to transfer the leadership to a voter. It returns false if the voter is not ready yet; the voter is
+// brought up to date meanwhile.
 func (t *transfer) begin(to uint64) (begun bool, err error) {
 	switch {
 	case !t.node.leader:
@@ -55,7 +57,7 @@ func (t *transfer) begin(to uint64) (begun bool, err error) {
 	return true, nil
 }
 
-// failed returns why a transfer that was begun has failed; nil: it has not.
+// failed returns why a transfer that was begun has failed, or nil.
 func (t *transfer) failed(to uint64) error {
 	switch {
 	case t.node.leader && t.node.transferee != to:
@@ -66,8 +68,8 @@ func (t *transfer) failed(to uint64) error {
 	return nil
 }
 
-// isReady reports whether a voter is close enough behind to take the lead, and has the membership change that gave it
-// its vote.
+// isReady reports whether a voter lacks few enough entries to become leader, and has the membership change that gave
+// it its vote.
 func (t *transfer) isReady(to uint64) (ready bool) {
 	last, err := t.node.log.LastIndex()
 	if err != nil {
@@ -82,9 +84,9 @@ func (t *transfer) isReady(to uint64) (ready bool) {
 	return ready
 }
 
-// keep keeps a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Raft would ignore
-// the message before that, and writes would be refused for an election timeout. False: the message can be followed now,
-// or not at all.
+// keep keeps a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Before that,
+// Raft would ignore the message, and writes would be refused for an election timeout. keep returns false if the
+// message can be followed now, or cannot be followed at all.
 func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	if t.canCampaign() || !t.node.isFromLeader(m) || !t.members.isMember || barred {
 		return false
@@ -99,7 +101,8 @@ func (t *transfer) canCampaign() bool {
 	return t.members.isVoter() && status.Applied >= status.GetCommit()
 }
 
-// due returns the kept MsgTimeoutNow when it can be followed; nil: none. Call it after entries were applied.
+// due returns the kept MsgTimeoutNow when it can be followed, otherwise nil. It must be called after entries were
+// applied.
 func (t *transfer) due() *raftpb.Message {
 	m := t.timeoutNow
 	if m == nil || !t.canCampaign() {
@@ -112,7 +115,7 @@ func (t *transfer) due() *raftpb.Message {
 	return m
 }
 
-// tick drops a MsgTimeoutNow that is too old: its leader has given up the transfer.
+// tick drops a MsgTimeoutNow that is too old, because the leader that sent it has given up the transfer.
 func (t *transfer) tick() {
 	if t.timeoutNow == nil {
 		return
@@ -122,12 +125,13 @@ func (t *transfer) tick() {
 	}
 }
 
-// yield hands the lead over to the most advanced member, if the log has damage (rule 4) or if the leader is no longer a
-// voter. It is called by the clock of a leader that is not alone.
+// yield transfers the leadership to the most advanced member if the log has damage (rule 4), or if the leader is no
+// longer a voter. It is called by the clock of a leader that has other members.
 //
-// Raft hands over only to a member that has all entries. If the damaged entries are among those that no other member
-// has, and that are therefore not committed, no member ever will. Then one member is asked to campaign without them,
-// provided that the other voters can elect it. The returned request must be sent after observe has ended the leases.
+// Raft transfers the leadership only to a member that has all entries. If the damaged entries are among those that no
+// other member has, and that are therefore not committed, no member will ever have all of them. Then yield asks one
+// member to campaign without these entries, provided that the other voters can elect it. The returned request must be
+// sent after observe has ended the leases.
 func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	if t.barredTicks++; !barred {
 		t.barredTicks = 0
@@ -150,8 +154,9 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(t.node.id), To: new(to), Term: new(t.node.term)}
 }
 
-// transferTarget returns the live voter that is known to have most entries; 0: there is none. If the target cannot
-// wait for entries, 0 also means that the live voters are too few to elect it without this leader, whose log is longer.
+// transferTarget returns the live voter that is known to have the most entries; 0 if there is none. If waits is
+// false, the target cannot wait for more entries; 0 then also means that too few voters are alive to elect the target
+// without this leader, whose log is longer.
 func (t *transfer) transferTarget(waits bool) (to uint64) {
 	var match uint64
 	there := map[uint64]bool{}

@@ -1,5 +1,6 @@
-// Package rounds runs the rounds of the replicas of one volume. It decides which replica is next and how many write and
-// sync at a time, and runs their clock. It knows nothing of Raft, nor of what a round does.
+// Package rounds runs the rounds of the replicas of one volume. It decides which replica is next and how many
+// replicas write and sync at a time, and runs the clock of the replicas. It knows nothing about Raft, nor about what
+// a round does.
 package rounds
 
 import (
@@ -20,49 +21,49 @@ const (
 	roundsMax = 64
 	// syncsMax is how many segments are synced in parallel.
 	syncsMax = 16
-	// sharedFrom is the number of concurrent rounds from which on they share syncs. A single group's own sync is
-	// cheaper.
+	// sharedFrom is the number of concurrent rounds from which on they share syncs. For a single group, a sync of its
+	// own is cheaper.
 	sharedFrom = 3
 	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle, and its
-	// local synced mark is then written: at most 100 ms after its last sync.
+	// local synced mark is then written, so at most 100 ms after its last sync.
 	Interval = 50 * time.Millisecond
 	// Tick is the period of the replicas' clock (Runner.Tick).
 	Tick      = tickEvery * Interval
 	tickEvery = 2
 	// trimInterval is how often replicas forget request ids that are too old.
 	trimInterval = time.Minute
-	// marksMax is how many marks are written in parallel. It is low because marks must not delay the syncs.
+	// marksMax is how many marks are written in parallel. It is small because marks must not delay the syncs.
 	marksMax = 4
 )
 
 // Log is a log that a Committer syncs.
 type Log interface {
 	Sync() error
-	SyncShared() bool // false: nothing was done, call Sync
+	SyncShared() bool // if it returns false, it did nothing, and Sync must be called
 }
 
-// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the others
-// queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are synced at
-// a time. A round of a group serves all its waiting writes; writes that arrive meanwhile are served by its next round.
-// Groups do not wait for the end of one another's rounds, so a slow group delays no other. The Committer also has the
-// local synced mark written for each group that has become idle, and runs the clock of the replicas. Safe for
-// concurrent use.
+// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the
+// others queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are
+// synced at a time. A round of a group serves all waiting writes of the group; its next round serves the writes that
+// arrive meanwhile. Groups do not wait for the end of each other's rounds, so a slow group does not delay others. The
+// Committer also makes each group that has become idle write its local synced mark, and runs the clock of the
+// replicas. It is safe for concurrent use.
 type Committer struct {
 	stop  chan struct{}  // closed by Close
 	woken chan struct{}  // wakes the clock
-	group sync.WaitGroup // all goroutines of the committer
-	syncs chan struct{}  // a token for each segment that is being synced
+	group sync.WaitGroup // waits for all goroutines of the committer
+	syncs chan struct{}  // holds a token for each segment that is being synced
 	// waiting is how many syncs wait for such a token.
 	waiting atomic.Int32
-	busy    atomic.Int32  // copy of rounds, for readers that do not hold mu
+	busy    atomic.Int32  // copy of rounds, for readers without mu
 	synced  atomic.Uint64 // see Synced
 
-	mu      sync.Mutex // guards all below
-	work    sync.Cond  // list is not empty, or closed
+	mu      sync.Mutex // guards the fields below
+	work    sync.Cond  // signals that list is not empty, or that the committer is closed
 	list    []*Seat    // seats that wait for a round, in order
-	head    int        // index of the first one in list
+	head    int        // index of the first seat in list
 	seats   map[*Seat]struct{}
-	clocked map[*Seat]struct{} // seats that the clock looks at; the others rest
+	clocked map[*Seat]struct{} // seats that the clock looks at; all others rest
 	rounds  int                // number of rounds in progress
 	closed  bool
 	marking bool // marks of an earlier tick are still being written
@@ -85,8 +86,8 @@ func NewCommitter() *Committer {
 	return c
 }
 
-// Close stops the committer after the rounds in progress. Replicas that were not stopped before refuse writes from now
-// on. Writes in progress are answered with ErrOutcomeUnknown.
+// Close stops the committer after the rounds in progress. Replicas that were not stopped before refuse writes from
+// now on. Writes in progress are answered with ErrOutcomeUnknown.
 func (c *Committer) Close() {
 	c.mu.Lock()
 	if !c.closed {
@@ -108,7 +109,7 @@ func (c *Committer) Close() {
 	}
 }
 
-// SpaceFreed signals that space was freed on the volume: logs without space are retried at once.
+// SpaceFreed signals that space was freed on the volume, so that logs without space are tried again immediately.
 func (c *Committer) SpaceFreed() {
 	var stuck []*Seat
 	c.mu.Lock()
@@ -135,7 +136,7 @@ func (c *Committer) enter(s *Seat) error {
 	return nil
 }
 
-// watch puts a replica on the clock, until the replica rests.
+// watch makes the clock look at a replica until the replica rests.
 func (c *Committer) watch(s *Seat) {
 	if s.clocked.Load() {
 		return
@@ -163,19 +164,19 @@ func (c *Committer) remove(s *Seat) {
 	delete(c.clocked, s)
 }
 
-// Waiting counts the syncs that wait for their turn.
+// Waiting returns the number of syncs that wait for their turn.
 func (c *Committer) Waiting() int { return int(c.waiting.Load()) }
 
-// Clocked counts the replicas that the clock looks at; the others rest.
+// Clocked returns the number of replicas that the clock looks at; the others rest.
 func (c *Committer) Clocked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.clocked)
 }
 
-// Synced counts the rounds whose entries were made durable. A round is counted after its entries are durable, and
-// before any of them is acknowledged. If the count has not changed since some moment, everything acknowledged since
-// then was durable at that moment.
+// Synced returns the number of rounds whose entries were made durable. A round is counted after its entries are
+// durable, and before any of them is acknowledged. If the count has not changed since some moment, everything
+// acknowledged since then was already durable at that moment.
 func (c *Committer) Synced() uint64 { return c.synced.Load() }
 
 // Sync makes durable what was appended to a log. It shares the sync with other groups if several rounds are in progress
@@ -201,7 +202,7 @@ func (c *Committer) push(s *Seat) {
 	c.work.Signal()
 }
 
-// next takes the first replica from the list. Nil: the committer is closing.
+// next takes the first replica from the list. It returns nil if the committer is closing.
 func (c *Committer) next() *Seat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,7 +238,7 @@ func (c *Committer) roundOver(s *Seat, again bool) {
 	}
 }
 
-// run is the body of the goroutines that write and sync.
+// run is the loop of the goroutines that write and sync.
 func (c *Committer) run() {
 	for {
 		s := c.next()
@@ -248,7 +249,7 @@ func (c *Committer) run() {
 		if s.begin() {
 			s.runner.Round()
 			if again = s.end(); again {
-				runtime.Gosched() // an answered caller may write again, and join the next round
+				runtime.Gosched() // an answered caller can then write again, and join the next round
 			}
 		}
 		c.roundOver(s, again)
@@ -268,7 +269,7 @@ func (c *Committer) clock() {
 		case <-clock.C:
 			ticks++
 			if stands = !c.tick(ticks); stands {
-				clock.Stop() // a shard whose groups all rest is not woken 20 times a second
+				clock.Stop() // so that a shard whose groups all rest does not wake up 20 times a second
 			}
 		case <-c.woken:
 			if stands {
@@ -289,7 +290,8 @@ func (c *Committer) trim() {
 	}
 }
 
-// tick runs Raft's clocks, retries logs that had no space, and has the marks of idle groups written. False: all rest.
+// tick runs Raft's clocks, tries logs again that had no space, and lets idle groups write their marks. It returns
+// false if all replicas rest.
 func (c *Committer) tick(ticks int) bool {
 	var clocked, idle []*Seat
 	c.mu.Lock()
@@ -302,7 +304,7 @@ func (c *Committer) tick(ticks int) bool {
 		}
 		if s.rests() {
 			s.clocked.Store(false)
-			if s.rests() { // otherwise the replica woke up meanwhile, and relies on the clock
+			if s.rests() { // otherwise the replica woke up meanwhile, and needs the clock
 				delete(c.clocked, s)
 			} else {
 				s.clocked.Store(true)

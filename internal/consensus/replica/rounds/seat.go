@@ -2,64 +2,64 @@ package rounds
 
 import "sync/atomic"
 
-// Runner is a replica from the Committer's point of view.
+// Runner is a replica in the form in which the Committer sees it.
 type Runner interface {
-	// Round writes, syncs and applies pending work, and wakes its waiters; it returns false if there was nothing to do.
-	// Only one goroutine at a time calls it.
+	// Round writes, syncs and applies pending work, and wakes its waiters. It returns false if there was nothing to
+	// do. It is called by one goroutine at a time.
 	Round() bool
-	// Mark writes the local synced mark, instead of a round; it returns false on failure.
+	// Mark writes the local synced mark. It is called instead of a round, and returns false on failure.
 	Mark() bool
 	// Tick is called once in each period Tick while NeedsTick returns true.
 	Tick()
 	NeedsTick() bool
-	// Trim forgets what is too old. It is called each minute.
+	// Trim forgets what is too old. It is called every minute.
 	Trim()
-	// IsStuck reports whether the log had no space: a round must be tried when there is some.
+	// IsStuck reports whether the log had no space, so that a round must be tried when there is space again.
 	IsStuck() bool
-	// Refuse answers everything: the committer is closed, and no more rounds begin.
+	// Refuse answers all waiting calls. It is called when the committer is closed, so that no more rounds begin.
 	Refuse()
 }
 
 // A seat is idle (0), waits in the committer's list (dirty), is in a round (busy), or is in a round and needs another
-// one (both). A seat that is gone is never put in the list again.
+// one (both). A seat that is gone is never put into the list again.
 const (
 	dirty uint32 = 1 << iota
 	busy
 	gone
 )
 
-// The states of a group's local synced mark.
+// These are the states of a group's local synced mark.
 const (
 	markWritten uint32 = iota
 	markBehind         // there was a sync since the last tick
-	markDue            // no sync since the last tick: the mark must be written
+	markDue            // no sync since the last tick, so the mark must be written
 )
 
-// Seat is the place of one replica with its Committer: it records whether the replica waits for a round or is in one.
-// Safe for concurrent use.
+// Seat is the place of one replica in its Committer: it records whether the replica waits for a round or is in one.
+// It is safe for concurrent use.
 type Seat struct {
 	committer *Committer
 	runner    Runner
 	state     atomic.Uint32
 	detached  chan struct{} // closed when the committer has released the seat
-	clocked   atomic.Bool   // the seat is in Committer.clocked; written with the committer's mu held
+	clocked   atomic.Bool   // the seat is in Committer.clocked; written with Committer.mu held
 	marks     atomic.Uint32 // markWritten, markBehind or markDue
 }
 
-// Init makes the seat of a replica. The seat should be a field of the replica, because the clock looks at both. Rounds
-// of the replica run from Enter on.
+// Init initializes the seat of a replica. The seat should be a field of the replica, because the clock looks at both.
+// The committer runs rounds of the replica after Enter.
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
-	s.Synced() // a load has synced what was after the mark
+	s.Synced() // the load has synced bytes after the mark
 }
 
 // Enter begins to run rounds of the replica. It returns ErrClosed if the committer is closed.
 func (s *Seat) Enter() error { return s.committer.enter(s) }
 
-// Detached is closed when no round of the replica is in progress, and none will begin.
+// Detached returns a channel that is closed when no round of the replica is in progress, and none will begin.
 func (s *Seat) Detached() <-chan struct{} { return s.detached }
 
-// Schedule requests a round. It is cheap if one is requested already.
+// Schedule requests a round. The call is cheap if a round is already requested.
 func (s *Seat) Schedule() {
 	if s.state.Load()&dirty != 0 {
 		return
@@ -75,13 +75,13 @@ func (s *Seat) Again() { s.state.Or(dirty) }
 // IsScheduled reports whether a round is requested or in progress.
 func (s *Seat) IsScheduled() bool { return s.state.Load() != 0 }
 
-// Synced notes that the log was synced, so that its local synced mark is outdated.
+// Synced records that the log was synced, so that its local synced mark is outdated.
 func (s *Seat) Synced() { s.marks.Store(markBehind) }
 
-// IsMarked reports whether the local synced mark is written.
+// IsMarked reports whether the local synced mark is up to date on disk.
 func (s *Seat) IsMarked() bool { return s.marks.Load() == markWritten }
 
-// Watch puts the replica on the clock, until the replica rests.
+// Watch makes the clock look at the replica until the replica rests.
 func (s *Seat) Watch() { s.committer.watch(s) }
 
 // Run calls f instead of a round, in the caller's goroutine. If the committer has released the replica, f is not
@@ -101,7 +101,7 @@ func (s *Seat) Leave() bool {
 	return s.detach()
 }
 
-// begin enters a round: later requests need another one. It returns false if the replica is gone.
+// begin enters a round. A request after this call causes another round. begin returns false if the replica is gone.
 func (s *Seat) begin() bool {
 	for {
 		old := s.state.Load()
@@ -124,14 +124,14 @@ func (s *Seat) end() (again bool) {
 	return old&dirty != 0
 }
 
-// endAndPush leaves a round that was not run by the committer.
+// endAndPush leaves a round that the committer did not run.
 func (s *Seat) endAndPush() {
 	if s.end() {
 		s.committer.push(s)
 	}
 }
 
-// detach lets no more rounds begin; detached is closed when none is in progress. It returns false if it was called
+// detach prevents further rounds; detached is closed when no round is in progress. It returns false if it was called
 // before.
 func (s *Seat) detach() bool {
 	old := s.state.Or(gone)
@@ -144,7 +144,7 @@ func (s *Seat) detach() bool {
 	return true
 }
 
-// rests reports whether the clock has nothing to do here until the replica is scheduled or wakes up.
+// rests reports whether the clock has nothing to do for the replica until the replica is scheduled or wakes up.
 func (s *Seat) rests() bool { return !s.runner.NeedsTick() && s.IsMarked() && !s.IsScheduled() }
 
 // isIdle reports, once per tick, whether the mark must be written now.

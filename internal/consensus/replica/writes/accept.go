@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Draft is what Accept needs to know of a write besides the write itself, as far as it can be found out without a lock.
-// A Draft does not hold the write, so that the write need not be on the heap.
+// Draft is what Accept needs to know about a write besides the write itself, as far as this can be found out without
+// a lock. A Draft does not hold the write, so that the write need not be on the heap.
 type Draft struct {
 	request format.Request
 	head    head
@@ -17,12 +17,12 @@ type Draft struct {
 // head is the newest committed version of a record.
 type head struct {
 	known   bool
-	applied uint64 // applied index as of which the head was read
-	index   uint64 // 0: no record
+	applied uint64 // applied index when the head was read
+	index   uint64 // 0 if there is no record
 	err     error
 }
 
-// Prepare looks up in the log what a write needs; it may read the disk. The replica need not be locked. w must have
+// Prepare looks up in the log what a write needs, and may read the disk. The replica need not be locked. w must have
 // passed Check.
 func Prepare(w *Write, log Log) Draft {
 	return Draft{request: requestOf(w), head: lookUp(w, log)}
@@ -37,15 +37,15 @@ func lookUp(w *Write, log Log) head {
 	return h
 }
 
-// Lead is the state of the leader that accepts a write.
+// Lead describes the leader that accepts a write.
 type Lead struct {
-	Sole    bool            // no other member can lead: a committed version is the newest
-	NoSpace error           // why the log accepts nothing now; nil: it does
+	Sole    bool            // no other member can lead, so a committed version is the newest
+	NoSpace error           // why the log accepts nothing now; nil if it does
 	Hangs   <-chan struct{} // closed when the leadership was lost and no round ends
 }
 
-// Accept decides about a write, in the order of all writes of the group. It evaluates the condition against all writes
-// accepted before.
+// Accept decides about a write. Its calls determine the order of all writes of the group. It evaluates the condition
+// against all writes that were accepted earlier.
 func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	request := d.request
 	if w.RequestID != ([16]byte{}) {
@@ -57,7 +57,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	if d.head.known {
 		before, h := q.newest[w.ID], d.head
 		if before == nil && h.applied != q.opts.Log.AppliedIndex() {
-			h = lookUp(w, q.opts.Log) // just read, so it is in memory
+			h = lookUp(w, q.opts.Log) // it was just read, so it is in memory
 		}
 		if before == nil && h.err != nil {
 			return Failed(h.err)
@@ -73,7 +73,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	return p
 }
 
-// known answers a write whose request id is on its way or remembered; nil: the write is a new one.
+// known answers a write whose request id is in progress or remembered. It returns nil if the write is a new one.
 func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
 	reuse := !q.opts.Rules.Keeps(rules.Reuse)
 	if first := q.requests[w.RequestID]; first != nil {
@@ -90,7 +90,7 @@ func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
 	return nil
 }
 
-// remembered gives the write with a request id that was applied or declined; nil: none is remembered.
+// remembered returns the applied or declined write that has a request id; nil if none is remembered.
 func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	s := q.window.find(requestID, windowNow())
 	byClock := s != nil && s.role == written && !q.opts.Rules.Keeps(rules.Clock)
@@ -100,8 +100,8 @@ func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	return s
 }
 
-// evaluate decides the role of a delete or of a write with a condition. The newest version is that of before, a write
-// in progress. If before is nil, the newest version is the committed one, current (0: no record).
+// evaluate decides the role of a delete or of a write with a condition. The newest version of the record is that of
+// before, a write in progress. If before is nil, the newest version is current, the committed one (0: no record).
 func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	exists := current != 0
 	if before != nil {
@@ -118,8 +118,8 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	return written, nil
 }
 
-// decline answers a write that makes no entry. It does so when the state that it depends on is committed (rule 2),
-// and is certainly the newest (rules.Decline).
+// decline answers a write that makes no entry. It waits until the state that the answer depends on is committed (rule
+// 2) and is certainly the newest (rules.Decline).
 func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) *Pending {
 	if before == nil && sole {
 		q.decided(p, current)
@@ -152,7 +152,7 @@ func (q *Queue) admit(w *Write, p *Pending, noRoom error) error {
 	return nil
 }
 
-// enqueue makes the entry of an accepted write.
+// enqueue makes the entry of an accepted write, and adds the write to the queue.
 func (q *Queue) enqueue(w *Write, p *Pending) {
 	q.lastCommitTime = max(q.lastCommitTime, q.opts.Now().UnixNano())
 	p.done = make(chan struct{})

@@ -8,22 +8,22 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// History reads back the part of a queue's window from before the start. A start must not wait for that, so the first
-// write with a request id triggers it. Safe for concurrent use.
+// History reads the part of a queue's window from before the start back from the log. A start must not wait for that,
+// so the first write with a request id triggers it. It is safe for concurrent use.
 type History struct {
 	log     Log
 	now     func() time.Time
 	age     time.Duration
 	rules   rules.Off
-	applied uint64 // index at the start: everything up to it comes from the log, this process saw everything after it
+	applied uint64 // index at the start: entries up to it are read from the log; this process saw all later ones
 	started int64  // time of the start, by windowClock
 
 	whole atomic.Bool
 	mu    sync.Mutex
-	part  bool // guarded by mu: the log was read while it had damage, so something may be missing
+	part  bool // something may be missing because the log was read while it had damage. Guarded by mu
 }
 
-// NewHistory makes a History. Call it before the first entry is applied.
+// NewHistory makes a History. It must be called before the first entry is applied.
 func NewHistory(opts *Options) *History {
 	return &History{
 		log: opts.Log, now: opts.Now, age: opts.Window.Age, rules: opts.Rules,
@@ -34,8 +34,9 @@ func NewHistory(opts *Options) *History {
 // Older are writes that were applied before the start, oldest first.
 type Older []windowSlot
 
-// Read passes the writes that were applied before the start to put, unless that is done; put passes them to
-// Queue.PutBefore. If the log has damage, Read repeats this after the repair: until then, other members can lead.
+// Read passes the writes that were applied before the start to put, unless it has already done so; put passes them to
+// Queue.PutBefore. If the log has damage, Read passes them again after the repair; until then, other members can
+// lead.
 func (h *History) Read(put func(Older)) {
 	if h.whole.Load() {
 		return
@@ -48,7 +49,7 @@ func (h *History) Read(put func(Older)) {
 	if older := h.read(); len(older) > 0 {
 		put(older)
 	}
-	h.part = h.log.Damaged() // known before, or found by reading
+	h.part = h.log.Damaged() // damage that was known before, or that this read has found
 	h.whole.Store(!h.part)
 }
 
@@ -67,5 +68,5 @@ func (h *History) read() (older Older) {
 // PutBefore adds the writes that History has read.
 func (q *Queue) PutBefore(older Older) { q.window.putBefore(older) }
 
-// Trim forgets some request ids that need not be remembered any more; true: there may be more to forget.
+// Trim forgets some request ids that need not be remembered any more. It returns true if there may be more to forget.
 func (q *Queue) Trim() (more bool) { return q.window.trim(windowNow()) }

@@ -8,52 +8,52 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Pending is a write in progress. Its caller waits for it; everything else belongs to the Queue.
+// Pending is a write in progress. Its caller waits for it; everything else about it belongs to the Queue.
 type Pending struct {
 	done   chan struct{}   // closed when result and err are set
-	hangs  <-chan struct{} // closed when the leadership was lost and no round ends; nil: never
+	hangs  <-chan struct{} // closed when the leadership was lost and no round ends; may be nil
 	result Result
 	err    error
 
 	role       role
 	delete     bool
 	timed      bool
-	refusal    error // refused: ErrExists or ErrMismatch
+	refusal    error // for a refused write: ErrExists or ErrMismatch
 	id         int64
-	index      uint64 // expected, then real
-	term       uint64 // 0 until the index is real
+	index      uint64 // the expected index, later the real one
+	term       uint64 // 0 until the real index is known
 	commitTime int64
 	condition  Condition
-	request    format.Request // distinguishes the write from another one with its request id
+	request    format.Request // distinguishes the write from another one with the same request id
 	bytes      int64
 	payload    []byte     // kept until the log's entry has it
-	after      []*Pending // answered together with this one
+	after      []*Pending // writes that are answered together with this one
 }
 
 // role determines when and how a Pending is answered.
 type role uint8
 
 const (
-	written  role = iota // it made an entry: when the entry is applied
-	refused              // a condition refused it: when the write that caused the refusal is applied
-	nothing              // a delete of nothing: when the delete before it is applied
-	repeated             // its request id is in progress: with the first write's result
+	written  role = iota // it made an entry: it is answered when the entry is applied
+	refused              // a condition refused it: it is answered when the write that caused the refusal is applied
+	nothing              // a delete of nothing: it is answered when the delete before it is applied
+	repeated             // its request id is in progress: it is answered with the first write's result
 )
 
-// atOnce is the done channel of all writes that were answered immediately.
+// atOnce is the done channel of all writes that are answered immediately.
 var atOnce = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// Failed makes a write that is refused immediately.
+// Failed returns a write that is refused immediately.
 func Failed(err error) *Pending { return &Pending{done: atOnce, err: err} }
 
 func succeeded(result Result) *Pending { return &Pending{done: atOnce, result: result} }
 
-// Refused returns the error of a write that was refused immediately, before anything was done; nil: the write was not
-// refused, or that is not known yet.
+// Refused returns the error of a write that was refused immediately, before anything was done. It returns nil if the
+// write was not refused, or that is not known yet.
 func (p *Pending) Refused() error {
 	if p.done == atOnce {
 		return p.err
@@ -64,14 +64,14 @@ func (p *Pending) Refused() error {
 // IsQueued reports whether Accept has put the write into the queue.
 func (p *Pending) IsQueued() bool { return p.role == written && p.done != atOnce }
 
-// Done is closed when the write is answered: Wait then returns at once.
+// Done returns a channel that is closed when the write is answered: Wait then returns immediately.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
 // Payload returns the entry's payload, until Index is called.
 func (p *Pending) Payload() []byte { return p.payload }
 
-// Wait returns when the write is committed, durable and visible, or refused. If ctx ends first, or if the leadership is
-// lost while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
+// Wait returns when the write is committed, durable and visible, or refused. If ctx ends first, or if the leadership
+// is lost while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
 func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-p.done:
@@ -102,7 +102,7 @@ func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	return Result{}, fmt.Errorf("nothing was written, and what that depends on is not committed yet: %w", why)
 }
 
-// newest returns the version of the record after a write.
+// newest returns the newest version of the record after a write.
 func (p *Pending) newest() uint64 {
 	if p.delete {
 		return 0
@@ -118,7 +118,7 @@ func Wake(answered []*Pending) {
 	}
 }
 
-// fifo holds the writes whose position in the log is known, in that order.
+// fifo holds the writes whose position in the log is known, in the order of the log.
 type fifo struct {
 	items []*Pending
 	head  int

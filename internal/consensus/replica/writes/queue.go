@@ -14,42 +14,43 @@ type Options struct {
 	Log    Log
 	Now    func() time.Time
 	Window format.RequestWindow // how long request ids are remembered
-	// InFlightBytesMax bounds the bytes accepted and not yet applied; beyond it, writes get ErrOverloaded. A single
-	// write is always admitted.
+	// InFlightBytesMax bounds the bytes that are accepted and not yet applied; above it, writes get ErrOverloaded. A
+	// single write is always admitted.
 	InFlightBytesMax int64
-	// Admit is called before each write with the bytes it will store; nil: every write is admitted. It must not call
-	// the Queue.
+	// Admit is called before each write with the number of bytes that the write will store. If it is nil, every write
+	// is admitted. It must not call the Queue.
 	Admit func(bytes int64, delete bool) error
-	// Declined is called for a write that makes no entry because of the committed version current: its condition is not
-	// met, or it deletes a record that does not exist. Once it is known whether this replica still leads, so that
-	// current was the newest version, call Answer or Refuse.
+	// Declined is called for a write that makes no entry because of the committed version current: its condition is
+	// not met, or it deletes a record that does not exist. Answer or Refuse must be called once it is known whether
+	// this replica still leads, so that current was the newest version.
 	Declined func(p *Pending, current uint64)
 	Rules    rules.Off
 }
 
-// Log is the part of a group's log that a Queue needs. It is safe for concurrent use.
+// Log is the part of a group's log that a Queue needs. It must be safe for concurrent use.
 type Log interface {
 	AppliedIndex() uint64
 	LastCommitTime() int64
-	// Head returns the newest committed version of a record; 0: there is no record. It may read the disk.
+	// Head returns the newest committed version of a record; 0 if there is no record. It may read the disk.
 	Head(id int64) (index uint64, err error)
 	// RecentRequests returns the applied writes that had a request id, oldest first, as far back as the window reaches.
 	RecentRequests(now int64) iter.Seq[format.Request]
-	// Damaged reports whether something may be missing in the results of the other methods.
+	// Damaged reports whether results of the other methods may be incomplete.
 	Damaged() bool
 }
 
 // Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes that are to go into the
-// log. Taken or TurnedDown says whether they did. Index assigns each write its index. Commit and AbandonAll answer.
+// log; Taken or TurnedDown then says whether they did. Index assigns each write its index. Commit and AbandonAll
+// answer writes.
 //
 // A Queue is not safe for concurrent use: the mutex of its replica orders all calls.
 type Queue struct {
 	opts Options
 
-	queued    []*Pending // accepted, in order, not in the log yet
-	logged    fifo       // in the log, not answered yet, in order
+	queued    []*Pending // accepted writes that are not in the log yet, in order
+	logged    fifo       // writes in the log that are not answered yet, in order
 	unindexed int        // number of writes at the end of logged whose real index is not known yet
-	nextIndex uint64     // expected index of the next write accepted
+	nextIndex uint64     // expected index of the next accepted write
 
 	newest   map[int64]*Pending    // record -> its last write that is not applied yet
 	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
@@ -57,7 +58,7 @@ type Queue struct {
 
 	lastCommitTime int64
 	inFlightBytes  int64
-	answered       []*Pending // the answer is set, and no caller was woken yet
+	answered       []*Pending // writes whose answer is set, and whose callers were not woken yet
 }
 
 // New makes an empty queue.
@@ -71,33 +72,33 @@ func New(opts Options) *Queue {
 // IsEmpty reports whether no unanswered write is queued or in the log. Declined writes are not counted.
 func (q *Queue) IsEmpty() bool { return len(q.queued) == 0 && q.logged.len() == 0 }
 
-// Logged counts the unanswered writes that are in the log: their outcome is unknown.
+// Logged returns the number of unanswered writes that are in the log, so that their outcome is unknown.
 func (q *Queue) Logged() int { return q.logged.len() }
 
 // InFlightBytes returns the bytes that Options.InFlightBytesMax bounds.
 func (q *Queue) InFlightBytes() int64 { return q.inFlightBytes }
 
-// Serve begins to accept writes as a new leader. Commit times never go back: ahead is how far the last commit time is
-// ahead of the clock.
+// Serve begins to accept writes as a new leader. It returns how far the last commit time is ahead of the clock,
+// because commit times never decrease.
 func (q *Queue) Serve() (ahead time.Duration) {
 	q.lastCommitTime = max(q.lastCommitTime, q.opts.Log.LastCommitTime())
 	return time.Duration(q.lastCommitTime - q.opts.Now().UnixNano())
 }
 
-// Take empties the queue and returns its writes. Call Taken or TurnedDown with them.
+// Take empties the queue and returns its writes. The caller must call Taken or TurnedDown with them.
 func (q *Queue) Take() []*Pending {
 	writes := q.queued
 	q.queued = nil
 	return writes
 }
 
-// Taken notes that the log will have the writes, in this order.
+// Taken records that the writes go into the log, in this order.
 func (q *Queue) Taken(writes []*Pending) {
 	q.logged.push(writes)
 	q.unindexed += len(writes)
 }
 
-// TurnedDown answers writes that the log will not have.
+// TurnedDown answers writes that do not go into the log.
 func (q *Queue) TurnedDown(writes []*Pending, err error) {
 	for _, p := range writes {
 		q.Refuse(p, err)
@@ -116,13 +117,13 @@ func (q *Queue) Index(index, term uint64) (payload []byte) {
 	return payload
 }
 
-// Extends notes that the log ends with last: writes accepted from now on come after it.
+// Extends records that the log ends with index last: writes accepted from now on come after it.
 func (q *Queue) Extends(last uint64) {
 	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))
 }
 
-// Remember adds applied entries with request ids to the answered requests. Call it before Commit is called for these
-// entries.
+// Remember adds applied entries with request ids to the answered requests. It must be called before Commit is called
+// for these entries.
 func (q *Queue) Remember(applied []format.Request) {
 	now := windowNow()
 	for i := range applied {
@@ -130,8 +131,8 @@ func (q *Queue) Remember(applied []format.Request) {
 	}
 }
 
-// Commit answers the write that has become this entry, which is applied now. If the entry is no write of this queue,
-// Commit does nothing.
+// Commit answers the write that has become the entry with this index and term, which is applied now. It does nothing
+// if no write of this queue has become that entry.
 func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	if q.logged.len() == 0 || q.logged.front().index != index || q.logged.front().term != term {
 		return
@@ -144,7 +145,8 @@ func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	q.markAnswered(p)
 }
 
-// AbandonAll answers everything: writes in the log may yet be applied, queued writes certainly not.
+// AbandonAll answers all writes: writes in the log, which may yet be applied, with the error logged, and queued
+// writes, which will certainly not be applied, with the error queued.
 func (q *Queue) AbandonAll(logged, queued error) {
 	for q.logged.len() > 0 {
 		q.Refuse(q.logged.pop(), logged)
@@ -165,14 +167,14 @@ func (q *Queue) Refuse(p *Pending, err error) {
 	q.markAnswered(p)
 }
 
-// Answered returns the writes whose callers are to be woken (Wake), and keeps scratch for the next ones.
+// Answered returns the writes whose callers must be woken (Wake), and keeps scratch for the next ones.
 func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	answered := q.answered
 	q.answered = scratch[:0]
 	return answered
 }
 
-// markAnswered notes that the answer of a write is set, and answers the writes that wait for it.
+// markAnswered records that the answer of a write is set, and answers the writes that wait for it.
 func (q *Queue) markAnswered(p *Pending) {
 	q.inFlightBytes -= p.bytes
 	if q.newest[p.id] == p {
@@ -191,14 +193,14 @@ func (q *Queue) markAnswered(p *Pending) {
 		case p.err != nil:
 			q.Refuse(next, fmt.Errorf("%w: nothing was written, and what that depends on has an unknown outcome", ErrNoLeader))
 		default:
-			q.opts.Declined(next, p.newest()) // that p is committed may be outdated
+			q.opts.Declined(next, p.newest()) // although p is committed, its version may not be the newest any more
 		}
 	}
 	p.after = nil
 }
 
-// decided sets the answer of a declined write, and remembers the write: a duplicate that arrives after the record has
-// changed must not be done (rules.Forget).
+// decided sets the answer of a declined write, and remembers the write, because a duplicate that arrives after the
+// record has changed must not be done (rules.Forget).
 func (q *Queue) decided(p *Pending, current uint64) {
 	if p.role == refused {
 		p.err = &ConditionError{Err: p.refusal, Current: current}

@@ -2,14 +2,15 @@ package writes
 
 import "time"
 
-// SyncTimes holds the begin and the end of the sync that made a write durable here. With several copies, the syncs of a
-// majority count; this is the leader's own.
+// SyncTimes holds the beginning and the end of the sync that made a write durable here. With several copies, a write
+// needs the syncs of a majority; this is only the leader's own.
 type SyncTimes struct {
 	Began, Ended time.Time
 	first, last  uint64 // indexes of the entries that the sync made durable
 }
 
-// syncsKept is how many syncs are kept: with several copies a write is committed some rounds after its own sync.
+// syncsKept is how many syncs are kept. More than one is needed because with several copies a write is committed some
+// rounds after its own sync.
 const syncsKept = 16
 
 // SyncLog holds the times of the last syncs of one replica. It is not safe for concurrent use.
@@ -24,7 +25,7 @@ func (l *SyncLog) Note(began time.Time, first, last uint64) {
 	l.next = (l.next + 1) % syncsKept
 }
 
-// Of returns the sync of an entry; nil: the sync is too long ago, or none was noted for the entry.
+// Of returns the sync of an entry. It returns nil if the sync is too long ago, or none was noted for the entry.
 func (l *SyncLog) Of(index uint64) *SyncTimes {
 	for i := range l.syncs {
 		if s := l.syncs[i]; s.first <= index && index <= s.last {

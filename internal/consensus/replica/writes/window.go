@@ -8,15 +8,16 @@ import (
 )
 
 // window remembers the last writes with a request id and their results, in the order in which this replica applied or
-// declined them. It holds no pointer, so that its size costs the garbage collector nothing. Ages are in ns since
-// windowClock, by this process's monotonic clock, because the machine's time may be set. Not safe for concurrent use.
+// declined them. It holds no pointers, so the garbage collector does not have to scan it. Ages are in ns since
+// windowClock, by this process's monotonic clock, because the machine's time may be set. It is not safe for
+// concurrent use.
 type window struct {
 	format.RequestWindow // how long writes are remembered
 
 	at    map[[16]byte]uint32 // request id -> low bits of its sequence number
 	slots []windowSlot        // a ring; its length is a power of two
-	first uint64              // sequence number of the oldest write that is held
-	next  uint64              // sequence number of the next write; next-first writes are held
+	first uint64              // sequence number of the oldest remembered write
+	next  uint64              // sequence number of the next write; the window holds next-first writes
 }
 
 // windowClock is the zero point of the ages in windows.
@@ -24,7 +25,7 @@ var windowClock = time.Now()
 
 func windowNow() int64 { return int64(time.Since(windowClock)) }
 
-// windowSlot is a remembered write, in 56 bytes: a busy shard has millions of them.
+// windowSlot is a remembered write. It takes only 56 bytes, because a busy shard has millions of them.
 type windowSlot struct {
 	requestID [16]byte
 	id        int64
@@ -33,9 +34,9 @@ type windowSlot struct {
 	at        int64 // when it was applied or declined here, or when the window was read from the log
 	crc       uint32
 	delete    bool
-	// role is written, refused or nothing. Unless it is written, the write made no entry, and index is the record's
-	// newest version because of which it was declined, 0: none. No log holds such a write: it is forgotten when this
-	// process ends.
+	// role is written, refused or nothing. If it is not written, the write made no entry, and index is the record's
+	// newest version, because of which the write was declined; 0 if there was none. No log holds such a write, so it
+	// is forgotten when this process ends.
 	role     role
 	ifAbsent bool // IfAbsent of the condition of a refused write
 }
@@ -47,7 +48,7 @@ func appliedSlot(r *format.Request, at int64) windowSlot {
 	}
 }
 
-// declinedSlot makes the slot of a write that made no entry, because of the record's newest version.
+// declinedSlot makes the slot of a write that made no entry because of the record's newest version.
 func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
 	r := &p.request
 	return windowSlot{
@@ -56,7 +57,7 @@ func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
 	}
 }
 
-// request returns what distinguishes the write from others with its request id.
+// request returns the fields that distinguish the write from others with the same request id.
 func (s *windowSlot) request() format.Request {
 	return format.Request{RequestID: s.requestID, ID: s.id, Index: s.index, Delete: s.delete, CRC32C: s.crc}
 }
@@ -65,7 +66,7 @@ func (w *window) slot(sequence uint64) *windowSlot {
 	return &w.slots[sequence&uint64(len(w.slots)-1)]
 }
 
-// find returns the remembered write with a request id; nil: none. The result must not be kept.
+// find returns the remembered write with a request id; nil if there is none. The result must not be kept.
 func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 	low, ok := w.at[requestID]
 	if !ok {
@@ -80,7 +81,8 @@ func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 
 func (w *window) expired(s *windowSlot, now int64) bool { return now-s.at > int64(w.Age) }
 
-// add remembers a write. If its request id is remembered already, the first write stays, unless that wrote nothing.
+// add remembers a write. If its request id is remembered already, the first write is kept, unless that write made no
+// entry.
 func (w *window) add(s windowSlot) {
 	w.forget(s.at, 1)
 	if low, ok := w.at[s.requestID]; ok && w.slot(uint64(low)).role == written {
@@ -101,7 +103,7 @@ func (w *window) held() int { return int(w.next - w.first) }
 
 func (w *window) drop() {
 	id := w.slot(w.first).requestID
-	if w.at[id] == uint32(w.first) { // otherwise a later write has replaced it
+	if w.at[id] == uint32(w.first) { // otherwise a later write has replaced this one
 		delete(w.at, id)
 	}
 	w.first++
@@ -115,10 +117,11 @@ func (w *window) resize(slots int) {
 	}
 }
 
-// forgottenMax is how many writes are dropped at a time, so that no caller waits long for it.
+// forgottenMax is how many writes are dropped at a time, so that no caller has to wait long.
 const forgottenMax = 8192
 
-// forget drops writes that need not be remembered when coming more are added; true: there may be more to drop.
+// forget drops writes that need not be remembered when coming more are added. It returns true if there may be more to
+// drop.
 func (w *window) forget(now int64, coming int) (more bool) {
 	for range forgottenMax {
 		if w.held() == 0 {
@@ -133,7 +136,8 @@ func (w *window) forget(now int64, coming int) (more bool) {
 	return true
 }
 
-// trim drops writes that are too old or too many, and releases memory if few are left; true: there may be more to drop.
+// trim drops writes that are too old or too many, and releases memory if few are left. It returns true if there may
+// be more to drop.
 func (w *window) trim(now int64) (more bool) {
 	if w.forget(now, 0) {
 		return true
@@ -150,7 +154,7 @@ func (w *window) trim(now int64) (more bool) {
 	return false
 }
 
-// putBefore adds older writes, oldest first, before everything that the window holds.
+// putBefore adds older writes, oldest first, in front of all writes that the window holds.
 func (w *window) putBefore(older []windowSlot) {
 	all := window{RequestWindow: w.RequestWindow}
 	for _, s := range older {
@@ -162,8 +166,8 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer returns the answer to a write with the slot's request id; nil: the write is new, and nothing was written under
-// the id before.
+// answer returns the answer to a write with the slot's request id. It returns nil if the write is new, and nothing
+// was written under the request id before.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)

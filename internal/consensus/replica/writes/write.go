@@ -1,7 +1,7 @@
-// Package writes holds the writes of one group that are in progress. It knows what each write depends on, the order in
-// which they go into the log, who waits for them, and which request ids were answered. It knows nothing of Raft. Its
-// caller, which orders all calls by one mutex, takes the queued writes, and reports the index of each write and which
-// writes are committed or lost.
+// Package writes holds the writes of one group that are in progress. It knows what each write depends on, the order
+// in which the writes go into the log, who waits for them, and which request ids were answered. It knows nothing
+// about Raft. Its caller, which orders all calls by one mutex, takes the queued writes. The caller also reports the
+// index of each write, and which writes are committed or lost.
 package writes
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Errors of writes. After an error marked "refused", the write is certainly not applied.
+// These are the errors of writes. After an error marked "refused", the write is not applied.
 var (
 	ErrNoLeader       = errors.New("the group has no leader now")                // refused
 	ErrOverloaded     = errors.New("too many writes in flight")                  // refused
@@ -25,8 +25,9 @@ var (
 // ErrDiskHangs ends a wait when the leadership is lost and no round ends that would answer the write.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
-// ConditionError is a refusal by a condition. Err is ErrExists or ErrMismatch. Current is the newest version's index, 0
-// if there is no record. The error is returned only after the version that it names is committed.
+// ConditionError is the error of a write that was refused because of its condition. Err is ErrExists or ErrMismatch.
+// Current is the newest version's index; 0 if there is no record. The error is returned only after that version is
+// committed.
 type ConditionError struct {
 	Err     error
 	Current uint64
@@ -38,7 +39,7 @@ func (e *ConditionError) Unwrap() error { return e.Err }
 // Condition makes a write depend on the record's newest version.
 type Condition struct {
 	IfAbsent  bool
-	IfVersion uint64 // 0: no condition
+	IfVersion uint64 // 0: there is no such condition
 }
 
 // Write is a put or a delete.
@@ -48,24 +49,24 @@ type Write struct {
 	Attributes []byte          // encoded by format.EncodeAttributes
 	Data       []byte          // at most format.DataBytesMax; not changed by the caller after Propose
 	Blob       *format.BlobRef // instead of Data
-	Timestamp  int64           // Unix ns; 0 with HasTime false: the commit time
+	Timestamp  int64           // Unix ns; 0 with HasTime false: the commit time is used
 	HasTime    bool
-	RequestID  [16]byte // zero: none
+	RequestID  [16]byte // zero: there is none
 	Condition  Condition
-	Timed      bool // fill in Result.Sync
+	Timed      bool // Result.Sync is to be set
 }
 
 // Result is the result of a committed write.
 type Result struct {
 	Index      uint64 // 0 if there was nothing to delete
 	CommitTime int64  // Unix ns
-	Repeated   bool   // the request id was known; nothing was written again
+	Repeated   bool   // the request id was known, so nothing was written again
 	Existed    bool   // for a delete: the record existed
-	// Sync says when the write became durable here; nil: not requested or unknown.
+	// Sync says when the write became durable here; nil if this was not requested or is unknown.
 	Sync *SyncTimes
 }
 
-// Check refuses a write that no group could accept.
+// Check returns an error for a write that no group could accept.
 func Check(w *Write) error {
 	switch {
 	case len(w.Data) > format.DataBytesMax:
@@ -80,8 +81,8 @@ func Check(w *Write) error {
 	return nil
 }
 
-// requestOf returns what distinguishes a write from another one with the same request id; the zero value if it has
-// none.
+// requestOf returns the fields that distinguish a write from another one with the same request id. It returns the
+// zero value if the write has no request id.
 func requestOf(w *Write) format.Request {
 	e := format.Entry{Kind: format.KindPut, ID: w.ID, RequestID: w.RequestID, Data: w.Data}
 	switch {
@@ -95,7 +96,7 @@ func requestOf(w *Write) format.Request {
 	return format.RequestOf(&e)
 }
 
-// reused refuses a write whose request id belongs to another write.
+// reused returns the error for a write whose request id belongs to another write.
 func reused(first *format.Request) error {
 	what := "put"
 	if first.Delete {
