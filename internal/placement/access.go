@@ -13,13 +13,13 @@ import (
 // ErrAccessChanged says that the table of grants has changed since it was read.
 var ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 
-// grants accesses the data that decide about calls: the table of grants, and the signing key.
+// grants accesses the data in etcd that decide about calls: the table of grants, and the signing key.
 type grants struct{ keys }
 
-// Access is the table of grants as stored in etcd.
+// Access is the table of grants, as stored in etcd.
 type Access struct {
-	Table    []byte // nil: there is none
-	Revision int64  // revision of the key; 0: there is none
+	Table    []byte // nil: there is no table
+	Revision int64  // revision of the key; 0: there is no table
 }
 
 // Access reads the table of grants.
@@ -31,8 +31,8 @@ func (g *grants) Access(ctx context.Context) (Access, error) {
 	return Access{Table: there.Value, Revision: there.ModRevision}, nil
 }
 
-// PutAccess writes a table of grants if etcd still holds the one that was read at revision; 0: if etcd holds none.
-// Otherwise it returns ErrAccessChanged.
+// PutAccess writes a table of grants if etcd still holds the table that was read at the given revision. For revision
+// 0, it writes the table if etcd holds none. Otherwise it returns ErrAccessChanged.
 func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) error {
 	done, err := g.replace(ctx, accessKey, table, g.at(accessKey, revision))
 	switch {
@@ -59,11 +59,11 @@ func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	return there, nil
 }
 
-// accessLook is the interval at which the table of grants is read even if the watch reports no change: a watch may be
-// silent for other reasons.
+// accessLook is the interval at which the table of grants is read even if the watch reports no change, because a
+// broken watch also reports none.
 const accessLook = 2 * time.Second
 
-// WatchAccess sends the current table of grants, and again after each change, until ctx ends; then it closes the
+// WatchAccess sends the current table of grants, and each table that replaces it. When ctx ends, it closes the
 // channel. A slow reader gets only the newest table. While etcd does not answer, nothing is sent.
 func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	out := make(chan Access, 1)
@@ -81,7 +81,7 @@ func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	return out
 }
 
-// watchAccess sends each table whose revision differs from the last one sent, until the watch breaks.
+// watchAccess sends each table whose revision differs from that of the table sent last, until the watch breaks.
 func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -89,7 +89,7 @@ func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) 
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*accessLook)
 		defer cancel()
-		// etcd sends the table itself only if it has changed.
+		// The transaction makes etcd send the table only if it has changed.
 		answer, err := g.client.Txn(ctx).If(g.at(accessKey, max(*last, 0))).Else(clientv3.OpGet(key)).Commit()
 		switch {
 		case err != nil:

@@ -5,20 +5,21 @@ import (
 	"slices"
 )
 
-// Balance of groups that are at their target. Three loads are levelled, one after another: bytes, groups, leaders.
-// Each load is relative to the shard's weight. Two shards are levelled while they differ by more than a slack, which is
-// a fraction of the load of the more loaded shard, so that changes on a third shard do not cause moves. A step that
-// levels bytes reduces the sum of the squares of the bytes. A step that levels groups reduces the sum of the squares of
-// the group counts, and either leaves the bytes of all shards within their slack or does not increase the sum of the
-// squares of the bytes. So the steps terminate, and a plan that was carried out is followed by none.
+// The planner balances groups that are at their target. It levels three loads, one after another: bytes, groups,
+// leaders. Each load is relative to the shard's weight. Two shards are levelled while they differ by more than a
+// slack. The slack is a fraction of the load of the more loaded shard, so that changes on a third shard do not cause
+// moves. A step that levels bytes reduces the sum of the squares of the bytes. A step that levels groups reduces the
+// sum of the squares of the group counts; besides, it either leaves the bytes of all shards within their slack or
+// does not increase the sum of the squares of the bytes. So the steps terminate, and after a plan was carried out,
+// the next plan has no further moves.
 
-// slack is the difference between two loads that is tolerated: a fraction of the greater load, and at least a minimum.
+// slack is the tolerated difference between two loads: a fraction of the greater load, but at least a minimum.
 type slack struct{ part, least float64 }
 
 func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
 
-// The slack for groups is greater than the slack for bytes: moves that level groups come on top of the moves that level
-// bytes.
+// The slack for groups is greater than the slack for bytes, because moves that level groups are made in addition to
+// those that level bytes.
 var (
 	bytesSlack   = slack{0.1, 64 << 20}
 	groupsSlack  = slack{0.25, 1}
@@ -26,13 +27,13 @@ var (
 )
 
 const (
-	// slackAbove: a shard that has reached the mean receives more only from a shard that has more by this multiple
-	// of the slack.
+	// slackAbove is a multiple of the slack: a shard that has reached the mean receives more only from a shard that
+	// has more by this multiple.
 	slackAbove = 3
 	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it.
 	aboveMeanPart = 0.05
-	// bytesStepsMax: a group smaller than 1/bytesStepsMax of the difference between two shards is not moved to
-	// level bytes.
+	// bytesStepsMax limits how many groups are moved to level bytes: a group smaller than 1/bytesStepsMax of the
+	// difference between two shards is not moved.
 	bytesStepsMax = 1000
 )
 
@@ -41,16 +42,16 @@ type balancer struct {
 	*planner
 	budget *moveBudget
 	part   []int   // the shards that take part
-	on     [][]int // per shard: the groups on it that may move
+	on     [][]int // for each shard: the groups on it that may move
 	movers []int   // the groups that may move
 
 	stepsLeft   int
 	bytesMean   float64
-	least, most float64 // minimum and maximum of the weighted bytes of the shards that take part
+	least, most float64 // least and greatest weighted bytes of the shards that take part
 }
 
-// balance moves copies and leaders of groups that are at their target. It does nothing while a group moves, or has to
-// move, for another reason.
+// balance moves copies and leaders of groups that are at their target. It does nothing while any group moves, or has
+// to move, for another reason.
 func (p *planner) balance() {
 	b := &balancer{planner: p, on: make([][]int, len(p.shards)), budget: p.underWay()}
 	for i := range p.groups {
@@ -75,7 +76,7 @@ func (p *planner) balance() {
 	n := float64(max(1, len(b.part)))
 	b.bytesMean = bytes / n
 	b.extremes()
-	b.stepsLeft = 1000 + 16*p.policy.Copies*len(b.movers) // more than are needed
+	b.stepsLeft = 1000 + 16*p.policy.Copies*len(b.movers) // more than can be needed
 	for moved := true; moved && b.stepsLeft > 0; {
 		moved = b.level(b.bytesOf, b.bytesMean, bytesSlack, b.pickBytes)
 		moved = b.level(b.groupsOf, groups/n, groupsSlack, b.pickSmall) || moved
@@ -101,7 +102,7 @@ func (p *planner) atTarget(g *planned) bool {
 func (b *balancer) bytesOf(i int) float64  { return float64(b.shards[i].bytes) / b.shards[i].weight }
 func (b *balancer) groupsOf(i int) float64 { return float64(b.shards[i].groups) / b.shards[i].weight }
 
-// extremes finds the smallest and the greatest weighted bytes of a shard.
+// extremes finds the least and the greatest weighted bytes of a shard.
 func (b *balancer) extremes() {
 	for n, i := range b.part {
 		bytes := b.bytesOf(i)
@@ -115,7 +116,7 @@ func (b *balancer) extremes() {
 }
 
 // level moves groups from shards with a high load to shards with a low load, while two shards differ by more than the
-// slack. pick chooses the group for a pair; -1: none.
+// slack. pick returns the group to move between two shards; -1 if there is none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
@@ -130,7 +131,7 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.budget.has([]int{from, to}) {
-					// meanwhile no group must go to a shard other than the one with the least load
+					// meanwhile, groups may go only to the shard with the least load
 					break
 				}
 				if g := pick(from, to, gap); g >= 0 {
@@ -155,15 +156,15 @@ func sink(order []int, at int, loadOf func(int) float64) {
 	}
 }
 
-// rise is the reverse of sink.
+// rise moves the shard at an index up to its sorted position by load.
 func rise(order []int, at int, loadOf func(int) float64) {
 	for ; at+1 < len(order) && loadOf(order[at]) > loadOf(order[at+1]); at++ {
 		order[at], order[at+1] = order[at+1], order[at]
 	}
 }
 
-// may reports whether a group's copy may move from one shard to another. No shard that has fewer bytes than the mean
-// may end up above the mean by more than aboveMeanPart.
+// may reports whether a group's copy may move from one shard to another. A shard that has fewer bytes than the mean
+// must not end up above the mean by more than aboveMeanPart.
 func (b *balancer) may(g *planned, from, to int) bool {
 	s := &b.shards[to]
 	if !b.takes(s) || s.limit > 0 && s.bytes+g.Bytes > s.limit || b.aboveMean(g, to) {
@@ -177,8 +178,9 @@ func (b *balancer) may(g *planned, from, to int) bool {
 	return true
 }
 
-// pickBytes returns the largest group that does not reverse the difference, else the smallest that leaves it within
-// half the slack. A group so small that too many would have to move stays.
+// pickBytes returns the largest group that does not reverse the difference; if there is none, the smallest group that
+// leaves the difference within half the slack. It does not return a group that is so small that too many groups would
+// have to move.
 func (b *balancer) pickBytes(from, to int, gap float64) int {
 	best, bestOver := -1, -1
 	slack := bytesSlack.of(b.bytesOf(from))
@@ -201,7 +203,7 @@ func (b *balancer) pickBytes(from, to int, gap float64) int {
 	return best
 }
 
-// aboveMean reports whether a shard below the mean would exceed it.
+// aboveMean reports whether a group would take a shard that is below the mean too far above it.
 func (b *balancer) aboveMean(g *planned, to int) bool {
 	have := b.bytesOf(to)
 	return have < b.bytesMean && have+float64(g.Bytes)/b.shards[to].weight > b.bytesMean*(1+aboveMeanPart)
@@ -230,8 +232,8 @@ func (b *balancer) pickSmall(from, to int, gap float64) int {
 	return best
 }
 
-// bytesStay reports whether the move keeps the balance of bytes: before and after it the bytes of all shards are within
-// half their slack, or the bytes of the two shards stay within their previous range.
+// bytesStay reports whether the move keeps the balance of bytes: either the bytes of all shards are within half their
+// slack before and after it, or the bytes of the two shards remain within their previous range.
 func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	gap := b.bytesOf(from) - b.bytesOf(to)
 	less, more := float64(g.Bytes)/b.shards[from].weight, float64(g.Bytes)/b.shards[to].weight
@@ -268,7 +270,7 @@ func (b *balancer) move(at, from, to int) {
 	b.extremes()
 }
 
-// levelLeaders makes another copy of a group the leader if that copy's shard leads fewer groups.
+// levelLeaders makes another copy of a group its leader if the shard of that copy leads fewer groups.
 func (b *balancer) levelLeaders() {
 	if b.policy.Copies == 1 || len(b.part) == 0 {
 		return

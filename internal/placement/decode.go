@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// The decoders of etcd's values. Each is handed the name that the key gives, and accepts only what a writer of Sheaf
-// writes: whatever a view holds keeps these rules.
+// These are the decoders of etcd's values. Each decoder is given the name in the key, and accepts only what Sheaf
+// itself writes. So everything in a view follows these rules.
 
-// otherName is the error of a value that is of another shard or group than its key.
+// otherName returns the error for a value that belongs to a shard or group other than the one in its key.
 func otherName(what, named string) error {
 	return fmt.Errorf("it names another %s, %.40q", what, named)
 }
@@ -43,7 +43,7 @@ func decodeShard(name string, value []byte) (Shard, error) {
 	return s, nil
 }
 
-// validate says what is missing for a registration.
+// validate says what is missing in a registration.
 func (s Shard) validate() error {
 	if err := ValidateShardName(s.Name); err != nil {
 		return err

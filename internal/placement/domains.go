@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// withDomains adds to a view the failure domains of shards that were registered before. A shard whose process restarts,
-// or whose node is down, stays in its domain, and no second copy is placed there. A process that has just started does
-// not know these domains, and treats such a shard as a domain of its own.
+// withDomains adds to a view the failure domains of shards that were registered earlier. So a shard whose process
+// restarts, or whose node is down, remains in its domain, and no second copy is placed there. A process that has just
+// started does not know these domains, and treats such a shard as a domain of its own.
 func (m *memory) withDomains(view View) View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -29,7 +29,7 @@ func (m *memory) withDomains(view View) View {
 	return view
 }
 
-// Domain returns the failure domain of a shard; empty: none is known.
+// Domain returns the failure domain of a shard; empty if none is known.
 func (v View) Domain(shard string) string {
 	if registered, ok := v.Shards[shard]; ok {
 		return registered.Domain
@@ -37,11 +37,13 @@ func (v View) Domain(shard string) string {
 	return v.Domains[shard]
 }
 
-// SharedDomains returns the failure domains that hold two copies of a group while it moves between shards, sorted by
-// name. Leaders order their steps so that this does not happen (package move). In these cases no such order exists:
+// SharedDomains returns the failure domains, sorted by name, that hold two copies of a group while the group moves
+// between shards. Leaders order their steps so that this does not happen (package move). In these cases no such order
+// exists:
 //
 //   - two of its present shards, or two of its target shards, are in one domain;
-//   - it has fewer shards than its target: a missing copy is replaced at once, even if a copy that will leave is in
+//   - it has fewer shards than its target: a missing copy is replaced immediately, even if a copy that will leave is
+//     in
 //     the same domain. In this case a domain may be shared, but need not be.
 //
 // A shard without a known domain belongs to no domain.

@@ -13,22 +13,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Times of a watcher that follows a shard's own groups.
+// These are times of a watcher that follows a shard's own groups.
 const (
-	readAgain = time.Second // after etcd did not answer
-	// Every strayLooks looks, the follower reads each group that it follows without a wake as new as the group: a
-	// stray, which does not name this shard, or a group written by an older program, until the keeper adds the
-	// wake. If the next write takes such a group away, there is no wake whose deletion would report that. A group
-	// that has a folder here and is not followed is read as well.
+	readAgain = time.Second // delay after etcd did not answer
+	// Every strayLooks looks, the follower reads each group that it follows without a wake as new as the group. Such
+	// a group is a stray, which does not name this shard, or was written by an older program, until the keeper adds
+	// the wake. If the next write takes such a group away from this shard, there is no wake whose deletion would
+	// report that. The follower also reads each group that has a folder here and is not followed.
 	strayLooks = 5
 )
 
-// Follow is Watch for shards, which hold the true state: they also get views of an etcd that was set back, with SetBack
-// or Freeze set. before says how far the shard has seen the store, as remembered by its volume.
+// Follow does for shards what Watch does for others. Shards hold the true state, so they also get views of an etcd
+// that was set back, with SetBack or Freeze set. before says how far the shard has seen the store, as its volume
+// remembers it.
 //
 // A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
-// changed, covers everything. The views between cover the shard's own groups, each read from the keys of the group and
-// its target.
+// changed, cover everything. The views between these cover the shard's own groups, each read from the keys of the
+// group and its target.
 func (s *Store) Follow(ctx context.Context, before Progress, own Own) <-chan View {
 	s.See(before)
 	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
@@ -37,7 +38,7 @@ func (s *Store) Follow(ctx context.Context, before Progress, own Own) <-chan Vie
 // errListAgain says that a change requires a full listing.
 var errListAgain = errors.New("list again")
 
-// runOwn is run for a shard's own groups.
+// runOwn does what run does, for a shard's own groups.
 func (w *watcher) runOwn(ctx context.Context) error {
 	for {
 		st, err := w.store.listFor(ctx, false, w.last)
@@ -46,12 +47,12 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		}
 		w.listed, w.last = true, st
 		w.store.noteAnswer()
-		// What is the shard's own is found before the reader has the view. A folder that comes between the two is then
-		// one that is not followed yet, and lookOwn has its group read; the other way round, the reader would have left
-		// the group out, and the follower would have taken it for one that was reported.
+		// The shard's own groups are determined before the reader gets the view. If a folder appears between the two,
+		// its group is not followed yet, and lookOwn has it read. In the other order, the reader would have left the
+		// group out, although the follower would believe that the group was reported.
 		own := View{Groups: st.groups, Targets: st.targets}.Of(w.own)
-		// It is given also where its epoch was given before: that view may have lacked a group of which the shard had
-		// not been woken yet.
+		// The view is sent even if its epoch was sent before, because that earlier view may have lacked a group for
+		// which the shard had not been woken yet.
 		st.view.Own, st.news = true, true
 		w.give(st)
 		st.groups, st.targets, st.stale[1], st.stale[2] = own.Groups, own.Targets, true, true
@@ -76,10 +77,10 @@ type ownFollower struct {
 	*watcher
 
 	st      *state
-	shardAt map[string]int64 // the revision at which each registration was read or reported
+	shardAt map[string]int64 // for each shard: the revision at which its registration was read or reported
 	touched map[string]bool  // groups to be read
 	woken   map[string]int64 // the revisions of the existing wakes, by group
-	peers   map[string]bool  // shards that the shard's groups name; nil: must be computed
+	peers   map[string]bool  // shards that the followed groups name; nil: must be computed
 	looks   int
 }
 
@@ -139,12 +140,12 @@ func (f *ownFollower) run(ctx context.Context) error {
 	}
 }
 
-// watchOwn watches all keys that may concern the shard, from the listing on. Registrations are few: one when a shard
-// starts, and one when it ends.
+// watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. Registrations may
+// be watched because they are few: one when a shard starts, and one when it ends.
 func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
 	s, from := f.store, clientv3.WithRev(f.st.revision+1)
-	// Changes are rare here. Without progress notifications, a watch that resumes would start at a revision that
-	// etcd has already compacted.
+	// Changes of these keys are rare. Without progress notifications, a watch that resumes would start at a revision
+	// that etcd has already compacted.
 	progress := clientv3.WithProgressNotify()
 	for i, key := range []string{metaKey, frozenKey, statesKey + f.own.Shard} {
 		changes[i] = s.client.Watch(ctx, s.prefix+key, from, progress)
@@ -155,7 +156,7 @@ func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchCh
 	return changes
 }
 
-// take applies changes. It reports whether the view has changed, or a group must be read.
+// take applies changes. It reports whether the view has changed or a group must be read.
 func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) {
 	for _, e := range events {
 		name := f.store.name(e.Kv.Key)
@@ -163,9 +164,9 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		kind, rest, _ := strings.Cut(name, "/")
 		switch {
 		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
-			// Everything is checked again. A freeze may be the first sign that etcd was set back. In that
-			// case the known state belongs to the other etcd, and a process that reconciles must ask more
-			// than the shards registered there.
+			// Everything is listed and checked again, because a freeze may be the first sign that etcd was set back.
+			// In that case the known state belongs to the other etcd, and a process that reconciles must ask more
+			// shards than those registered there.
 			return false, errListAgain
 		case kind+"/" == wakesKey:
 			_, group, _ := strings.Cut(rest, "/")
@@ -176,7 +177,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 			continue
 		case kind+"/" == shardsKey:
 			if e.Kv.ModRevision <= f.shardAt[rest] {
-				continue // it was read at a later revision
+				continue // a later revision was already read
 			}
 			f.shardAt[rest] = e.Kv.ModRevision
 		}
@@ -194,7 +195,8 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 	return relevant, nil
 }
 
-// isPeer reports whether a shard's registration matters to the follower; while the store is frozen, all of them do.
+// isPeer reports whether a shard's registration matters to the follower. While the store is frozen, all registrations
+// matter.
 func (f *ownFollower) isPeer(shard string) bool {
 	if f.peers == nil {
 		f.peers = map[string]bool{f.own.Shard: true}
@@ -207,7 +209,8 @@ func (f *ownFollower) isPeer(shard string) bool {
 	return f.peers[shard] || f.st.view.Freeze != nil
 }
 
-// refresh reads the touched groups and gives the view. False: etcd does not answer. An error: etcd was set back.
+// refresh reads the touched groups and sends the view. It returns false if etcd does not answer, and an error if etcd
+// was set back.
 func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	if len(f.touched) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
@@ -226,8 +229,8 @@ func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 }
 
 // readTouched reads the touched groups with their targets at one revision, and then the registrations of the shards
-// that they name. Otherwise a shard that a group names could be mistaken for one on another volume because the watch of
-// registrations lags.
+// that these name. If it relied on the watch of registrations, which may lag, a shard could be mistaken for one on
+// another volume.
 func (f *ownFollower) readTouched(ctx context.Context) error {
 	s, st := f.store, f.st
 	var keys []string
@@ -274,7 +277,8 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older says which group or target that was read is missing, or was written before the known one; empty: none.
+// older says which group or target that was read is missing, or was written before the known one; empty if there is
+// none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -298,12 +302,12 @@ func shardKeys(shards []string) []string {
 	return keys
 }
 
-// namedBy returns the shards that a group and its target name, as they were read; nil: the key does not exist.
+// namedBy returns the shards that a group and its target name, as these were read; nil if the key does not exist.
 func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	var g Group
 	var t Target
 	if group != nil {
-		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if it cannot be read, the known value stays
+		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if it cannot be read, the known value is kept
 	}
 	if target != nil {
 		t, _ = decodeTarget(name, target.Value, target.ModRevision)
@@ -311,7 +315,7 @@ func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	return concerned(g, t)
 }
 
-// setAll applies keys as read at a revision. Keys that were not found were deleted.
+// setAll applies keys as they were read at a revision. A key that was not found was deleted.
 func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, revision int64) {
 	st, changed := f.st, false
 	for _, name := range keys {
@@ -347,7 +351,7 @@ func (st *state) has(name string) bool {
 	return st.revisionOf(name) != 0
 }
 
-// revisionOf returns the revision of a group or target in the state; 0: it does not exist.
+// revisionOf returns the revision of a group or target in the state; 0 if it does not exist.
 func (st *state) revisionOf(name string) int64 {
 	if o, odd := st.odd[name]; odd {
 		return o.Revision
@@ -359,8 +363,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with the listing, starts a keeper if no shard keeps the wakes, and has groups read whose
-// changes no wake reports.
+// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also has groups read
+// whose changes are not reported by a wake.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {
@@ -375,8 +379,8 @@ func (f *ownFollower) lookOwn(ctx context.Context) error {
 		if f.own.Held != nil {
 			for _, name := range f.own.Held() {
 				if _, followed := f.st.groups[name]; !followed {
-					// its folder appeared after the group was read: no wake exists for it if
-					// another shard has the group
+					// The folder appeared after the group was read. If another shard has the group, no wake exists
+					// for this one.
 					f.touched[name] = true
 				}
 			}

@@ -12,26 +12,26 @@ import (
 
 // An etcd that was set back to an older backup says where groups were, not where they are (rule 9). The first process
 // that notices freezes the store. From then on, no process moves, creates or deletes anything on the basis of etcd,
-// until the shards have overwritten etcd with the true state. docs/placement.md describes the procedure.
+// until etcd was overwritten with the true state, as the shards report it. docs/placement.md describes the procedure.
 
-// ErrFrozen says that etcd holds an older state of the store than one seen before. Nothing was written.
+// ErrFrozen says that etcd holds an older state of the store than one that was seen before. Nothing was written.
 var ErrFrozen = errors.New("etcd was set back to an older state of this store")
 
-// Mark says how far the placement of a store was seen. Two marks of one store can be compared.
+// Mark says up to which state the placement of a store was seen. Two marks of one store can be compared.
 type Mark struct {
-	Base uint64 // Meta.EpochBase: it grows when etcd is rebuilt or reconciled
-	// Revision is the revision of the whole etcd. Every write to any key by any client increases it.
+	Base uint64 // Meta.EpochBase, which grows when etcd is rebuilt or reconciled
+	// Revision is the revision of the whole etcd. Every write of any client to any key increases it.
 	Revision int64
-	// Content is the highest revision at which a key that is never deleted was written. It exposes an older etcd
-	// even if the restore raised etcd's revision.
+	// Content is the highest revision at which a key that is never deleted was written. It reveals an older etcd even
+	// if the restore raised etcd's revision.
 	Content int64
-	// ContentKey is the key written at Content, without the store's prefix; empty: unknown. In every later state of
-	// the same etcd the key exists, with this value or a newer one.
+	// ContentKey is the key that was written at revision Content, without the store's prefix; empty if it is unknown.
+	// In every later state of the same etcd the key exists, with this value or a newer one.
 	ContentKey string
-	Cluster    uint64 // id of etcd's cluster; 0: unknown
+	Cluster    uint64 // id of etcd's cluster; 0 if it is unknown
 }
 
-// Behind says why the mark seen before is later than this one; empty: it is not.
+// Behind says why seen, a mark from before, is later than this mark; empty if it is not.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:
@@ -49,7 +49,7 @@ func (m Mark) Behind(seen Mark) string {
 	return ""
 }
 
-// Freeze says why a store is frozen and what it waits for. Key "frozen".
+// Freeze says why a store is frozen and what it waits for. It is stored under the key "frozen".
 type Freeze struct {
 	By     string   `json:"by"` // the process that noticed the setback
 	Reason string   `json:"reason"`
@@ -57,7 +57,7 @@ type Freeze struct {
 	Waits  []string `json:"waits,omitempty"`
 }
 
-// String describes the state and what to do.
+// String describes the state and says what to do.
 func (f Freeze) String() string {
 	words := fmt.Sprintf(
 		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
@@ -73,7 +73,7 @@ func (f Freeze) String() string {
 	return words
 }
 
-// Held says why nothing may be moved, created or deleted on the basis of this view; empty: it may.
+// Held says why nothing may be moved, created or deleted on the basis of this view; empty if that is allowed.
 func (v View) Held() string {
 	switch {
 	case v.Freeze != nil:
@@ -96,11 +96,11 @@ func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	return nil
 }
 
-// notFrozen is the condition of every write that relies on etcd's contents.
+// notFrozen returns the condition of every write that relies on the content of etcd.
 func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
 
-// frozen returns the error for a state that must not be used; nil: it may be used. If this process is the first to
-// notice, it freezes the store.
+// frozen returns the error for a state that must not be used, or nil. If this process is the first to notice such a
+// state, it freezes the store.
 func (s *Store) frozen(ctx context.Context, st *state, by string) error {
 	switch {
 	case !st.hasMeta:

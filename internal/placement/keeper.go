@@ -16,15 +16,16 @@ import (
 )
 
 // Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older programs,
-// which may run at the same time during an upgrade or a partial rollback. So one of the shards that follow by wakes
-// keeps them: it sees all groups, and writes the missing wakes. A shard does this because only shards need wakes: as
-// long as one shard follows by them, one keeps them, whatever the versions of planners, gateways and other shards.
+// which may run at the same time during an upgrade or a partial rollback. So one of the shards that follow the store
+// by wakes keeps them: it sees all groups, and writes the missing wakes. Shards do this because only they need wakes:
+// as long as a shard follows by wakes, there is a shard that keeps them, whatever the versions of planners, gateways
+// and other shards.
 
 // keeperTerm bounds the time for which one shard keeps the wakes. The next keeper lists everything again.
 const keeperTerm = 10 * time.Minute
 
-// startKeeper keeps the store's wakes in parallel to this follower, unless another shard does, until ctx ends. ctx is
-// that of the follower's watch, so that the keeper also starts again after etcd was set back.
+// startKeeper keeps the store's wakes in parallel to this follower until ctx ends, unless another shard keeps them.
+// ctx is the context of the follower's watch, so that the keeper also starts again after etcd was set back.
 func (w *watcher) startKeeper(ctx context.Context) {
 	if !w.keeping.CompareAndSwap(false, true) {
 		return
@@ -53,12 +54,12 @@ type keeper struct {
 
 	groups  map[string]naming
 	targets map[string]naming
-	wakes   map[string]map[string]int64 // group, shard: the revision
+	wakes   map[string]map[string]int64 // group -> shard -> revision of the wake
 	written int                         // number of missing wakes that were written
 }
 
-// keep keeps the wakes until ctx ends, the term is over, or something fails. It returns nil at once if another shard
-// keeps them.
+// keep keeps the wakes until ctx ends, the term is over, or something fails. It returns nil immediately if another
+// shard keeps them.
 func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error {
 	granted, err := k.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -84,10 +85,11 @@ func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error 
 	if err := k.run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
-	return nil // ctx ended, or the term is over
+	return nil // ctx has ended, or the term is over
 }
 
-// run lists everything, and follows it, until the watch breaks or ctx ends; the error gives the reason.
+// run lists all groups, targets and wakes, and follows them until the watch breaks or ctx ends. The error gives the
+// reason.
 func (k *keeper) run(ctx context.Context) error {
 	from, end := k.prefix+groupsKey, clientv3.GetPrefixRangeEnd(k.prefix+wakesKey)
 	touched := map[string]bool{}
@@ -101,8 +103,8 @@ func (k *keeper) run(ctx context.Context) error {
 	if err := k.repair(ctx, touched); err != nil {
 		return err
 	}
-	// One range, so that all changes of a transaction arrive together: a wake that is missing after that was not
-	// written.
+	// All keys are watched as one range, so that all changes of a transaction arrive together. A wake that is still
+	// missing then was not written.
 	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
 		clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
@@ -128,7 +130,7 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 		if g, err := decodeGroup(rest, kv.Value, kv.ModRevision); err == nil && !gone {
 			n = naming{concerned(g, Target{}), kv.ModRevision}
 		} else if !gone {
-			return // it cannot be read: the shards that it named before are not woken
+			return // it cannot be read, so the shards that it named before are not woken
 		}
 		k.groups[rest], touched[rest] = n, true
 	case targetsKey:
@@ -150,8 +152,8 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	}
 }
 
-// missing returns the writes after which each shard that the group concerns has a wake as new as the group, and no
-// other shard has one.
+// missing returns the writes after which exactly the shards that the group concerns have a wake that is as new as the
+// group.
 func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	g, t := k.groups[group], k.targets[group]
 	wanted := map[string]bool{}
@@ -166,11 +168,11 @@ func (k *keeper) missing(group string) (ops []clientv3.Op) {
 			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
 		}
 	}
-	return ops[:min(len(ops), wakesMax)] // the watch returns these writes, and then the rest are written
+	return ops[:min(len(ops), wakesMax)] // the watch reports these writes, and then the rest are written
 }
 
-// repair writes missing wakes of groups if group and target are unchanged since they were read; otherwise the watch
-// reports them again.
+// repair writes the missing wakes of groups if group and target have not changed since they were read. If they have,
+// the watch reports them again.
 func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 	var ops []clientv3.Op
 	for group := range groups {

@@ -24,16 +24,16 @@ const (
 	// The following keys are not part of a View.
 	accessKey  = "access" // the table of grants, which internal/security/access reads
 	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
-	// These keys sort after volumes/, where no watch of an older program sees them.
+	// These keys sort after volumes/, so that no watch of an older program sees them.
 	wakesKey   = "wakes/"              // wakes.go
-	keeperKey  = "wakes-keeper"        // exists while a shard keeps the wakes, under a lease
+	keeperKey  = "wakes-keeper"        // exists, under a lease, while a shard keeps the wakes
 	weightsKey = "weights/"            // weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
 )
 
 const (
-	// etcd refuses a transaction of more than 128 operations. A nested transaction may use what the outer one
-	// leaves.
+	// etcd refuses a transaction of more than 128 operations. A nested transaction may use those that the outer one
+	// does not.
 	txnOpsMax    = 50
 	readKeysMax  = 100
 	listPageKeys = 5000
@@ -45,20 +45,21 @@ type keys struct {
 	prefix string // common prefix, with a trailing slash
 }
 
-// name strips the store's prefix from a key.
+// name returns a key without the store's prefix.
 func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
 
-// at is the condition that a key is unchanged since it was read at a revision; 0: that it does not exist.
+// at returns the condition that a key has not changed since it was read at a revision. For revision 0, it is the
+// condition that the key does not exist.
 func (k keys) at(name string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
 }
 
-// exists is the condition that the store exists.
+// exists returns the condition that the store exists.
 func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only returns the key that a request for one key found; its ModRevision is 0 if the key does not exist.
+// only returns the key that a request for one key has found. Its ModRevision is 0 if the key does not exist.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
 		return &mvccpb.KeyValue{}
@@ -66,7 +67,7 @@ func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// get reads one key; see only.
+// get reads one key. If the key does not exist, the result is that of only.
 func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	answer, err := k.client.Get(ctx, k.prefix+name)
 	if err != nil {
@@ -92,7 +93,7 @@ func (k keys) replace(ctx context.Context, name string, value []byte, conditions
 	return err == nil && answer.Succeeded, err
 }
 
-// read reads keys, named without the store's prefix, at one revision. Keys that do not exist are missing in found.
+// read reads keys, named without the store's prefix, at one revision. found lacks the keys that do not exist.
 func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
 	found = make(map[string]*mvccpb.KeyValue, len(names))
 	for chunk := range slices.Chunk(names, readKeysMax) {
@@ -126,7 +127,7 @@ type readAt struct {
 	cluster  uint64
 }
 
-// pages reads a range of keys at a revision (0: the newest) and returns that revision.
+// pages reads a range of keys at a revision (0: the newest), in pages, and returns that revision.
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {
@@ -155,14 +156,15 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// write applies ops in transactions of at most txnOpsMax, each only if all of onlyIf hold, else ErrNotElected.
+// write applies ops in transactions of at most txnOpsMax. Each transaction is applied only if all conditions in
+// onlyIf hold; otherwise write returns ErrNotElected.
 func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
 	_, err := k.writeEach(ctx, ops, onlyIf...)
 	return err
 }
 
-// writeEach is write that also reports, for each op that was applied, whether it took effect: a nested transaction
-// takes no effect if its conditions do not hold.
+// writeEach does what write does, and also reports for each op that was applied whether it took effect: a nested
+// transaction takes no effect if its conditions do not hold.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {
 		answer, err := k.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
@@ -191,11 +193,11 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// revokePatience bounds the revocation of a lease, which a stop waits for. Tests use a longer time: there, keys under
-// the lease must be gone afterwards, however slow etcd's disk is.
+// revokePatience bounds the revocation of a lease, because a stop waits for it. Tests use a longer time, because they
+// require that keys under the lease are gone afterwards, however slow etcd's disk is.
 var revokePatience = time.Second
 
-// revoke revokes a lease, so that its keys are deleted at once. If that fails, the lease expires by itself.
+// revoke revokes a lease, so that its keys are deleted immediately. If that fails, the lease expires by itself.
 func (k keys) revoke(lease clientv3.LeaseID) {
 	if lease == 0 {
 		return

@@ -2,7 +2,7 @@ package placement
 
 import "slices"
 
-// Move is one group whose shards should differ from its present ones. Its stored target says so only if Running is set.
+// Move is one group that should be on other shards than now. Its stored target says so only if Running is set.
 type Move struct {
 	Group   string
 	From    []string // shards that have a copy now
@@ -14,8 +14,9 @@ type Move struct {
 	SharedDomains []string
 }
 
-// Moves returns the moves under way, and all moves that the planner would start if nothing else changed, whatever the
-// limits on concurrent moves. It leaves out groups without members, and groups where only the leader changes.
+// Moves returns the moves under way, and all moves that the planner would start if nothing else changed, regardless
+// of the limits on concurrent moves. It leaves out groups without members, and groups in which only the leader
+// changes.
 func Moves(view View, policy Policy) []Move {
 	if plansNothing(view, policy) != "" {
 		return nil

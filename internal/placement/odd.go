@@ -11,32 +11,34 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// Anything that can write to etcd may have left a value there that is not one of Sheaf's. A listing leaves such a key
-// out and names it: it never fails because of one key. What is left out is unknown, and not empty or absent:
+// Any process that can write to etcd may have left a value there that Sheaf did not write. A listing leaves such a
+// key out and names it, so that it never fails because of one key. A key that is left out counts as unknown, not as
+// empty or absent:
 //
-//   - A process that knew an earlier value of the key goes on with that one.
+//   - A process that knew an earlier value of the key continues with that value.
 //   - A group without a readable key, or without a readable target, is neither placed nor created, and its replicas
-//     stay as they are on their volumes.
-//   - A freeze that cannot be read is a freeze.
+//     remain as they are on their volumes.
+//   - A freeze that cannot be read counts as a freeze.
 //   - Without a readable meta nothing is known about the store. This is the only key that a listing needs.
 
 // ErrOdd says that the value of a key cannot be used.
 var ErrOdd = errors.New("the value cannot be used")
 
-// Odd is a key of etcd whose value cannot be used.
+// Odd is a key in etcd whose value cannot be used.
 type Odd struct {
 	Key      string // the whole key
 	Revision int64  // etcd's revision of the key
 	Why      string // what is wrong with the value
 }
 
-// String says what follows, and what to do.
+// String says what follows from the odd value, and what to do.
 func (o Odd) String() string {
 	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
 		"it", o.Key, o.Why)
 }
 
-// OddGroup says why a group cannot be placed because its key, or that of its target, cannot be used; empty: both can.
+// OddGroup says why a group cannot be placed because its key, or that of its target, cannot be used; empty if both
+// can be used.
 func (v View) OddGroup(group string) string {
 	for _, name := range []string{groupsKey + group, targetsKey + group} {
 		if o, odd := v.Odd[name]; odd {
@@ -46,7 +48,8 @@ func (v View) OddGroup(group string) string {
 	return ""
 }
 
-// GroupUnknown reports whether the key of a group exists and cannot be used: nobody can say where the group is.
+// GroupUnknown reports whether the key of a group exists but cannot be used, so that the place of the group is
+// unknown.
 func (v View) GroupUnknown(group string) bool {
 	_, odd := v.Odd[groupsKey+group]
 	return odd
@@ -64,7 +67,7 @@ func (v View) Unknown() []string {
 	return names
 }
 
-// AllKnown returns ErrShardHoldsGroups if a group or target cannot be read: each shard may hold it.
+// AllKnown returns ErrShardHoldsGroups if a group or target cannot be read, because any shard may hold that group.
 func (v View) AllKnown() error {
 	for name, o := range v.Odd {
 		if strings.HasPrefix(name, groupsKey) || strings.HasPrefix(name, targetsKey) {
@@ -74,7 +77,7 @@ func (v View) AllKnown() error {
 	return nil
 }
 
-// Problems returns a sentence for each key that cannot be used, by key.
+// Problems returns a sentence for each key that cannot be used, in the order of the keys.
 func (v View) Problems() []string {
 	words := make([]string, 0, len(v.Odd))
 	for _, name := range slices.Sorted(maps.Keys(v.Odd)) {
@@ -83,7 +86,7 @@ func (v View) Problems() []string {
 	return words
 }
 
-// leaveOut records that the value of a key cannot be used. It reports whether that is news.
+// leaveOut records that the value of a key cannot be used. It reports whether this was not known before.
 func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
 	if before, known := st.odd[name]; known && before.Revision == kv.ModRevision {
 		return false
@@ -101,14 +104,14 @@ func (st *state) notOdd(name string) {
 	}
 }
 
-// goOnWithMeta takes over an earlier meta if the present one cannot be used. last may be nil.
+// goOnWithMeta adopts an earlier meta if the present one cannot be used. last may be nil.
 func (st *state) goOnWithMeta(last *state) {
 	if o, odd := st.odd[metaKey]; odd && last != nil && last.hasMeta {
 		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
 	}
 }
 
-// goOnWith takes over the earlier values of keys that cannot be used now. last may be nil.
+// goOnWith adopts the earlier values of keys that cannot be used now. last may be nil.
 func (st *state) goOnWith(last *state) {
 	if last == nil {
 		return
@@ -135,7 +138,7 @@ func carry[V any](to, from map[string]V, name string) {
 	}
 }
 
-// oddMeta is the error of a listing that cannot say which store this is; nil: it can.
+// oddMeta returns the error for a listing that cannot say which store this is, or nil.
 func (st *state) oddMeta() error {
 	if o, odd := st.odd[metaKey]; odd && !st.hasMeta {
 		return fmt.Errorf("%w: %s", ErrOdd, o)
@@ -143,7 +146,7 @@ func (st *state) oddMeta() error {
 	return nil
 }
 
-// tellOdd logs the keys that cannot be used and that this process has not logged before.
+// tellOdd logs those keys that cannot be used which this process has not logged yet.
 func (m *memory) tellOdd(odd map[string]Odd) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

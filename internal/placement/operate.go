@@ -11,37 +11,37 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The following functions serve the operator, which decides targets from outside and knows which store exists. Several
-// operators may call concurrently; every write is conditional on the state that it was decided from.
+// The following functions serve the operator, which sets targets from outside and knows which store must exist.
+// Several operators may call them concurrently. Every write is conditional on the state from which it was decided.
 
-// Errors of a store that is known to exist.
+// These are the errors for a store that is known to exist.
 var (
-	// ErrPlacementLost: etcd is empty for a store that exists. Its placement is rebuilt from the shards, never
-	// created anew.
+	// ErrPlacementLost says that etcd is empty for a store that exists. The placement must be rebuilt from the
+	// shards, not created again.
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
-	// ErrOtherStore: etcd holds another store under this name.
+	// ErrOtherStore says that etcd holds another store under this name.
 	ErrOtherStore = errors.New("etcd holds another store")
-	// ErrShardRegistered: a process runs the shard.
+	// ErrShardRegistered says that a process runs the shard.
 	ErrShardRegistered = errors.New("the shard is registered")
-	// ErrShardHoldsGroups: groups name the shard as a member, or have it in their target.
+	// ErrShardHoldsGroups says that groups have the shard as a member, or have it in their target.
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
 
-// MetaOf is Meta of a store that is known to exist: it returns ErrPlacementLost if etcd is empty, ErrOtherStore if etcd
-// holds another store.
+// MetaOf does what Meta does, for a store that is known to exist. It returns ErrPlacementLost if etcd is empty, and
+// ErrOtherStore if etcd holds another store.
 func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (Meta, error) {
 	meta, err := s.Meta(ctx)
 	return meta, s.known(store, meta.StoreUUID, err)
 }
 
-// ViewOf is View of a store that is known to exist: it returns ErrPlacementLost if etcd is empty, ErrOtherStore if etcd
-// holds another store, ErrFrozen if etcd was set back.
+// ViewOf does what View does, for a store that is known to exist. It returns ErrPlacementLost if etcd is empty,
+// ErrOtherStore if etcd holds another store, and ErrFrozen if etcd was set back.
 func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (View, error) {
 	_, view, err := s.listOf(ctx, store)
 	return view, err
 }
 
-// listOf is ViewOf that also returns the state that the view was made from.
+// listOf does what ViewOf does, and also returns the state from which the view was made.
 func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, View, erro
 	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
-// whoPlans names the process that notices a setback if it is not a shard.
+// whoPlans stands for the process that notices a setback if the process is not a shard.
 const whoPlans = "the planner or operator"
 
 // known compares the store in etcd with the expected one.
@@ -80,9 +80,10 @@ type Planned struct {
 	Unplaced       map[string]string // groups that cannot be placed now, with the reason
 }
 
-// PlanOnce creates the missing groups of Hash routing, or else writes the targets that Plan changes. It is one step of
-// RunPlanner, for a caller that chooses when to take it. Each write is conditional on the state that it was decided
-// from: after ErrChanged, call again. PlanOnce never creates Meta: see ViewOf for the errors.
+// PlanOnce creates the missing groups of Hash routing. If none is missing, it writes the targets that Plan changes.
+// It is one step of RunPlanner, for a caller that decides when to take it. Each write is conditional on the state
+// from which it was decided; after ErrChanged, the caller can call PlanOnce again. PlanOnce never creates Meta: it
+// returns the errors of ViewOf.
 func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (Planned, error) {
 	if err := policy.Validate(); err != nil {
 		return Planned{}, err
@@ -116,7 +117,7 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 // pair returns a group and its target in a view.
 func (v View) pair(name string) pair { return pair{v.Groups[name], v.Targets[name]} }
 
-// changed returns ErrChanged for a condition that did not hold, and every other error unchanged.
+// changed returns ErrChanged for a condition that did not hold, and any other error unchanged.
 func changed(err error) error {
 	if errors.Is(err, ErrNotElected) {
 		return fmt.Errorf("planning: %w", ErrChanged)
@@ -124,7 +125,7 @@ func changed(err error) error {
 	return err
 }
 
-// wish is the value of states/NAME.
+// wish is the value of a key states/NAME.
 type wish struct {
 	Shard string     `json:"shard"`
 	State ShardState `json:"state"`
@@ -139,7 +140,7 @@ func (s ShardState) validate() error {
 }
 
 // SetShardState sets the desired state of a shard, whether the shard runs or not. The state persists until it is set
-// again. Active is the default. Nothing is written if the state is already set.
+// again. The default is Active. SetShardState writes nothing if the state is already set.
 func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string, state ShardState) error {
 	if err := ValidateShardName(shard); err != nil {
 		return err
@@ -175,8 +176,9 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	return nil
 }
 
-// ForgetShard deletes the state set by SetShardState for a shard that is gone for good. It returns ErrShardRegistered
-// while the shard is registered, and ErrShardHoldsGroups while a group is on it or has it in its target.
+// ForgetShard deletes the state that SetShardState has set for a shard that will not come back. It returns
+// ErrShardRegistered while the shard is registered, and ErrShardHoldsGroups while a group is on the shard or has it
+// in its target.
 func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) error {
 	view, err := s.ViewOf(ctx, store)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package placement decides which group holds a record and which shards hold a group. Routing (package routing) and the
-// planner (plan.go) are pure; the etcd store is separate (store.go, watch.go, register.go, planner.go).
-// docs/placement.md explains the same in prose.
+// Package placement decides which group holds a record and which shards hold a group. Routing (package routing) and
+// the planner (plan.go) are pure. The etcd store is separate from them (store.go, watch.go, register.go, planner.go).
+// docs/placement.md explains all of this in prose.
 package placement
 
 import (
@@ -10,17 +10,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Meta holds the fixed properties of a store. Key "meta".
+// Meta holds the fixed properties of a store. It is stored under the key "meta".
 type Meta struct {
 	StoreUUID  uuid.UUID `json:"storeUUID"`
 	Routing    Routing   `json:"routing"`
 	Copies     int       `json:"copies"` // 1, 3 or 5
 	CreatedUTC string    `json:"created"`
-	GroupsMax  int       `json:"groupsMax"` // Named: the limit for groups made by first writes; 0: 100,000
-	// ShardsMin: the first placement waits until this many shards are alive; 0: no wait.
+	GroupsMax  int       `json:"groupsMax"` // Named: the limit on groups made by first writes; 0: 100,000
+	// ShardsMin delays the first placement until this many shards are alive. 0: the first placement does not wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
-	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch keeps growing in an etcd
-	// that was created anew.
+	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch also grows after etcd was
+	// created again.
 	EpochBase uint64 `json:"epochBase,omitempty"`
 }
 
@@ -38,7 +38,7 @@ func (m Meta) Validate() error {
 	return m.Policy().Validate()
 }
 
-// GroupLimit is the limit for groups made by first writes, in Named routing.
+// GroupLimit returns the limit on groups made by first writes, in Named routing.
 func (m Meta) GroupLimit() int {
 	if m.GroupsMax == 0 {
 		return GroupsMaxDefault
@@ -49,156 +49,160 @@ func (m Meta) GroupLimit() int {
 // ShardState is the state of a shard that a person requested.
 type ShardState string
 
-// The shard states.
+// These are the states of a shard.
 const (
 	Active   ShardState = "Active"
-	Cordoned ShardState = "Cordoned" // gets no new groups
-	Draining ShardState = "Draining" // all groups move away
+	Cordoned ShardState = "Cordoned" // the shard gets no new groups
+	Draining ShardState = "Draining" // all groups move away from the shard
 )
 
-// Shard is a shard as registered (key "shards/NAME", bound to a lease: a missing key means not alive) and as the
-// planner sees it.
+// Shard is a shard as it is registered and as the planner sees it. It is stored under the key "shards/NAME" with a
+// lease, so a missing key means that the shard is not alive.
 type Shard struct {
 	Name       string    `json:"name"`    // 1 to 253 bytes of [a-z0-9.-]
 	Address    string    `json:"address"` // host:port, gRPC
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	Generation uint64    `json:"generation"`
-	// failure domain; no two copies in one; empty: the shard is a domain of its own
+	// Domain is the failure domain. No two copies of a group are placed in one domain. Empty: the shard is a domain
+	// of its own.
 	Domain        string     `json:"domain"`
 	State         ShardState `json:"state"` // empty: Active
 	CapacityBytes int64      `json:"capacityBytes"`
-	Node          string     `json:"node,omitempty"` // where it runs, as configured; for people
+	Node          string     `json:"node,omitempty"` // the place where the shard runs, as configured; for people
 	Zone          string     `json:"zone,omitempty"`
-	// Boot is a random id of this process. Zero: RegisterShard creates one.
+	// Boot is a random id of this process. If it is zero, RegisterShard creates one.
 	Boot uuid.UUID `json:"boot"`
 	// Step is the volume's present step. Registered is the last step that, as far as the volume knows, etcd has
-	// stored. Both are in the key of the volume.
+	// stored. Both are stored in the key of the volume.
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
-	// Weighs: the process reports the figures of the groups that it leads by Store.PutWeights. Older programs
-	// report them in the groups.
+	// Weighs says that the process reports the figures of the groups that it leads by Store.PutWeights. Older
+	// programs report them in the groups.
 	Weighs bool `json:"weighs,omitempty"`
 }
 
-// Role is what a member is in its group.
+// Role is the role of a member in its group.
 type Role string
 
-// The roles.
+// These are the roles.
 const (
 	Voter Role = ""
-	// Learner: the member is catching up and has no vote. etcd gets the role before the leader proposes the member.
+	// Learner means that the member is catching up and has no vote. This role is written to etcd before the leader
+	// proposes the member.
 	Learner Role = "Learner"
 )
 
-// Member is one replica of a group: one incarnation, with its own Raft id. A shard may appear twice while the replica
-// on its former volume is being replaced by one on its present volume.
+// Member is one replica of a group: one incarnation, with a Raft id of its own. A shard may appear twice while the
+// replica on its former volume is being replaced by one on its present volume.
 type Member struct {
-	// Shard is empty if the member's place is unknown: etcd was rebuilt, and the member's shard did not answer.
-	// That shard sets it.
+	// Shard is empty if the place of the member is unknown, because etcd was rebuilt and the member's shard did not
+	// answer. That shard sets it later.
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
 	Role       Role      `json:"role,omitempty"`
 }
 
-// Group is the state of a group and its members (key "groups/NAME").
+// Group is the state of a group and its members. It is stored under the key "groups/NAME".
 type Group struct {
 	Name     string    `json:"name"`
 	UUID     uuid.UUID `json:"uuid"`
 	KeyFirst uint64    `json:"keyFirst,string"` // Hash only
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
-	Leader   string    `json:"leader"`  // shard; empty: unknown
-	// Bytes and Records are the last reported figures, for balance. The group's own key holds the figures from when
-	// a leader last wrote the members. Views of Watch and View hold what the leader's shard has reported since; see
-	// Store.PutWeights.
+	Leader   string    `json:"leader"`  // name of its shard; empty if it is unknown
+	// Bytes and Records are the figures reported last, for balancing. The group's own key holds the figures from the
+	// last time when a leader wrote the members. Views of Watch and View hold what the leader's shard has reported
+	// since then; see Store.PutWeights.
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
-	// Term and ConfIndex belong to the leader that last wrote Members: its term, and the index of the membership
-	// change that it had applied. An older leader does not overwrite them, see PutGroupAsLeader.
+	// Term and ConfIndex belong to the leader that last wrote Members. They are its term, and the index of the
+	// membership change that it had applied. A leader with lower values does not overwrite them, see
+	// PutGroupAsLeader.
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
-	// Everywhere is an index up to which every member has the complete log, as known to the leader at its last
-	// report. Followers may drop tombstones up to it, too.
+	// Everywhere is an index up to which every member has the complete log, as the leader knew at its last report.
+	// Followers may also drop tombstones up to this index.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
-	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup
-	// writes only if it is unchanged.
+	// Revision is etcd's revision of the key when the key was read; 0 for a group that is not stored. Store.PutGroup
+	// writes only if the key still has this revision.
 	Revision int64 `json:"-"`
 }
 
-// Target says on which shards a group should be (key "targets/NAME").
+// Target says on which shards a group should be. It is stored under the key "targets/NAME".
 type Target struct {
 	Group  string   `json:"group"`
-	Shards []string `json:"shards"` // one per copy; the first one should lead
+	Shards []string `json:"shards"` // one for each copy; the first one should lead
 	Reason Reason   `json:"reason,omitempty"`
 
-	// Revision is etcd's revision of the key when it was read; 0: not stored.
+	// Revision is etcd's revision of the key when the key was read; 0 if the target is not stored.
 	Revision int64 `json:"-"`
 }
 
-// Reason says why a target differs from the group's place at the time when the target was set.
+// Reason says why a target differed from the place of its group when the target was set.
 type Reason string
 
-// The reasons.
+// These are the reasons.
 const (
 	ForPlacement Reason = ""        // the group was new, or only its leader changes
-	ForRepair    Reason = "Repair"  // it had too few copies
+	ForRepair    Reason = "Repair"  // the group had too few copies
 	ForDrain     Reason = "Drain"   // a shard is being drained
 	ForDomain    Reason = "Domain"  // two copies were in one failure domain
 	ForBalance   Reason = "Balance" // another shard had less load
 )
 
-// View is everything in etcd at one revision. Maps are keyed by name and must not be changed.
+// View is the placement in etcd at one revision. Maps are keyed by name and must not be changed.
 type View struct {
 	Epoch   uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
 	Meta    Meta
-	Shards  map[string]Shard // all registered, and so live, shards; States overrides their State
+	Shards  map[string]Shard // all registered shards, which are therefore live; States overrides their State
 	Groups  map[string]Group
 	Targets map[string]Target
-	States  map[string]ShardState // the states requested by SetShardState, for registered and other shards
-	// Domains are the failure domains of all shards that this process has seen registered, including those that no
-	// longer are.
+	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
+	// Domains holds the failure domains of all shards that this process has seen registered, including those that are
+	// no longer registered.
 	Domains map[string]string
 	Mark    Mark
-	// Freeze: etcd was set back, and is not reconciled yet; nil: it was not set back. SetBack: this process has
-	// noticed that by itself.
+	// Freeze is set while etcd was set back and is not reconciled yet, otherwise nil. SetBack says that this process
+	// has itself noticed the setback.
 	Freeze  *Freeze
 	SetBack string
-	// Odd holds the keys, without the store's prefix, that cannot be read and were therefore skipped. See OddGroup and
-	// Problems.
+	// Odd holds the keys, without the store's prefix, that cannot be read and were therefore left out. See OddGroup
+	// and Problems.
 	Odd map[string]Odd
-	// Own: Groups and Targets are complete for one shard only. Those of other shards may be missing or outdated:
-	// use Store.Look. Such views may differ at one Epoch.
+	// Own says that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
+	// outdated: use Store.Look for them. Two such views may differ although their Epoch is the same.
 	Own bool
 }
 
 // Policy configures the planner.
 type Policy struct {
 	Copies int // 1, 3 or 5
-	// ShardGroupsMax limits the number of replicas that the planner places on one shard; 0: no limit. Existing
-	// replicas stay.
+	// ShardGroupsMax limits the number of replicas that the planner places on one shard. 0: there is no limit.
+	// Existing replicas may remain.
 	ShardGroupsMax int
-	// ShardsMin delays the very first placement until this many shards are alive, so that the first shard to
-	// register does not get every group; 0: no wait. It has no effect once any group has members.
+	// ShardsMin delays the very first placement until this many shards are alive, so that the first shard to register
+	// does not get every group. 0: it does not wait. It has no effect once any group has members.
 	ShardsMin int
-	// Moves allows moves of groups that are at their target: for balance, and away from shards that are gone and marked
-	// Draining. Without it the planner only changes the targets of groups that must leave a shard.
+	// Moves allows moves of groups that are at their target: to balance loads, and away from shards that are gone and
+	// marked Draining. If it is false, the planner only changes the targets of groups that must leave a shard.
 	Moves bool
-	// MovesMax limits the groups that move at a time. ShardMovesMax limits the moves in which one shard gives or
-	// receives a copy. 0: MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. They apply only with Moves.
+	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many moves at a time give a copy to,
+	// or take a copy from, one shard. 0: MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. They apply only
+	// if Moves is set.
 	MovesMax, ShardMovesMax int
 }
 
-// Defaults of a Policy.
+// These are the defaults of a Policy.
 const (
 	MovesMaxDefault      = 64
 	ShardMovesMaxDefault = 4
 )
 
-// Policy returns the planner policy that the store's meta requires. Leaders move their groups (internal/shard), so
-// groups that are at their target may be moved.
+// Policy returns the planner policy that the store's meta requires. It allows moves of groups that are at their
+// target, because leaders can move their groups (internal/shard).
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
 // Validate returns an error that says what is wrong and what to do.

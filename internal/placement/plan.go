@@ -11,14 +11,14 @@ import (
 
 // Plan is pure: it returns the targets that differ from those in the view, with the least movement. A group with
 // Members keeps its shards as long as the policy allows. New groups go to the shards with the least bytes, then the
-// fewest groups, and never two copies into one domain. unplaced holds groups that cannot be placed, with the reason.
+// fewest groups. Two copies never go into one domain. unplaced holds groups that cannot be placed, with the reason.
 // The same input gives the same output.
 //
-// In detail: a shard that is not registered is in its last known domain. A member stays on a shard that is Active,
-// Cordoned or not registered (its data are there; a person removes it by draining). It is moved off a Draining shard,
-// and out of a domain that holds another copy. The target of a group without members stays on live shards. If too few
-// shards can take a copy, a group with members keeps its target. Full shards (bytes at or above CapacityBytes, if
-// known) and shards at the policy's limit get nothing new.
+// In detail: a shard that is not registered counts as being in its last known domain. A member remains on a shard
+// that is Active, Cordoned or not registered (its data are there; a person removes it by draining). It is moved off a
+// Draining shard, and out of a domain that holds another copy. The target of a group without members keeps only live
+// shards. If too few shards can take a copy, a group with members keeps its target. Full shards (bytes at or above
+// CapacityBytes, if known) and shards at the policy's limit get no new copies.
 //
 // If the policy allows moves, groups that are at their target are also balanced (balance.go), and targets change in
 // waves (waves.go).
@@ -63,7 +63,7 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing says why no group can be placed now; empty: some groups may be.
+// plansNothing says why no group can be placed now; empty if some groups may be placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
@@ -71,7 +71,7 @@ func plansNothing(view View, policy Policy) string {
 	return firstPlacementWaits(view, policy)
 }
 
-// firstPlacementWaits says what the first placement waits for; empty: it does not wait.
+// firstPlacementWaits says what the first placement waits for; empty if it does not wait.
 func firstPlacementWaits(view View, policy Policy) string {
 	alive := 0
 	for _, s := range view.Shards {
@@ -98,8 +98,8 @@ type load struct {
 	volume  uuid.UUID
 	state   ShardState
 	bytes   int64
-	limit   int64   // bytes, 0: none
-	weight  float64 // its share of the load; 1 on average
+	limit   int64   // bytes; 0: there is no limit
+	weight  float64 // the shard's share of the load; 1 on average
 	groups  int
 	leaders int
 }
@@ -114,7 +114,7 @@ type planned struct {
 	voters []int
 	kept   int    // number of chosen shards that were kept
 	chosen []int  // target shards; the first one should lead
-	reason string // why it cannot be placed; chosen then holds the kept shards
+	reason string // why the group cannot be placed; chosen then holds the kept shards
 	change Reason // reason for the change from old to chosen
 }
 
@@ -123,7 +123,7 @@ type planner struct {
 	policy  Policy
 	states  map[string]ShardState
 	gone    map[string]string // failure domains of shards, including those that are not registered
-	shards  []load            // the registered ones by name, then unknown members
+	shards  []load            // the registered shards by name, then unknown shards of members
 	byName  map[string]int    // index in shards
 	domains map[string]int
 	groups  []planned // by name
@@ -144,7 +144,7 @@ func newPlanner(view View, policy Policy) *planner {
 	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
 		g := planned{Group: view.Groups[name], old: view.Targets[name]}
 		for _, m := range g.Members {
-			if m.Role == Voter && m.Shard != "" { // empty: its shard is unknown
+			if m.Role == Voter && m.Shard != "" { // the shard of a member is empty if it is unknown
 				g.voters = append(g.voters, p.find(m.Shard))
 			}
 		}
@@ -153,7 +153,7 @@ func newPlanner(view View, policy Policy) *planner {
 	return p
 }
 
-// weigh gives each shard its share of the load: by capacity, if all shards that take part report theirs.
+// weigh sets the weight of each shard: by capacity if all shards that take part report theirs.
 func (p *planner) weigh() {
 	var sum float64
 	n, all := 0, true
@@ -190,7 +190,7 @@ func (p *planner) planAll() {
 }
 
 func (p *planner) add(l load, domain string) int {
-	// A NUL separates the shard's own domain from every named domain.
+	// A NUL in its name distinguishes this domain from every named domain.
 	if domain == "" {
 		domain = "\x00" + l.name
 	}
@@ -213,7 +213,7 @@ func (p *planner) find(name string) int {
 	return p.add(load{name: name, weight: 1, state: p.states[name]}, p.gone[name])
 }
 
-// keep decides which shards of a group stay, and counts their load.
+// keep decides which shards of a group are kept, and counts their load.
 func (p *planner) keep(g *planned) {
 	for _, i := range p.current(g) {
 		s := &p.shards[i]
@@ -233,10 +233,10 @@ func (p *planner) keep(g *planned) {
 	}
 }
 
-// current lists the shards of a group in the order of preference: in the target's order if it names members (its first
-// one leads), then the leader, then the others. Replacements that the target already names come last, so that an
-// unfinished move continues to the same shard, and a move whose reason has vanished is reversed. A move for balance has
-// no such reason: its target comes first.
+// current lists the shards of a group in the order of preference. The order is that of the target if the target names
+// members (its first one leads). Then comes the leader, then the others. Replacements that the target already names
+// are the last, so that an unfinished move continues to the same shard, and a move whose reason has gone is reversed.
+// A move for balance has no such reason, so its target comes first.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {
@@ -280,7 +280,7 @@ func (p *planner) place(g *planned) {
 	}
 }
 
-// undo removes the shards that place added for a group that cannot be placed completely.
+// undo removes the shards that place has added for a group that cannot be placed completely.
 func (p *planner) undo(g *planned) {
 	for _, i := range g.chosen[g.kept:] {
 		p.shards[i].bytes -= g.Bytes
@@ -289,7 +289,7 @@ func (p *planner) undo(g *planned) {
 	g.chosen = g.chosen[:g.kept]
 }
 
-// target returns the target to write for a group.
+// target returns the target to be written for a group.
 func (p *planner) target(g *planned) Target {
 	t := Target{Group: g.Name, Shards: make([]string, len(g.chosen)), Reason: g.change}
 	for n, i := range g.chosen {
@@ -298,7 +298,8 @@ func (p *planner) target(g *planned) Target {
 	return t
 }
 
-// changes reports whether a group's target changes now. Without moves, a different order alone is no change.
+// changes reports whether a group's target changes now. If the policy does not allow moves, a target that differs
+// only in its order does not count as a change.
 func (p *planner) changes(g *planned) bool {
 	if g.reason != "" {
 		return false
@@ -310,8 +311,8 @@ func (p *planner) changes(g *planned) bool {
 	return !SameSet(t.Shards, g.old.Shards)
 }
 
-// lead puts the shard that should lead first: for a group with members the first one kept, else the one that leads
-// least.
+// lead puts the shard that should lead first. For a group with members it is the first shard that was kept, otherwise
+// the shard that leads the fewest groups.
 func (p *planner) lead(g *planned) {
 	chosen := g.chosen
 	if g.kept == 0 {
@@ -326,8 +327,9 @@ func (p *planner) lead(g *planned) {
 	p.shards[chosen[0]].leaders++
 }
 
-// best returns the shard that takes the next copy: least bytes, then fewest groups, then fewest leaders, then by name;
-// -1: no shard can. The scan over the shards is linear, but at 1,000 shards no heap is faster if domains exclude many.
+// best returns the shard that takes the next copy: the one with the least bytes, then the fewest groups, then the
+// fewest leaders, then the first by name; -1 if no shard can take it. The scan over the shards is linear, but for
+// 1,000 shards a heap is not faster if domains exclude many of them.
 func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {
@@ -364,7 +366,7 @@ func (p *planner) takes(s *load) bool {
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason says why a group got no more than have copies.
+// reason says why a group got only have copies.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}

@@ -13,12 +13,12 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// plannerLeaseSeconds is short because new groups wait for the next planner after a crash.
+// plannerLeaseSeconds is short because after a crash new groups wait for the next planner.
 const plannerLeaseSeconds = 3
 
-// RunPlanner creates the groups of Hash routing and writes the targets that Plan changes, on each view, until ctx ends.
-// Several planners may run: a lease elects one, and its writes have no effect after it has lost the lease. RunPlanner
-// continues after outages of etcd. The error reports an invalid policy; nil: ctx has ended.
+// RunPlanner creates the groups of Hash routing and writes the targets that Plan changes, for each view, until ctx
+// ends. Several planners may run: a lease elects one, and its writes have no effect after it has lost the lease.
+// RunPlanner continues after outages of etcd. It returns an error for an invalid policy, and nil when ctx has ended.
 func RunPlanner(ctx context.Context, store *Store, policy Policy, logger *slog.Logger) error {
 	if err := policy.Validate(); err != nil {
 		return err
@@ -41,8 +41,8 @@ type candidate struct {
 	store    *Store
 	policy   Policy
 	logger   *slog.Logger
-	elected  clientv3.Cmp      // condition: its term continues
-	unplaced map[string]string // reasons by group, of the previous view in this term
+	elected  clientv3.Cmp      // the condition that its term continues
+	unplaced map[string]string // reasons by group, from the previous view in this term
 }
 
 // term waits to be elected, then plans until the term ends.
@@ -81,7 +81,8 @@ func (c *candidate) term(ctx context.Context) error {
 	return errors.New("the lease was lost")
 }
 
-// act creates the groups that one view lacks, or else plans for the view and writes the targets.
+// act creates the groups that are missing in a view. If none is missing, it plans for the view and writes the
+// targets.
 func (c *candidate) act(ctx context.Context, view View) error {
 	if held := view.Held(); held != "" {
 		c.logger.Warn("nothing is planned", "reason", held)
@@ -106,8 +107,8 @@ func (c *candidate) act(ctx context.Context, view View) error {
 	return err
 }
 
-// logUnplaced logs, in one line for each reason, the groups that cannot be placed now, and that could be placed or had
-// another reason in the previous view.
+// logUnplaced logs the groups that cannot be placed now, in one line for each reason. It leaves out groups that had
+// the same reason in the previous view.
 func (c *candidate) logUnplaced(now map[string]string) {
 	groups := map[string][]string{}
 	for _, group := range slices.Sorted(maps.Keys(now)) {
@@ -121,7 +122,8 @@ func (c *candidate) logUnplaced(now map[string]string) {
 	}
 }
 
-// missingGroups lists the groups of Hash routing that do not exist. A group whose key cannot be used does exist.
+// missingGroups lists the groups of Hash routing that do not exist. A group whose key cannot be used counts as
+// existing.
 func missingGroups(view View) []Group {
 	var missing []Group
 	for n := range view.Meta.Routing.Groups {

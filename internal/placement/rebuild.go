@@ -17,7 +17,7 @@ import (
 // epochJump raises the epoch above all epochs that any process may have seen before etcd was lost.
 const epochJump = 1 << 32
 
-// FoundVolume is what one shard reports about its volume.
+// FoundVolume is the report of one shard about its volume.
 type FoundVolume struct {
 	Shard   string
 	Address string
@@ -26,11 +26,11 @@ type FoundVolume struct {
 	// Generation and Step are those of the superblock.
 	Generation uint64
 	Step       Step
-	Facts      *FoundFacts // nil: the volume does not know
+	Facts      *FoundFacts // nil if the volume does not know them
 	Replicas   []FoundReplica
 }
 
-// Blank reports whether the shard has no volume yet: then v holds no information.
+// Blank reports whether the shard has no volume yet; v then holds no information.
 func (v FoundVolume) Blank() bool {
 	return v.Store == uuid.Nil && v.UUID == uuid.Nil && len(v.Replicas) == 0
 }
@@ -46,17 +46,17 @@ type FoundFacts struct {
 
 // FoundReplica is one group on a volume.
 type FoundReplica struct {
-	Name            string // empty: its manifest cannot be read
+	Name            string // empty if the manifest cannot be read
 	UUID            uuid.UUID
 	Store           uuid.UUID
 	RaftID          uint64 // 0: unknown
 	Voters          []uint64
-	Outgoing        []uint64 // the previous voters, while both memberships must agree
+	Outgoing        []uint64 // the voters of the previous membership, while both memberships must agree
 	Learners        []uint64
 	ConfIndex       uint64 // index of the membership change that made this membership
 	Term, Committed uint64
-	Joining         bool // it has a Raft id but no data yet
-	Foreign         bool // it was made on another volume, so it is ignored
+	Joining         bool // the replica has a Raft id but no data yet
+	Foreign         bool // the replica was made on another volume, so it is ignored
 	Records, Bytes  int64
 	Leader          bool
 	Message         string // describes a problem of the replica
@@ -65,21 +65,21 @@ type FoundReplica struct {
 // Rebuilt is the placement of a store, made from its volumes.
 type Rebuilt struct {
 	Meta   Meta
-	Groups []Group // by name
-	// Volumes are the volumes to register, if etcd knows nothing about them, so that an earlier state of a volume
+	Groups []Group // sorted by name
+	// Volumes are the volumes to be registered if etcd knows nothing about them, so that an earlier state of a volume
 	// is detected again.
 	Volumes []VolumeRecord
 	// Missing lists the groups of Hash routing that no volume holds.
 	Missing []string
-	// Short holds the groups for which too few voters were found to continue, with the reason. They are in Groups,
-	// too.
+	// Short holds the groups for which too few voters were found to continue, with the reason. These groups are also
+	// in Groups.
 	Short map[string]string
 	// Notes describe what a person should check before the placement is written.
 	Notes []string
 }
 
 // Rebuild derives the placement of a store from the contents of its volumes. It is pure. given supplies facts that no
-// volume knows; nil: none. An error describes a contradiction.
+// volume knows, and may be nil. An error describes a contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -162,12 +162,12 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	return *facts, nil
 }
 
-// ErrStoreExists says that etcd already holds placement of this store or another one. Nothing was written.
+// ErrStoreExists says that etcd already holds the placement of this store or another one. Nothing was written.
 var ErrStoreExists = errors.New("etcd already holds a store here")
 
-// Restore writes a rebuilt placement, with meta last: no process follows etcd before that. It keeps what etcd knows
-// about volumes. If etcd already holds meta, it returns ErrStoreExists; with force it replaces meta of the same store,
-// but never that of another store.
+// Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd without meta. It keeps
+// the records of volumes in etcd. If etcd already holds meta, it returns ErrStoreExists; with force it replaces the
+// meta of the same store, but never that of another store.
 func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// In the end no target exists, so only members are woken.
+	// At the end no target exists, so only members are woken.
 	wakes := func(g Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
@@ -234,12 +234,12 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 		return fmt.Errorf("encode meta: %w", err)
 	}
 	return restoring(s.write(ctx, []clientv3.Op{
-		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // old targets: the planner sets new ones
+		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // old targets; the planner sets new ones
 		clientv3.OpPut(s.prefix+metaKey, string(value)), clientv3.OpDelete(s.prefix + frozenKey),
 	}, unchanged))
 }
 
-// ErrShort says that for some groups too few voters were found. Nothing was written.
+// ErrShort says that too few voters were found for some groups. Nothing was written.
 var ErrShort = errors.New("too few voters of some groups were found")
 
 // shortWordsMax bounds the number of groups that ShortWords names, and the number of entries in Freeze.Waits.

@@ -20,7 +20,7 @@ type located struct {
 // addGroups finds the members of each group.
 func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	replicas, ids := map[string][]located{}, map[string]uuid.UUID{}
-	joining := map[uuid.UUID][]located{} // these do not know the name of their group
+	joining := map[uuid.UUID][]located{} // joining replicas do not know the name of their group
 	for _, v := range volumes {
 		for _, f := range v.Replicas {
 			switch {
@@ -62,9 +62,9 @@ func (r *Rebuilt) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// group derives the state of one group. The replica that has applied the latest membership change knows the members.
-// All of them are included; members that were not found have no shard. Short records whether too few were found to
-// continue.
+// group derives the state of one group. It takes the members from the replica that has applied the latest membership
+// change. It includes all of them; a member that was not found has no shard. It records in Short if too few were
+// found to continue.
 func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
 	slices.SortFunc(found, func(a, b located) int {
 		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term),
@@ -101,7 +101,7 @@ func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
 	return g, nil
 }
 
-// agrees rejects replicas that cannot share one history.
+// agrees rejects replicas that cannot belong to one history.
 func (r *Rebuilt) agrees(newest, f located) error {
 	switch {
 	case f.Joining:
@@ -138,8 +138,8 @@ func (r *Rebuilt) addMembers(g *Group, newest located, where map[uint64]located)
 	})
 }
 
-// findLeader chooses the member with the highest term among those that claim to lead, else the first voter. Only the
-// term of a member that leads is written: a later term of another member would block the leader's writes.
+// findLeader chooses the member with the highest term among those that claim to lead; if none does, the first voter.
+// It sets the term only if the member leads: a later term of another member would block the leader's writes.
 func (r *Rebuilt) findLeader(g *Group, where map[uint64]located) {
 	for _, m := range g.Members {
 		if f, ok := where[m.RaftID]; ok && m.Role == Voter && f.Leader && f.Term >= g.Term {
@@ -153,7 +153,7 @@ func (r *Rebuilt) findLeader(g *Group, where map[uint64]located) {
 	}
 }
 
-// weigh records in Short that too few voters were found.
+// weigh records a group in Short if too few of its voters were found.
 func (r *Rebuilt) weigh(name string, newest located, where map[uint64]located) {
 	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
 		var have []string

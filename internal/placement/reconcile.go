@@ -14,12 +14,12 @@ import (
 // Reconciled is the progress of reconciling a frozen store.
 type Reconciled struct {
 	Written int      // groups whose members in etcd were overwritten
-	Waits   []string // what prevents the end of the freeze; empty: the freeze was lifted
+	Waits   []string // what prevents the end of the freeze; empty if the freeze was lifted
 }
 
-// Reconcile overwrites the placement in the etcd of a frozen store with what the shards' volumes report, never the
-// reverse. It lifts the freeze when every group is accounted for: a majority of its voters was found, or no shard ever
-// had the group. silent describes the shards that did not answer.
+// Reconcile overwrites the placement in the etcd of a frozen store with what the shards' volumes report. It never
+// changes a volume according to etcd. It lifts the freeze when every group is accounted for: a majority of its voters
+// was found, or no shard ever had the group. silent describes the shards that did not answer.
 func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	return c.say(ctx)
 }
 
-// reconciler compares one listing with the volumes found.
+// reconciler compares one listing with the volumes that were found.
 type reconciler struct {
 	keys
 
@@ -79,7 +79,7 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	}
 	if there.UUID == g.UUID {
 		if there.ConfIndex > g.ConfIndex && len(there.Members) > 0 {
-			return nil // its leader wrote this, and the replicas found do not know it yet
+			return nil // the leader wrote this, and the found replicas do not know it yet
 		}
 		// The older state may still know the shard of a member that did not answer.
 		for i, m := range g.Members {
@@ -99,12 +99,12 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	if SameSet(old.Shards, target.Shards) {
 		target.Shards = old.Shards
 	}
-	// What the volumes hold is written over keys that cannot be used, too.
+	// What the volumes hold also overwrites keys that cannot be used.
 	there.Revision, old.Revision = c.st.revisionOf(groupsKey+g.Name), c.st.revisionOf(targetsKey+g.Name)
 	return c.put(ctx, g, target, pair{there, old})
 }
 
-// put writes a group and its target, if both are unchanged.
+// put writes a group and its target if neither has changed.
 func (c *reconciler) put(ctx context.Context, g Group, target Target, before pair) error {
 	value, err := json.Marshal(g)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, before pai
 	return nil
 }
 
-// unfound records the groups that were found nowhere, but that some shard may have.
+// unfound records the groups that were not found, but that some shard may have.
 func (c *reconciler) unfound(r Rebuilt) {
 	found := map[string]bool{}
 	for _, g := range r.Groups {
@@ -175,7 +175,8 @@ func (c *reconciler) say(ctx context.Context) error {
 	return nil
 }
 
-// lift ends the freeze: it raises epochs above all that were ever seen, and all processes follow etcd again.
+// lift ends the freeze: it raises the epoch above all epochs that were ever seen, and all processes follow etcd
+// again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+epochJump)
@@ -204,8 +205,9 @@ func membersIn(g Group) []string {
 }
 
 // targetOf returns the present shards of a group as its target. If the shard of a voter is unknown, it returns no
-// target: a target with the other shards alone would look complete without that copy, and the copy would be dropped.
-// The leader then changes nothing until the shard with the copy reports it, or the planner chooses another shard.
+// target: a target with only the other shards would look complete without that copy, and the copy would be dropped.
+// Without a target the leader changes nothing until the shard with the copy reports it, or the planner chooses
+// another shard.
 func targetOf(g Group, copies int) []string {
 	if slices.ContainsFunc(g.Members, func(m Member) bool { return m.Role == Voter && m.Shard == "" }) {
 		return nil
@@ -234,7 +236,7 @@ func shardsOf(g Group) string {
 	return strings.Join(names, ", ")
 }
 
-// FactsOf returns etcd's facts about a store, for volumes that do not remember them.
+// FactsOf returns the facts about a store that are in etcd, for volumes that do not remember them.
 func FactsOf(view View) *FoundFacts {
 	m := view.Meta
 	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC,

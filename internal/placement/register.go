@@ -20,15 +20,19 @@ import (
 // leaseSeconds is the time after which a silent shard counts as gone.
 const leaseSeconds = 6
 
-// RegisterShard registers a shard until the returned stop is called: under a lease that is kept alive, and replaced by
-// a new lease after an outage of etcd. It returns ErrNameTaken if another live process is registered under this name
-// with another volume, with the same or a later generation of this volume or, at another address, with an earlier one
-// (then this volume is a clone), and if the volume is live under another name. It returns ErrRolledBack if the volume
-// is not a successor of everything ever registered for it, live or not: see MayFollow. ctx bounds the first
-// registration; if ctx ends later, that ends the registration like stop does. stop removes the shard from etcd (within
-// a second) and may be called more than once. refused is called, once, if the shard cannot be registered again after
-// its lease ran out, because another process now has its name or volume: the shard must stop serving. An etcd that does
-// not answer is no such reason. stop waits for refused to return.
+// RegisterShard registers a shard until the returned stop is called. The registration is under a lease that is kept
+// alive, and replaced by a new lease after an outage of etcd.
+//
+// RegisterShard returns ErrNameTaken if another live process is registered under this name with another volume, or
+// with the same or a later generation of this volume. It also does so if that process has an earlier generation of
+// this volume at another address (this volume is then a clone), and if the volume is live under another name. It
+// returns ErrRolledBack if the volume is not a successor of everything ever registered for it, live or not: see
+// MayFollow.
+//
+// ctx bounds the first registration. If ctx ends later, the registration ends as if stop were called. stop removes
+// the shard from etcd (within a second) and may be called more than once. refused is called once if the shard cannot
+// be registered again after its lease ran out, because another process now has its name or volume; the shard must
+// then stop serving. It is not called merely because etcd does not answer. stop waits for refused to return.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -59,9 +63,10 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 	}), nil
 }
 
-// MayRegister reports, like RegisterShard, whether a shard may be registered in its next state, and which step of its
-// volume is registered now; zero: none. It writes nothing to etcd or to the volume: otherwise a copy that raised its
-// generation at each refusal would eventually have a later one than its original.
+// MayRegister reports, like RegisterShard, whether a shard may be registered in its next state. It also returns the
+// step of the volume that is registered now; zero if there is none. It writes nothing to etcd or to the volume:
+// otherwise a copy that raised its generation at each refusal would eventually have a later generation than its
+// original.
 func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -74,11 +79,11 @@ func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, 
 	return registered, nil
 }
 
-// registration is the registration of one shard process. One goroutine at a time uses it.
+// registration is the registration of one shard process. It must be used by one goroutine at a time.
 type registration struct {
 	keys
 
-	shard Shard     // with the last known step
+	shard Shard     // with the step known last
 	steps *sync.Map // Store.steps
 }
 
@@ -93,8 +98,8 @@ func (s *Store) registration(shard Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first is once, retried while etcd is too slow. An attempt without an answer may have written the registration: it
-// belongs to this process, and does not block the next attempt.
+// first does what once does, and tries again while etcd is too slow. An attempt without an answer may have written
+// the registration, which then belongs to this process and does not block the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, func(ctx context.Context) error {
 		lease, err = r.once(ctx)
@@ -103,7 +108,7 @@ func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err e
 	return lease, err
 }
 
-// once makes a lease and writes the shard under it; it writes the volume's generation permanently.
+// once makes a lease and writes the shard under it. It writes the volume's generation without a lease.
 func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	granted, err := r.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -121,7 +126,8 @@ func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 }
 
-// may returns the conditions under which the state that it read still holds, and the registered step of the volume.
+// may checks whether the shard may be registered. It returns the conditions under which the state that it has read
+// still holds, and the registered step of the volume.
 func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, registered Step, err error) {
 	key, volumeKey := shardsKey+r.shard.Name, volumesKey+r.shard.VolumeUUID.String()
 	read, err := r.client.Txn(ctx).Then(clientv3.OpGet(r.prefix+key), clientv3.OpGet(r.prefix+volumeKey)).Commit()
@@ -161,7 +167,8 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 	return conditions, registered, nil
 }
 
-// try writes shard and volume in one transaction if both are unchanged since they were read; false: they have changed.
+// try writes shard and volume in one transaction if both have not changed since they were read. It returns false if
+// they have.
 func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
 	if last, stepped := r.steps.Load(r.shard.Boot); stepped {
 		r.shard.Step, r.shard.Registered = last.(Shard).Step, last.(Shard).Registered
@@ -184,8 +191,8 @@ func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, e
 	return err == nil && put.Succeeded, err
 }
 
-// notLive rejects a volume that is registered live under another shard's key. It returns the condition that this key is
-// unchanged.
+// notLive rejects a volume that is registered live under the key of another shard. It returns the condition that this
+// key has not changed.
 func (r *registration) notLive(ctx context.Context, key string) (unchanged clientv3.Cmp, err error) {
 	answer, err := r.client.Get(ctx, r.prefix+key)
 	if err != nil {
@@ -207,13 +214,14 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 }
 
 // renewalsOfALivingShard is the number of renewals after which a registration counts as that of a live process. A
-// single renewal may be etcd's own: it extends all leases when its leader changes.
+// single renewal may be by etcd itself, which extends all leases when its leader changes.
 const renewalsOfALivingShard = 2
 
-// gone returns when the process registered under the shard's name, at another address and with an earlier generation of
-// its volume, no longer runs: no process listens there, for example after a crash, or its registration has expired. If
-// that process keeps renewing its registration, it is alive, and this volume is a copy of its volume: a process that
-// starts on a copy raises the copied generation too.
+// gone waits until the process registered under the shard's name, at another address and with an earlier generation
+// of its volume, no longer runs: no process listens at its address, for example after a crash, or its registration
+// has expired. If that process keeps renewing its registration, it is alive, and this volume is a copy of its volume.
+// The later generation does not prove the opposite, because a process that starts on a copy also raises the copied
+// generation.
 func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.LeaseID) error {
 	shard := r.shard
 	if there.Address == shard.Address || there.Generation == shard.Generation {
@@ -262,7 +270,8 @@ func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.Lea
 	}
 }
 
-// goneEvery is the interval between two looks at a registration. etcd reports its remaining time in whole seconds.
+// goneEvery is the interval between two looks at a registration. etcd reports the remaining time of a lease in whole
+// seconds.
 const goneEvery = 200 * time.Millisecond
 
 // goneMax bounds the wait for a registration to expire, which takes leaseSeconds if etcd is healthy. Tests use a
@@ -280,8 +289,8 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keep keeps the lease alive, and registers again after it was lost, until ctx ends. The error says that another
-// process has the shard's name or volume.
+// keep keeps the lease alive, and registers again after the lease was lost, until ctx ends. The error says that
+// another process has the shard's name or volume.
 func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
 	for {

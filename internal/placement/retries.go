@@ -13,19 +13,20 @@ import (
 	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
-// retryMax is the longest pause between two retries after etcd did not answer.
+// retryMax is the longest pause before a retry after etcd did not answer.
 const retryMax = 2 * time.Second
 
-// retries returns the retries used when etcd does not answer: for lists, watches, registrations, plans and grants.
+// retries returns the retries for lists, watches, registrations, plans and grants when etcd does not answer.
 func retries() *backoff.Tries {
 	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
-// startPatience bounds the retries of Patiently.
+// startPatience bounds the time for which Patiently retries.
 const startPatience = time.Minute
 
-// Patiently makes the etcd calls that the start of a shard needs. It retries while IsPassing allows it: usually etcd's
-// disk stalls for a while. After a minute, or when ctx ends, it returns the last error.
+// Patiently makes the etcd calls that the start of a shard needs. It retries after errors for which IsPassing is
+// true, which usually mean that etcd's disk stalls for a while. After a minute, or when ctx ends, it returns the last
+// error.
 func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
@@ -37,8 +38,8 @@ func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
 	}
 }
 
-// IsPassing reports that etcd did not answer in time, or was so slow that a lease expired before it was used: a retry
-// makes sense.
+// IsPassing reports whether etcd did not answer in time, or was so slow that a lease expired before it was used. A
+// retry may then succeed.
 func IsPassing(err error) bool {
 	var answer rpctypes.EtcdError
 	if errors.As(err, &answer) {

@@ -7,22 +7,22 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// The declarations in this file are those of package routing, under the names that the store and the planner use.
+// The types in this file are those of package routing, under the names that the store and the planner use.
 type (
 	// Mode says how an id maps to its group.
 	Mode = routing.Mode
-	// Routing is the routing of a store; immutable once the store exists.
+	// Routing is the routing of a store. It cannot be changed once the store exists.
 	Routing = routing.Routing
 )
 
-// The modes, and limits.
+// These are the modes, and the limits.
 const (
 	Hash             = routing.Hash
 	Named            = routing.Named
 	GroupsMaxDefault = routing.GroupsMaxDefault
 )
 
-// GroupName is the name of a numbered group: its decimal number.
+// GroupName returns the name of a numbered group, which is its decimal number.
 func GroupName(group int) string { return routing.GroupName(group) }
 
 // ValidateGroupName checks a group's name: 1 to 253 bytes of [a-zA-Z0-9._-], not starting with a dot.
@@ -32,7 +32,7 @@ func ValidateGroupName(name string) error { return routing.ValidateGroupName(nam
 // digit.
 func ValidateShardName(name string) error { return routing.ValidateShardName(name) }
 
-// CompareGroups orders names of groups: numbers by value, and behind them other names as text.
+// CompareGroups orders names of groups: first numbers by value, then all other names as text.
 func CompareGroups(a, b string) int {
 	switch x, y := isNumber(a), isNumber(b); {
 	case x && y:

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file contains the only rule that detects an etcd that was set back to an earlier state. A process remembers, for
-// each store:
+// This file contains the only rule that detects an etcd that was set back to an earlier state. A process remembers,
+// for each store:
 //
 //   - The highest revision at which the whole etcd was seen. Every write raises it. The process records it with each
 //     listing, each read, and each look every two seconds, even if nothing came that the process watches.
@@ -19,17 +19,18 @@ import (
 // An etcd was set back if its revision is lower, or if one of these keys is missing or was written earlier than the
 // remembered write. The first condition detects most older states. The others detect an etcd that received so many
 // writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
-// reconciled, which raises Meta.EpochBase: if only later looks counted, the older etcd would soon pass them.
+// reconciled, which raises Meta.EpochBase. Without this rule, the older etcd would soon pass the comparison again,
+// because writes raise its revision too.
 
-// Progress says how far a store was seen.
+// Progress says up to which state a store was seen.
 type Progress struct {
 	Store uuid.UUID
 	Mark
-	// SetBack says why etcd was found to be older than the state seen before; empty: it was not.
+	// SetBack says why etcd was found to be older than a state seen before; empty if it was not.
 	SetBack string
 }
 
-// behind says why a state is older than an earlier view of the same store; empty: it is not.
+// behind says why a state is older than an earlier view of the same store; empty if it is not.
 func (st *state) behind(seen Progress) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
@@ -49,8 +50,8 @@ func wordsOlder(key string, now, seen int64) string {
 	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
 }
 
-// compare checks whether the state is older than an earlier view. Once it is, only a higher base ends that: writes to
-// an older etcd raise its revision too.
+// compare checks whether the state is older than an earlier view. Once it was found to be older, only a higher base
+// ends this, because writes to an older etcd also raise its revision.
 func (st *state) compare(seen Progress, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
 		if st.setBack = st.behind(seen); st.setBack == "" {
@@ -60,7 +61,8 @@ func (st *state) compare(seen Progress, last *state) {
 	st.base = st.view.Meta.EpochBase
 }
 
-// older names a group or target of an earlier state that is older in this one; empty: none. last may be nil.
+// older names a group or target that is older in this state than in an earlier one; empty if there is none. last may
+// be nil.
 func (st *state) older(last *state) string {
 	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
 		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
@@ -82,23 +84,23 @@ func (st *state) older(last *state) string {
 // memory holds what this process remembers about a store.
 type memory struct {
 	mu         sync.Mutex // guards the fields below
-	observed   Progress   // how far this process has seen the store
+	observed   Progress   // the latest state of the store that this process has seen
 	lastAnswer time.Time  // when etcd last answered a watch
-	held       string     // why Watch withholds the present contents of etcd; empty: it does not
-	// domains are the last registered failure domains of shards; see withDomains.
+	held       string     // why Watch withholds the present content of etcd; empty if it does not
+	// domains holds the last registered failure domains of shards; see withDomains.
 	domains map[string]string
 	toldOdd map[string]int64 // keys that tellOdd has logged, with their revisions
 }
 
-// LastAnswer returns when etcd last answered a Watch or Follow of this Store (zero: never), and why Watch withholds
-// what etcd has held since then (empty: it does not).
+// LastAnswer returns when etcd last answered a Watch or Follow of this Store (zero: never). It also returns why Watch
+// withholds what etcd has held since then (empty: Watch does not withhold it).
 func (m *memory) LastAnswer() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lastAnswer, m.held
 }
 
-// hold records that etcd has answered, and why its present contents are withheld; empty: they are not.
+// hold records that etcd has answered, and why its present content is withheld; empty if it is not.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,7 +114,7 @@ func (m *memory) noteAnswer() {
 	m.lastAnswer = time.Now()
 }
 
-// saw records how far this process has seen the store, and whether it was set back.
+// saw records which state this process has seen, and whether etcd was set back.
 func (m *memory) saw(st *state) {
 	if !st.hasMeta {
 		return
@@ -130,22 +132,22 @@ func (m *memory) saw(st *state) {
 	}
 }
 
-// found records why a state is older than the store was seen before. The first reason stays.
+// found records why a state is older than one that was seen before. It keeps the first reason.
 func (seen *Progress) found(st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
-// keep carries over the finding that etcd is older, unless etcd was reconciled since.
+// keep preserves the finding that etcd is older, unless etcd was reconciled since then.
 func (seen *Progress) keep(before Progress) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
 	}
 }
 
-// Newest returns the mark up to which this process has seen the store, if it is later than the mark of one of its
-// views; else the view's mark.
+// Newest returns the mark up to which this process has seen the store if that mark is later than the given one, which
+// is that of a view. Otherwise it returns the given one.
 func (m *memory) Newest(view Mark) Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,15 +164,15 @@ func (m *memory) setBackSince(st *state, why string) error {
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before returns how far the store was seen before a read starts. The result of the read cannot be older, because a
-// read asks the majority.
+// before returns which state of the store was seen before a read starts. The result of the read cannot be older,
+// because a read asks the majority of etcd's members.
 func (m *memory) before() Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.observed
 }
 
-// See sets how far an earlier process has seen the store.
+// See sets which state of the store an earlier process has seen.
 func (m *memory) See(before Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,8 +182,8 @@ func (m *memory) See(before Progress) {
 	}
 }
 
-// isBehind says why etcd, at the time of this read, is older than a listed state; empty: it is not. newest is the
-// revision of the state's contentKey in etcd now.
+// isBehind says why etcd, at the time of this read, is older than a listed state; empty if it is not. newest is the
+// present revision in etcd of the state's contentKey.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

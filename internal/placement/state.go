@@ -9,21 +9,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// state is the mutable copy of etcd; published maps are copies, made only if something changed.
+// state is the mutable copy of etcd's content. Published maps are copies, which are made only if something has
+// changed.
 type state struct {
-	revision     int64 // revision of the listing, then of the last change
+	revision     int64 // revision of the listing, later of the last change
 	looked       int64 // etcd's revision at the last look
-	metaRevision int64 // revision of the last change of meta; 0: it does not exist
+	metaRevision int64 // revision of the last change of meta; 0 if meta does not exist
 	hasMeta      bool
 	content      int64   // see Mark
-	contentKey   string  // the key that was written at the revision content
+	contentKey   string  // the key that was written at revision content
 	asked        wroteAt // the contentKey of the earlier view, as this listing found it
 	cluster      uint64
-	base         uint64 // the base of meta when it was compared
-	setBack      string // why it is older than an earlier view; empty: it is not
-	freezeAt     int64  // revision of the key frozen; 0: it does not exist
+	base         uint64 // the base in meta at the time of the comparison
+	setBack      string // why it is older than an earlier view; empty if it is not
+	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
 	view         View
-	stale        [4]bool // shards, groups, targets, states: changed since the last publish
+	stale        [4]bool // whether shards, groups, targets and states have changed since the last publish
 	shards       map[string]Shard
 	groups       map[string]Group
 	targets      map[string]Target
@@ -31,10 +32,10 @@ type state struct {
 	weights      map[string]*shardWeights // by shard
 	odd          map[string]Odd           // keys that cannot be used, without the prefix
 	staleOdd     bool                     // odd has changed since the last publish
-	news         bool                     // something changed, but not the epoch
+	news         bool                     // something has changed, but not the epoch
 }
 
-// wroteAt says when a key was written; 0: it does not exist.
+// wroteAt says when a key was written; 0 if the key does not exist.
 type wroteAt struct {
 	key string
 	at  int64
@@ -58,7 +59,7 @@ func (st *state) mark() Mark {
 	}
 }
 
-// wrote records the write of a key that is never deleted.
+// wrote records a write to a key that is never deleted.
 func (st *state) wrote(name string, revision int64) {
 	if revision > st.content {
 		st.content, st.contentKey = revision, name
@@ -123,8 +124,8 @@ func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
 	}
 }
 
-// put applies one key, and reports whether the view has changed. A value that cannot be used leaves the known value in
-// place, and the key is named in View.Odd.
+// put applies one key, and reports whether the view has changed. If the value cannot be used, the known value
+// remains, and View.Odd names the key.
 func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
 	relevant, err := st.decode(name, kv)
 	if err != nil {
@@ -155,7 +156,7 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 		st.view.Freeze, st.freezeAt = f, kv.ModRevision
 	case volumesKey:
 		st.wrote(name, kv.ModRevision)
-		return false, nil // the shard that registers the volume reads it
+		return false, nil // only the shard that registers the volume reads it
 	case shardsKey:
 		var shard Shard
 		if shard, err = decodeShard(rest, kv.Value); err == nil {
@@ -186,8 +187,8 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 	return err == nil, err
 }
 
-// drop applies the deletion of one key. Without meta no further view is given: a store does not vanish while it is
-// used.
+// drop applies the deletion of one key. Without meta no further view is sent, because a store does not vanish while
+// it is used.
 func (st *state) drop(name string) bool {
 	st.notOdd(name)
 	kind, rest, _ := strings.Cut(name, "/")

@@ -15,32 +15,35 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// Errors of the Store.
+// These are the errors of the Store.
 var (
-	// ErrNoMeta: the store has not been created yet.
+	// ErrNoMeta says that the store has not been created yet.
 	ErrNoMeta = errors.New("etcd holds no such store")
-	// ErrChanged: another process has changed the group since it was read. Read it again.
+	// ErrChanged says that another process has changed the group since it was read. The caller has to read it again.
 	ErrChanged = errors.New("the group was changed since it was read")
-	// ErrNameTaken: a live shard with the same name has another volume, or a later generation of the same one.
+	// ErrNameTaken says that a live shard with the same name has another volume, or a later generation of the same
+	// volume.
 	ErrNameTaken = errors.New("the shard's name is taken")
-	// ErrRolledBack: the volume was registered before with a later generation or step, or with one that is not its
-	// predecessor. It was set back to an earlier state, or is a clone: it may lack data that it has acknowledged.
+	// ErrRolledBack says that the volume was registered before with a later generation or step, or with one that is
+	// not its predecessor. The volume was set back to an earlier state, or is a clone: it may lack data that it has
+	// acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
-	// ErrStaleLeader: a leader of a later term, or with a later membership applied, has written the group.
+	// ErrStaleLeader says that the group was written by a leader of a later term, or by one that has applied a later
+	// membership.
 	ErrStaleLeader = errors.New("another leader has written the group since")
-	// ErrGroupLimit: the store has reached its maximum number of groups.
+	// ErrGroupLimit says that the store has reached its greatest number of groups.
 	ErrGroupLimit = errors.New("the store has reached its limit of groups")
-	// ErrNoGroup: the group is not stored.
+	// ErrNoGroup says that the group is not stored.
 	ErrNoGroup = errors.New("no such group")
-	// ErrNotElected: another planner is elected; nothing was written.
+	// ErrNotElected says that another planner is elected. Nothing was written.
 	ErrNotElected = errors.New("another planner is elected")
 )
 
-// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt gets another one.
+// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt is given another one.
 const PrefixDefault = "/sheaf"
 
-// Store keeps placement in etcd. Safe for concurrent use. Each of its parts has access only to what its methods need:
-// the parts in etcd have no memory, and the memory has no etcd.
+// Store keeps placement in etcd. It is safe for concurrent use. Each of its parts has access only to what its methods
+// need: the parts in etcd have no memory, and the memory has no access to etcd.
 type Store struct {
 	keys
 	memory
@@ -56,7 +59,7 @@ func NewStore(client *clientv3.Client, name string) (*Store, error) {
 	return NewStoreAt(client, PrefixDefault, name)
 }
 
-// NewStoreAt is NewStore with a prefix other than PrefixDefault, for a shared etcd.
+// NewStoreAt does what NewStore does, with a prefix other than PrefixDefault, for a shared etcd.
 func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	if err := routing.ValidateName("store", name); err != nil {
 		return nil, err
@@ -72,8 +75,8 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 // Name returns the name of the store, as given to NewStore or NewStoreAt.
 func (s *Store) Name() string { return path.Base(s.prefix) }
 
-// InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards: the caller compares
-// it.
+// InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards. The caller has to
+// compare it with its own.
 func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
 	if err := meta.Validate(); err != nil {
 		return Meta{}, err
@@ -125,8 +128,8 @@ func (s *Store) CreateGroup(ctx context.Context, g Group) (there Group, created 
 	return there, err == nil, err
 }
 
-// CreateGroupLimited is CreateGroup that returns ErrGroupLimit if the store has limit groups. If several processes
-// create groups at the same moment, each may exceed the limit by one.
+// CreateGroupLimited does what CreateGroup does, but returns ErrGroupLimit if the store has limit groups. If several
+// processes create groups at the same moment, each may exceed the limit by one.
 func (s *Store) CreateGroupLimited(ctx context.Context, g Group, limit int) (there Group, created bool, err error) {
 	answer, err := s.client.Get(ctx, s.prefix+groupsKey, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
@@ -154,13 +157,15 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	return decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
 }
 
-// PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the
-// group with its new Revision, or ErrChanged. It wakes the shards that the group concerns.
+// PutGroup writes a group if the group has not changed since it was read at g.Revision. If g.Revision is 0, it writes
+// the group if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the shards that
+// the group concerns.
 func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) { return s.putGroup(ctx, g, nil) }
 
-// PutGroupAsLeader is PutGroup for the leader of a group of several copies: g.Term is its term, and g.ConfIndex the
-// index of the membership that it has applied. If etcd holds a later value of either, it returns ErrStaleLeader: the
-// leader was superseded, or has not applied everything yet, and must not write the members.
+// PutGroupAsLeader does what PutGroup does, for the leader of a group with several copies: g.Term is its term, and
+// g.ConfIndex the index of the membership that it has applied. If etcd holds a later value of either,
+// PutGroupAsLeader returns ErrStaleLeader: the leader was superseded, or has not applied everything yet, and must not
+// write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	return s.putGroup(ctx, g, func(there Group) error {
 		if there.Revision == 0 {
@@ -170,8 +175,8 @@ func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	})
 }
 
-// putGroup writes a group if it is unchanged since it was read, and against returns no error. If another process writes
-// the target meanwhile, other shards may have to be woken: then putGroup tries again.
+// putGroup writes a group if it has not changed since it was read, and against returns no error. If another process
+// writes the target meanwhile, other shards may have to be woken, so putGroup tries again.
 func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group) error) (Group, error) {
 	if err := ValidateGroupName(g.Name); err != nil {
 		return Group{}, err
@@ -213,7 +218,7 @@ func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group)
 	}
 }
 
-// acceptsLeader returns the error if next must not replace g; nil: it may.
+// acceptsLeader returns an error if next must not replace g, otherwise nil.
 func (g Group) acceptsLeader(next Group) error {
 	if g.UUID != next.UUID {
 		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", g.Name, g.UUID, next.UUID)
@@ -236,7 +241,7 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 		if err != nil {
 			return err
 		}
-		// Targets whose group or target was written meanwhile are tried again.
+		// The targets for which group or target was written meanwhile are tried again.
 		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
 			return err
 		}
@@ -244,8 +249,9 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	return nil
 }
 
-// setTargets writes each target if neither it nor its group has changed since they were read. changed holds the targets
-// for which one of these has changed. It writes only if onlyIf holds, else it returns ErrNotElected.
+// setTargets writes each target if neither the target nor its group has changed since they were read. changed holds
+// the targets for which one of the two has changed. It writes only if the conditions in onlyIf hold; otherwise it
+// returns ErrNotElected.
 func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair,
 	onlyIf ...clientv3.Cmp) (changed []Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))

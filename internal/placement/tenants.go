@@ -11,17 +11,17 @@ import (
 // ledgers accesses the ledgers of all tenants.
 type ledgers struct{ keys }
 
-// Ledger says how much of a tenant each shard stores, as recorded in etcd.
+// Ledger says how much of a tenant's data each shard stores, as recorded in etcd.
 type Ledger struct {
-	Value    []byte // nil: there is none
-	Revision int64  // revision of the key; 0: there is none
+	Value    []byte // nil: there is no ledger
+	Revision int64  // revision of the key; 0: there is no ledger
 	Groups   int64  // number of groups of the store whose names begin with the tenant's prefix
 }
 
-// TenantKey is the name of a tenant, and the prefix of its groups.
+// TenantKey is the name of a tenant and the prefix of the names of its groups.
 type TenantKey struct{ Name, Prefix string }
 
-// Ledgers reads the ledgers of tenants, in the same order, and counts their groups.
+// Ledgers reads the ledgers of tenants and counts their groups. The result has the order of tenants.
 func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, error) {
 	out := make([]Ledger, 0, len(tenants))
 	for part := range slices.Chunk(tenants, txnOpsMax/2) {
@@ -43,7 +43,7 @@ func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, e
 	return out, nil
 }
 
-// AreRegistered reports which of these shards are registered now.
+// AreRegistered reports which of the given shards are registered now.
 func (l *ledgers) AreRegistered(ctx context.Context, shards []string) (map[string]bool, error) {
 	out := make(map[string]bool, len(shards))
 	for part := range slices.Chunk(shards, txnOpsMax) {
@@ -62,8 +62,9 @@ func (l *ledgers) AreRegistered(ctx context.Context, shards []string) (map[strin
 	return out, nil
 }
 
-// PutLedger writes the ledger of a tenant if etcd still holds the one that was read at revision; 0: if etcd holds none.
-// False: the ledger has changed, or the store is gone.
+// PutLedger writes the ledger of a tenant if etcd still holds the ledger that was read at the given revision. For
+// revision 0, it writes the ledger if etcd holds none. It returns false if the ledger has changed, or the store is
+// gone.
 func (l *ledgers) PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error) {
 	done, err := l.replace(ctx, tenantsKey+tenant, value, l.at(tenantsKey+tenant, revision), l.exists())
 	if err != nil {

@@ -9,36 +9,38 @@ import (
 )
 
 // Step is one of the successive states of a volume. Each start of a shard creates a new step, and a shard that writes
-// creates one every few seconds. The superblock of the volume holds its step, and etcd records each one: if an image of
-// the volume is restored, etcd knows a later step.
+// creates one every few seconds. The superblock of the volume holds the present step, and etcd records each step. So
+// if an image of the volume is restored, etcd knows a later step.
 type Step struct {
-	Number uint64    `json:"number"` // raised by one; 0: from a program that knows no steps
+	Number uint64    `json:"number"` // each step adds 1; 0: written by a program that knows no steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
 }
 
-// VolumeRecord is etcd's record of a volume (key "volumes/UUID"), also while no shard runs on it.
+// VolumeRecord is etcd's record of a volume. It is stored under the key "volumes/UUID", even while no shard runs on
+// the volume.
 type VolumeRecord struct {
 	Volume     uuid.UUID `json:"volume"`
-	Generation uint64    `json:"generation"` // the highest that was ever registered
-	Step       Step      `json:"step"`       // the last that was registered
-	// Boot is the process that registered the volume. Zero: no process did; the record was written from the
-	// volume's state at that time (Store.Restore).
+	Generation uint64    `json:"generation"` // the highest generation that was ever registered
+	Step       Step      `json:"step"`       // the step that was registered last
+	// Boot is the process that registered the volume. It is zero if no process did, because the record was written
+	// from the volume's state at that time (Store.Restore).
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
 }
 
-// Record returns the record that etcd should hold of a shard's volume.
+// Record returns the record that etcd should hold for a shard's volume.
 func (s Shard) Record() VolumeRecord {
 	return VolumeRecord{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name,
 		Address: s.Address}
 }
 
-// MayFollow reports whether a shard may serve its volume, given etcd's record of the volume: nil, or ErrRolledBack with
-// the reason. The process that was registered may. Any other one needs a volume in a later generation (or in the same
-// one, if no process registered it) that is the successor of the registered volume: in the very step that was
-// registered, or in a later one that was made by whoever knew that step to be registered. A volume that knows a later
-// step to have been registered than etcd does is not at fault: etcd was set back.
+// MayFollow returns nil if a shard may serve its volume, given etcd's record of the volume, or ErrRolledBack with the
+// reason. The process that is registered may serve it. Any other process needs a volume in a later generation (or in
+// the same one, if no process registered it) that is the successor of the registered volume: it must be in the very
+// step that was registered, or in a later one that was made by a process which knew that step to be registered. A
+// volume may know that a later step was registered than the one in etcd. That is not the volume's fault: etcd was set
+// back.
 func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil
@@ -54,7 +56,7 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:
 		return refuse("it has generation %d, and generation %d of it was registered", shard.Generation, seen.Generation)
 	case registered.Number == 0:
-		return nil // by a program that knows no steps
+		return nil // written by a program that knows no steps
 	case here.Number < registered.Number:
 		return refuse("it is in step %d of its states, and step %d was registered: it holds an earlier state of itself",
 			here.Number, registered.Number)
@@ -69,10 +71,10 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 	return nil
 }
 
-// numberMax is above all generations and steps that a volume reaches.
+// numberMax is above all generations and steps that a volume can reach.
 const numberMax = 1 << 62
 
-// MayReplace reports whether a shard may replace one that is registered under its name: nil, or ErrNameTaken with the
+// MayReplace returns nil if a shard may replace the one that is registered under its name, or ErrNameTaken with the
 // reason. It does not check whether the other shard is still alive.
 func MayReplace(there, shard Shard) error {
 	switch {
@@ -91,13 +93,14 @@ func MayReplace(there, shard Shard) error {
 	return nil
 }
 
-// mayFollow is MayFollow for etcd's record of the shard's volume. It also returns that record.
+// mayFollow does what MayFollow does, given the value of etcd's key for the shard's volume. It also returns the
+// decoded record.
 func mayFollow(value []byte, shard Shard) (seen VolumeRecord, err error) {
 	err = json.Unmarshal(value, &seen)
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > numberMax) {
 		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
 	}
-	if err != nil { // not ErrRolledBack: nothing is known against the volume
+	if err != nil { // not ErrRolledBack, because nothing is known against the volume
 		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
 			"see that the volume was not set back and is no copy, then delete the key", ErrOdd, volumesKey,
 			shard.VolumeUUID, err)
@@ -105,11 +108,11 @@ func mayFollow(value []byte, shard Shard) (seen VolumeRecord, err error) {
 	return seen, MayFollow(seen, shard)
 }
 
-// NextStep records in etcd that the volume of a registered shard is in its next step. ErrRolledBack: another process
-// has registered the volume meanwhile, and this shard must stop serving. After any other error the caller must report
-// the same step again.
+// NextStep records in etcd that the volume of a registered shard is in its next step. It returns ErrRolledBack if
+// another process has registered the volume meanwhile; this shard must then stop serving. After any other error the
+// caller must report the same step again.
 func (s *Store) NextStep(ctx context.Context, shard Shard) error {
-	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration reports it
+	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration must report it
 	key := volumesKey + shard.VolumeUUID.String()
 	value, err := json.Marshal(shard.Record())
 	if err != nil {

@@ -9,16 +9,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
-// transaction, a key wakes/SHARD/GROUP without a value for each shard that either of them names, and deletes the keys
-// of shards that neither names any more. Such a key only means "look again": the true state is read from the keys of
-// the group and its target. Older programs do not write these keys; the keeper (keeper.go) does it for them.
+// A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes keys
+// wakes/SHARD/GROUP in the same transaction: one without a value for each shard that either of the two names. It
+// deletes the keys for shards that neither names any more. Such a key only means "look again": the true state is read
+// from the keys of the group and its target. Older programs do not write these keys; the keeper (keeper.go) does it
+// for them.
 
-// wakesMax bounds the shards that are woken for one group in one transaction. A group and its target name a dozen at
-// most.
+// wakesMax bounds the number of shards that are woken for one group in one transaction. A group and its target name a
+// dozen shards at most.
 const wakesMax = 60
 
-// concerned returns the shards that a group or its target names, each once, sorted.
+// concerned returns the shards that a group or its target names, sorted and without duplicates.
 func concerned(g Group, t Target) []string {
 	names := make([]string, 0, len(g.Members)+len(t.Shards))
 	for _, m := range g.Members {
@@ -46,16 +47,18 @@ func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	return ops[:min(len(ops), wakesMax)] // the keeper writes the rest
 }
 
-// Own says which groups a shard follows: groups that name the shard or its volume, or have the shard in their target,
-// and groups stored on its volume.
+// Own says which groups a shard follows. These are the groups that name the shard or its volume, the groups that have
+// the shard in their target, and the groups that are stored on its volume.
 type Own struct {
 	Shard string
-	// Volume is the shard's volume; zero: none. Its groups may name another shard, from which this shard adopts
-	// them.
+	// Volume is the shard's volume; zero if there is none. A group on the volume may name another shard, from which
+	// this shard takes the group over.
 	Volume uuid.UUID
-	// Holds reports whether a group has a folder on the shard's volume; nil: none has. Another goroutine calls it.
+	// Holds reports whether a group has a folder on the shard's volume. If it is nil, no group has one. It is called
+	// by another goroutine.
 	Holds func(group uuid.UUID) bool
-	// Held returns the names of these groups, as far as they are known; nil: none are. Another goroutine calls it.
+	// Held returns the names of these groups, as far as they are known. If it is nil, none are known. It is called by
+	// another goroutine.
 	Held func() []string
 }
 
@@ -87,7 +90,7 @@ func (v View) Of(own Own) View {
 	return v
 }
 
-// pair is a group and its target at one revision. A Revision of 0: it does not exist.
+// pair is a group and its target at one revision. If the Revision of either is 0, it does not exist.
 type pair struct {
 	group  Group
 	target Target
@@ -95,13 +98,13 @@ type pair struct {
 
 func (p pair) concerned() []string { return concerned(p.group, p.target) }
 
-// unchanged returns the conditions under which a pair is unchanged since it was read.
+// unchanged returns the conditions under which a pair has not changed since it was read.
 func (k keys) unchanged(name string, p pair) []clientv3.Cmp {
 	return []clientv3.Cmp{k.at(groupsKey+name, p.group.Revision), k.at(targetsKey+name, p.target.Revision)}
 }
 
 // pairs reads groups and their targets at one revision, and whether the store is frozen. A target that cannot be read
-// names no shards.
+// counts as naming no shards.
 func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair, frozen bool, err error) {
 	keys := make([]string, 0, 2*len(names)+1)
 	for _, name := range names {
@@ -128,8 +131,8 @@ func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair
 	return pairs, found[frozenKey] != nil, nil
 }
 
-// Look reads one group from etcd: it returns a view of the group, its target, and the shards that these name. If the
-// store or the group does not exist, the view is empty, without an error.
+// Look reads one group from etcd. It returns a view of the group, its target, and the shards that these name. If the
+// store or the group does not exist, the view is empty, and there is no error.
 func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	found, at, err := s.read(ctx, []string{metaKey, frozenKey, groupsKey + group, targetsKey + group})
 	if err != nil {
@@ -141,7 +144,7 @@ func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	for _, o := range st.odd { // each of these keys decides what may be done to the group
 		return View{}, fmt.Errorf("%w: %s", ErrOdd, o)
 	}
-	// This read is at a later revision, at which the named shards are present.
+	// This read is at a later revision, at which the named shards are already registered.
 	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil {
 		return View{}, err
 	}

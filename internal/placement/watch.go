@@ -14,20 +14,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Timing of the watch.
+// These are the times of the watch.
 const (
 	// viewDebounce combines a burst of changes into one view.
 	viewDebounce = 2 * time.Millisecond
-	// weightsDebounce applies to changes of group sizes alone, which each shard reports from time to time.
+	// weightsDebounce applies if only the sizes of groups have changed, which each shard reports from time to time.
 	weightsDebounce = time.Second
-	// lookEvery: a watch on an etcd that was wiped or restored silently waits for a revision in the distant future.
+	// lookEvery is the interval at which etcd is compared with the listed state. Without these looks, a watch on an
+	// etcd that was wiped or restored would silently wait for a revision in the distant future.
 	lookEvery = 2 * time.Second
 )
 
-// sayFailing is the time without a listing after which a log line is due. Tests use a shorter time.
+// sayFailing is the time without a listing after which a log line is written. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
-// View lists everything now, at one revision. It returns ErrNoMeta if the store does not exist.
+// View lists the placement now, at one revision. It returns ErrNoMeta if the store does not exist.
 func (s *Store) View(ctx context.Context) (View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -36,16 +37,17 @@ func (s *Store) View(ctx context.Context) (View, error) {
 	return s.withDomains(st.publish()), nil
 }
 
-// noMeta is ErrNoMeta that names the missing key.
+// noMeta returns an ErrNoMeta that names the missing key.
 func (k keys) noMeta() error { return fmt.Errorf("%w: no key %s", ErrNoMeta, k.prefix+metaKey) }
 
 // Watch sends a view as soon as the store exists, and a newer one after changes. Each view is consistent at one
-// revision, and epochs grow; if only group weights have changed, the epoch stays. A slow reader gets only the newest
-// view. Watch continues after outages and compactions of etcd. The channel is closed when ctx ends.
+// revision, and epochs increase; if only the weights of groups have changed, the epoch is the same. A slow reader
+// gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed when ctx
+// ends.
 //
-// If etcd has lost the store, holds another one, or was set back to an earlier state, no view is sent: the reader keeps
-// the last view, and gets the next one after placement was rebuilt or reconciled. A reader that starts in that time
-// gets the present contents, with View.Freeze set.
+// If etcd has lost the store, holds another one, or was set back to an earlier state, no view is sent. The reader
+// keeps the last view, and gets the next one after placement was rebuilt or reconciled. A reader that starts in this
+// time gets the present content, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan View {
 	return s.watch(ctx, &watcher{store: s})
 }
@@ -85,26 +87,26 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 	return out
 }
 
-// watcher feeds one reader. Only its goroutine touches it.
+// watcher feeds one reader. Only its own goroutine uses it.
 type watcher struct {
 	store *Store
 	out   chan View
 	epoch uint64 // epoch of the last view sent
-	// setBack is the field SetBack of the last view sent.
+	// setBack is the SetBack of the view that was sent last.
 	setBack string
 	given   bool
-	known   uuid.UUID // the store of the views given
-	// follow: the reader is a shard. It gets views of its own groups, also of an etcd that was set back.
+	known   uuid.UUID // the store of the views that were sent
+	// follow says that the reader is a shard. It gets views of its own groups, even of an etcd that was set back.
 	follow  bool
 	own     Own
 	wait    sync.WaitGroup // goroutines that run in parallel
 	keeping atomic.Bool    // this follower runs the keeper of the wakes
-	held    string         // why no view is sent now, as logged; empty: a view was sent
-	last    *state         // as last listed and followed; nil: never
+	held    string         // why no view is sent now, as it was logged; empty if a view was sent
+	last    *state         // the state as last listed and followed; nil: never
 	listed  bool           // the present run has finished its listing
 }
 
-// run lists, then follows changes until the watch breaks or ctx ends.
+// run lists, and then follows changes until the watch breaks or ctx ends.
 func (w *watcher) run(ctx context.Context) error {
 	st, err := w.store.listFor(ctx, true, w.last)
 	if err != nil {
@@ -115,8 +117,8 @@ func (w *watcher) run(ctx context.Context) error {
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The keys of volumes and wakes sort after the others. They are in no view, and all shards that write change
-	// their volume's key every few seconds.
+	// The keys of volumes and wakes sort after the others, and the watch leaves them out. They are in no view, and
+	// all shards that write change the key of their volume every few seconds.
 	from := clientv3.WithRev(st.revision + 1)
 	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), from)
 	weights := w.store.client.Watch(ctx, w.store.prefix+weightsKey, clientv3.WithPrefix(), from)
@@ -162,14 +164,14 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// With these errors, a watcher stops following a listed state.
+// After one of these errors, a watcher stops following a listed state.
 var (
 	errSetBack     = errors.New("etcd was emptied or set back")
 	errMetaChanged = errors.New("what is fixed about the store has changed")
 )
 
-// look compares etcd with the listed state, and returns for each key in more whether it exists (1) or not (0); nil:
-// etcd does not answer, which is no news.
+// look compares etcd with the listed state. It returns for each key in more whether the key exists (1) or not (0). It
+// returns nil if etcd does not answer, which is not an error.
 func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
@@ -191,7 +193,7 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 		return nil, w.store.setBackSince(st, why)
 	}
 	if meta.ModRevision != st.metaRevision {
-		return nil, errMetaChanged // the watch has not reported it yet: another listing is harmless
+		return nil, errMetaChanged // the watch has not reported it yet; another listing does no harm
 	}
 	st.looked = answer.Header.Revision
 	w.store.saw(st)
@@ -223,8 +225,8 @@ func (w *watcher) give(st *state) {
 	offer(w.out, view)
 }
 
-// offer replaces the value that the reader of a channel of capacity one has not received yet. There must be no other
-// sender.
+// offer replaces the value that the reader of a channel of capacity one has not received yet. The caller must be the
+// only sender.
 func offer[T any](out chan T, value T) {
 	select {
 	case <-out:
@@ -233,7 +235,7 @@ func offer[T any](out chan T, value T) {
 	out <- value
 }
 
-// holdBack says why a state must not be sent; empty: it may be.
+// holdBack says why a state must not be sent; empty if it may be sent.
 func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
@@ -251,7 +253,7 @@ func (w *watcher) holdBack(st *state) string {
 // list reads all keys of a view at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
-// existing is list of an existing store: it returns ErrNoMeta if the store does not exist.
+// existing does what list does, for a store that must exist: it returns ErrNoMeta if the store does not exist.
 func (s *Store) existing(ctx context.Context) (*state, error) {
 	st, err := s.list(ctx)
 	if err == nil && !st.hasMeta {
@@ -260,7 +262,8 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor is list with or without the weights of groups. last is the state followed before, for comparison; nil: none.
+// listFor does what list does, with or without the weights of groups. last is the state that was followed before, for
+// comparison; it may be nil.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey
@@ -283,7 +286,7 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 	return st, nil
 }
 
-// listRange adds a range of keys to a state, at its revision; the first range sets the revision.
+// listRange adds a range of keys to a state, at the state's revision. The first range sets that revision.
 func (k keys) listRange(ctx context.Context, st *state, from, end string) error {
 	revision, cluster, err := k.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
 		st.put(k, k.name(kv.Key), kv)

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// leadsMax is the maximum number of groups in which only the leader changes, at a time.
+// leadsMax is the greatest number of groups in which only the leader changes, at a time.
 const leadsMax = 64
 
-// why returns the reason for which a group's target differs from its place.
+// why returns the reason why a group's target differs from its place.
 func (p *planner) why(g *planned) Reason {
 	switch {
 	case len(g.voters) == 0:
 		return ForPlacement
 	case p.sameShards(g.chosen, g.old.Shards):
-		return g.old.Reason // a move that continues
+		return g.old.Reason // a move that is already under way
 	}
 	domains := map[int]bool{}
 	reason := ForPlacement
@@ -27,7 +27,7 @@ func (p *planner) why(g *planned) Reason {
 		case domains[s.domain] || slices.ContainsFunc(g.chosen, func(k int) bool { return p.shards[k].domain == s.domain }):
 			reason = ForDomain
 		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
-			reason = ForBalance // its move goes to a different shard than first planned
+			reason = ForBalance // the move goes to another shard than first planned
 		}
 		domains[s.domain] = true
 	}
@@ -49,7 +49,7 @@ func (p *planner) sameShards(chosen []int, names []string) bool {
 	return true
 }
 
-// moving returns the shards that take or give a copy if the group moves to shards.
+// moving returns the shards that would take or give a copy if the group moved to the given shards.
 func (g *planned) moving(shards []int) (out []int) {
 	for _, i := range shards {
 		if !slices.Contains(g.voters, i) {
@@ -64,9 +64,9 @@ func (g *planned) moving(shards []int) (out []int) {
 	return out
 }
 
-// wave returns the groups, by name, whose targets change now. Without moves these are all. With moves, groups that
-// start to move wait until few enough moves are under way; groups that lack copies go first. Balance has already
-// applied the limits.
+// wave returns the groups, by name, whose targets change now. If the policy does not allow moves, these are all
+// groups. If it does, groups that start to move wait until few enough moves are under way, and groups that lack
+// copies go first. Balance has already applied the limits.
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0
@@ -125,14 +125,14 @@ func urgency(r Reason) int {
 	return slices.Index([]Reason{ForRepair, ForDomain, ForDrain, ForPlacement, ForBalance}, r)
 }
 
-// moveBudget counts the moves under way, in total and per shard.
+// moveBudget counts the moves under way, in total and per shard, against their limits.
 type moveBudget struct {
 	all, allMax int
 	shard       []int
 	shardMax    int
 }
 
-// underWay returns the budget that remains next to the moves under way.
+// underWay returns the budget with the moves under way counted.
 func (p *planner) underWay() *moveBudget {
 	limit := func(n, byDefault int) int {
 		switch {
@@ -155,7 +155,7 @@ func (p *planner) underWay() *moveBudget {
 	return r
 }
 
-// take counts a move that involves shards.
+// take counts one move that involves the given shards.
 func (r *moveBudget) take(shards []int) {
 	r.all++
 	for _, i := range shards {

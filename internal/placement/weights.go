@@ -16,25 +16,25 @@ import (
 )
 
 // The weights of groups change all the time, and wake no shard. Each shard reports the weights of the groups that it
-// leads in keys of its own, weights/SHARD/PART: one key for up to a thousand groups, and one more for each further
-// thousand, because etcd refuses values above about 1 MiB.
+// leads in keys of its own, weights/SHARD/PART. There is one key for up to a thousand groups, and one more for each
+// further thousand, because etcd refuses values above about 1 MiB.
 
-// weightsPerKey is the approximate number of groups in one key, at 120 bytes each.
+// weightsPerKey is the approximate number of groups in one key; each group takes 120 bytes.
 const weightsPerKey = 1000
 
-// weights accesses the figures that shards reported for the groups that they lead.
+// weights accesses the figures that shards have reported for the groups that they lead.
 type weights struct{ keys }
 
 // Weight is the periodic report of a group's leader.
 type Weight struct {
-	UUID    uuid.UUID `json:"uuid"` // UUID of the group: an earlier group may have had the same name
+	UUID    uuid.UUID `json:"uuid"` // UUID of the group, because an earlier group may have had the same name
 	Bytes   int64     `json:"bytes"`
 	Records int64     `json:"records"`
 	// Everywhere has the meaning of Group.Everywhere.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 }
 
-// weightsPart is the value of weights/SHARD/PART.
+// weightsPart is the value of a key weights/SHARD/PART.
 type weightsPart struct {
 	Shard  string            `json:"shard"`
 	Groups map[string]Weight `json:"groups"` // by name
@@ -42,7 +42,7 @@ type weightsPart struct {
 
 // splitWeights distributes the groups over keys.
 func splitWeights(shard string, weights map[string]Weight) []weightsPart {
-	n := 1 // a power of two, so that groups stay in their part while others come and go
+	n := 1 // a power of two, so that groups remain in their part while others are added or removed
 	for n*weightsPerKey < len(weights) {
 		n *= 2
 	}
@@ -62,9 +62,9 @@ func (w *weights) weightKey(shard string, part int) string {
 	return fmt.Sprintf("%s%s%s/%04x", w.prefix, weightsKey, shard, part)
 }
 
-// PutWeights writes the weights of all groups that a shard leads, and replaces its previous report. Views of Watch and
-// View use it while the shard still leads the group and is registered with Shard.Weighs. No shard is woken. Nothing is
-// written if the store does not exist.
+// PutWeights writes the weights of all groups that a shard leads, and replaces the shard's previous report. Views of
+// Watch and View use a report while the shard still leads the group and is registered with Shard.Weighs. PutWeights
+// wakes no shard. It writes nothing if the store does not exist.
 func (w *weights) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
 	if err := ValidateShardName(shard); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 			return fmt.Errorf("encode what groups weigh: %w", err)
 		}
 		ops := []clientv3.Op{clientv3.OpPut(w.weightKey(shard, i), string(value))}
-		if i == len(parts)-1 { // left over from when it led more groups
+		if i == len(parts)-1 { // left over from a time when it led more groups
 			ops = append(ops, clientv3.OpDelete(w.weightKey(shard, len(parts)),
 				clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix+weightsKey+shard+"/"))))
 		}
@@ -155,7 +155,7 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// applyWeights applies changes of weights, and reports whether there were any. They do not change the epoch.
+// applyWeights applies changes of weights, and reports whether there were any. These changes do not change the epoch.
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
@@ -192,7 +192,7 @@ func (st *state) weigh(groups map[string]Group) {
 			continue
 		}
 		if shard, registered := st.shards[leader]; registered && !shard.Weighs {
-			continue // that shard runs an older program, which reports them in the group
+			continue // that shard runs an older program, which reports its figures in the group
 		}
 		w, ok := told.merged()[name]
 		if !ok || w.UUID != g.UUID {

@@ -17,7 +17,7 @@ import (
 // SnapshotConfig says where the member's snapshots are stored. A snapshot is a file that etcdutl restores: the database
 // and its SHA-256.
 type SnapshotConfig struct {
-	Dir   string        // empty: none are taken
+	Dir   string        // empty: no snapshots are taken
 	Every time.Duration // 0: 30 min
 	Keep  int           // 0: 5
 }
@@ -25,10 +25,10 @@ type SnapshotConfig struct {
 const (
 	snapshotSuffix = ".snapshot"
 	snapshotTime   = "20060102T150405Z"
-	defragFirst    = time.Minute // after the start, and between members
+	defragFirst    = time.Minute // delay after the start, and between members
 )
 
-// careState holds the last maintenance results.
+// careState holds the results of the last maintenance.
 type careState struct {
 	Snapshot      SnapshotStatus
 	SnapshotError string
@@ -36,23 +36,23 @@ type careState struct {
 	DefragError   string
 }
 
-// SnapshotStatus is the newest snapshot taken by this process; a zero Time: none.
+// SnapshotStatus is the newest snapshot that this process has taken. Time is zero if there is none.
 type SnapshotStatus struct {
 	File  string    `json:"file"`
 	Time  time.Time `json:"time"`
 	Bytes int64     `json:"bytes"`
 }
 
-// Status of the member.
+// Status is the status of a member.
 type Status struct {
 	Name              string         `json:"name"`
 	Version           string         `json:"version"`
 	Token             string         `json:"token"`
 	MemberID          string         `json:"memberID"`
 	ClusterID         string         `json:"clusterID"`
-	LeaderID          string         `json:"leaderID"` // empty: none known
+	LeaderID          string         `json:"leaderID"` // empty: no leader is known
 	IsLeader          bool           `json:"isLeader"`
-	IsLearner         bool           `json:"isLearner"` // joined, but without a vote yet
+	IsLearner         bool           `json:"isLearner"` // the member has joined, but has no vote yet
 	Revision          int64          `json:"revision"`
 	DBBytes           int64          `json:"dbBytes"`
 	DBInUseBytes      int64          `json:"dbInUseBytes"`
@@ -126,7 +126,7 @@ func (m *Member) takeSnapshots(ctx context.Context) {
 	})
 }
 
-// joined waits until the member serves; false: ctx has ended.
+// joined waits until the member serves. It returns false if ctx has ended.
 func (m *Member) joined(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -190,8 +190,8 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment returns free space of the database to the disk. The member does not answer meanwhile, so each member has
-// its own time slot, and a member without quorum waits for the next slot.
+// defragment returns free space of the database to the disk. The member does not answer meanwhile. Therefore each
+// member has its own time slot, and without a quorum it waits for its next slot.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

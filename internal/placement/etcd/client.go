@@ -21,18 +21,20 @@ import (
 // ClientConfig says how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates; empty: the system's authorities. CertFile and
-	// KeyFile are this process's certificate; both or none. If any of the three is set, TLS is used. The files are
-	// read again for each connection, so that certificates can be rotated while the process runs.
+	// CAFile holds the authorities that sign etcd's certificates; empty means the system's authorities. CertFile and
+	// KeyFile are this process's certificate and key; either both are set or none. If any of the three files is set,
+	// TLS is used. The files are read again for each connection, so that certificates can be rotated while the
+	// process runs.
 	CAFile, CertFile, KeyFile string
-	// Credentials replace these files; nil: none.
+	// Credentials, if not nil, replaces these files.
 	Credentials credentials.TransportCredentials
-	// Username and PasswordFile are for an etcd with authentication; both or none. The password is read once.
+	// Username and PasswordFile are for an etcd with authentication; either both are set or none. The password is
+	// read once.
 	Username, PasswordFile string
 }
 
-// reconnectMax is the longest pause between two attempts to connect. By default pauses grow to two minutes, and an etcd
-// that is back would go unnoticed for that long.
+// reconnectMax is the longest pause between two attempts to connect. By default pauses grow to two minutes, so that a
+// process could take two minutes to notice that etcd is back.
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
@@ -41,8 +43,8 @@ var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: dialTimeout,
 })
 
-// Dial makes a client for etcd. Files that cannot be read are an error. An etcd that does not answer is an error only
-// with a Username, because etcd is then asked for a token.
+// Dial makes a client for etcd. It returns an error if a file cannot be read. If etcd does not answer, it returns an
+// error only with a Username, because it then asks etcd for a token.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	c := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
@@ -60,7 +62,8 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
 		}
-		// The client library needs TLS only to choose the scheme; the credentials make the connections.
+		// The client library uses this TLS configuration only to choose the scheme; the credentials make the
+		// connections.
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
 	}

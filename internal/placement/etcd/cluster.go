@@ -15,17 +15,17 @@ import (
 // peerTimeout bounds the query to one member.
 const peerTimeout = 2 * time.Second
 
-// Peer is one member of a cluster: the cluster's record of it, and its own report.
+// Peer is one member of a cluster: what the cluster records about it, and what it reports itself.
 type Peer struct {
 	ID         uint64
 	Name       string // empty: the member was added and has not started yet
 	PeerURLs   []string
 	ClientURLs []string
-	Learner    bool // copies the log, without a vote
+	Learner    bool // it copies the log, without a vote
 
 	Answers  bool
-	Trouble  string // why the member is not healthy; empty: it is
-	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0: it knows no leader
+	Trouble  string // why the member is not healthy; empty if it is
+	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0 if it knows no leader
 	Index    uint64 // index of the last committed entry that the member has
 	DBBytes  int64
 	Version  string
@@ -45,13 +45,13 @@ func (p *Peer) Label() string {
 	return strings.Join(p.PeerURLs, ",")
 }
 
-// View is a cluster as described by a quorum of it.
+// View is a cluster as a quorum of its members describes it.
 type View struct {
 	ClusterID uint64
 	Peers     []Peer // by name
 }
 
-// Find returns the first member that matches; nil: there is none.
+// Find returns the first member for which is returns true; nil if there is none.
 func (v *View) Find(is func(*Peer) bool) *Peer {
 	for n := range v.Peers {
 		if is(&v.Peers[n]) {
@@ -61,7 +61,7 @@ func (v *View) Find(is func(*Peer) bool) *Peer {
 	return nil
 }
 
-// Healthy counts the healthy members.
+// Healthy returns the number of healthy members.
 func (v *View) Healthy() (n int) {
 	for i := range v.Peers {
 		if v.Peers[i].Healthy() {
@@ -71,8 +71,8 @@ func (v *View) Healthy() (n int) {
 	return n
 }
 
-// MayRemove returns an error if the cluster must not remove the member with this id: the remaining members would have
-// no quorum.
+// MayRemove returns an error if the cluster must not remove the member with this id, because the remaining members
+// would have no quorum.
 func (v *View) MayRemove(id uint64) error {
 	voters, well := 0, 0
 	for n := range v.Peers {
@@ -91,13 +91,13 @@ func (v *View) MayRemove(id uint64) error {
 	return nil
 }
 
-// Look asks a quorum for the members, and then asks each member for its state. An error means that no quorum has
+// Look asks a quorum for the members, and then asks each member for its state. It returns an error if no quorum has
 // answered.
 func Look(ctx context.Context, client *clientv3.Client) (*View, error) {
-	return look(ctx, client) // goes through the leader
+	return look(ctx, client) // this request goes through the leader
 }
 
-// LookWithoutQuorum is Look that accepts the member list of any member: the list may be outdated.
+// LookWithoutQuorum does what Look does, but accepts the member list of any member, which may be outdated.
 func LookWithoutQuorum(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client, clientv3.WithSerializable())
 }

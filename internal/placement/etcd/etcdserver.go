@@ -1,6 +1,6 @@
-// Package etcd runs an etcd server inside the process: a single member for `sheaf dev` (StartEmbedded) and for tests
-// (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). It also makes the etcd clients of all
-// processes. Writes are synced like those of any other etcd, except with StartUnsynced.
+// Package etcd runs an etcd server inside the process. The server is a single member for `sheaf dev` (StartEmbedded)
+// and for tests (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes the
+// etcd clients of all processes. Writes are synced like those of any other etcd, except with StartUnsynced.
 package etcd
 
 import (
@@ -36,8 +36,8 @@ type Server struct {
 }
 
 // StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. listen are the
-// addresses for clients, host:port or unix:///path; none: a free port of 127.0.0.1. Peers cannot connect: the cluster
-// always has one member.
+// addresses for clients, host:port or unix:///path; if there are none, etcd listens on a free port of 127.0.0.1.
+// Peers cannot connect: the cluster always has one member.
 func StartEmbedded(dir string, listen ...string) (*Server, error) {
 	cfg, err := config(dir, listen)
 	if err != nil {
@@ -46,8 +46,8 @@ func StartEmbedded(dir string, listen ...string) (*Server, error) {
 	return embedded(dir, cfg)
 }
 
-// StartUnsynced is StartEmbedded for tests, which should not wait for a busy disk: nothing is synced. Writes survive
-// the end of the process, but not a failure of the machine.
+// StartUnsynced does what StartEmbedded does, for tests, which should not wait for a busy disk: it syncs nothing.
+// Writes survive the end of the process, but not a failure of the machine.
 func StartUnsynced(dir string, listen ...string) (*Server, error) {
 	cfg, err := config(dir, listen)
 	if err != nil {
@@ -88,7 +88,7 @@ func embedded(dir string, cfg *embed.Config) (*Server, error) {
 	return s, nil
 }
 
-// start turns a panic into an error: etcd panics if it cannot write its first files.
+// start starts etcd, and turns a panic into an error, because etcd panics if it cannot write its first files.
 func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -127,7 +127,7 @@ func config(dir string, listen []string) (*embed.Config, error) {
 		cfg.ListenClientUrls = append(cfg.ListenClientUrls, *u)
 	}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
-	// A single member waits for no other: short ticks only shorten its election at the start.
+	// A single member waits for no other one, so short ticks only shorten its election at the start.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "5m"
@@ -147,7 +147,7 @@ func (s *Server) Endpoints() []string { return s.endpoints }
 // Client connects to the server. The caller closes it.
 func (s *Server) Client() (*clientv3.Client, error) { return Connect(s.endpoints) }
 
-// Connect is Dial without TLS.
+// Connect does what Dial does, without TLS.
 func Connect(endpoints []string) (*clientv3.Client, error) {
 	return Dial(ClientConfig{Endpoints: endpoints})
 }
@@ -163,8 +163,8 @@ func (s *Server) Close() {
 	})
 }
 
-// endStreams ends watches and keepalives when the server closes. Without it the server waits five seconds for clients
-// that do not disconnect. The handler itself ends as soon as its stream has ended.
+// endStreams ends watches and keepalives when the server closes. Otherwise the server would wait five seconds for
+// clients that do not disconnect. The handler itself ends as soon as its stream has ended.
 func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	done := make(chan error, 1)

@@ -19,21 +19,22 @@ import (
 )
 
 const (
-	memberFolder = "member"            // folder of etcd's own data, below the folder of the member
-	asidePrefix  = "replaced-"         // prefix of a data folder that was set aside
-	behindName   = "sheaf-behind.json" // in memberFolder: etcd has found that the folder lacks required entries
+	memberFolder = "member"    // folder of etcd's own data, below the folder of the member
+	asidePrefix  = "replaced-" // prefix of a data folder that was set aside
+	// in memberFolder: says that the folder lacks required entries, as etcd has found
+	behindName = "sheaf-behind.json"
 )
 
 // folder describes the data in a member's folder.
 type folder struct {
 	Empty     bool
-	MemberID  uint64 // 0: the data do not contain it
+	MemberID  uint64 // 0 if the data do not contain it
 	ClusterID uint64
 	Behind    bool // the folder lacks entries that the cluster relies on
 }
 
-// readFolder describes the contents of the folder. Data that cannot be read have no member id: etcd itself reports the
-// problem.
+// readFolder describes the content of the folder. If the data cannot be read, there is no member id, and etcd itself
+// reports the problem.
 func (c *MemberConfig) readFolder() folder {
 	if !c.hasData() {
 		return folder{Empty: true}
@@ -58,7 +59,7 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was opened for reading only
+	defer func() { _ = f.Close() }() // it was opened only for reading
 	decoder := wal.NewDecoder(fileutil.NewFileReader(f))
 	for {
 		var record walpb.Record
@@ -77,16 +78,16 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	}
 }
 
-// asideFreeBytes is the free space that must remain when old data are set aside: etcd writes its log in files of 64
-// MiB, and a database.
+// asideFreeBytes is the free space that must remain when old data are set aside, because etcd writes a database, and
+// its log in files of 64 MiB.
 const asideFreeBytes = 512 << 20
 
-// setAside renames the data, which belong to a member that is no longer in the cluster. It is one rename: after a crash
-// the folder has all of the data, or none. If the disk is small, the data are removed instead: the quorum has
-// everything that was committed.
+// setAside renames the data, which belong to a member that is no longer in the cluster. It is one rename, so after a
+// crash the folder has either all of the data or none. If the disk is small, setAside removes the data instead,
+// because the quorum has everything that was committed.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
-	err := c.removeAside() // removes data set aside by an earlier replacement
+	err := c.removeAside() // removes data that an earlier replacement has set aside
 	if err == nil {
 		err = os.Rename(filepath.Join(c.Dir, memberFolder), filepath.Join(c.Dir, name))
 	}
@@ -106,8 +107,8 @@ func (c *MemberConfig) setAside(f folder) error {
 	return nil
 }
 
-// removeAside removes the data that were set aside. It is called once this member votes: a quorum then has everything
-// that was committed.
+// removeAside removes the data that were set aside. It is called once this member votes, because a quorum then has
+// everything that was committed.
 func (c *MemberConfig) removeAside() error {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -128,7 +129,7 @@ type behind struct {
 	Words string    `json:"words"` // etcd's message
 }
 
-// markBehind records etcd's finding about the folder, just before etcd gives up.
+// markBehind records what etcd has found out about the folder, just before etcd gives up.
 func (c *MemberConfig) markBehind(words string) error {
 	return writeSynced(filepath.Join(c.Dir, memberFolder), behindName, behind{Time: time.Now().UTC(), Words: words})
 }

@@ -29,59 +29,61 @@ import (
 type MemberConfig struct {
 	Name string
 	Dir  string
-	// Mount is the root of the file system that belongs to this member alone, and holds Dir; empty: there is none. A
-	// member without data does not start where Mount holds anything else than Dir, the folder of snapshots and
+	// Mount is the root of the file system that belongs only to this member, and holds Dir. It is empty if there is
+	// none. A member without data does not start if Mount holds anything other than Dir, the folder of snapshots and
 	// lost+found.
 	Mount string
 
 	ListenClient, ListenPeer       string // host:port
 	AdvertiseClient, AdvertisePeer string // host:port; empty: the listen address
 
-	// Cluster maps the names of the members to peer addresses, host:port; empty: this member alone.
+	// Cluster maps the names of the members to peer addresses, host:port. If it is empty, this member is the only
+	// one.
 	Cluster map[string]string
-	// Existing: the cluster already exists. With an empty folder this member joins the others, or fails: it never
-	// forms a new cluster.
+	// Existing says that the cluster already exists. With an empty folder this member then joins the others, or
+	// fails: it never forms a new cluster.
 	Existing bool
-	Token    string // tells clusters apart; empty: "sheaf"
+	Token    string // distinguishes clusters; empty: "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
 
-	// Certs holds the certificates of this member and replaces ClientTLS and PeerTLS; nil: none. Clients must
-	// belong to the store. Client connections use the current content of Certs; peer connections use the content,
-	// and the mode, from the start. All members share one certificate with the hosts of all.
+	// Certs, if not nil, holds the certificates of this member and replaces ClientTLS and PeerTLS. Clients must
+	// belong to the store. Client connections use the current content of Certs; peer connections use its content and
+	// mode at the start. All members share one certificate, which has the hosts of all.
 	Certs *certs.Source
-	// ListenPeerTLS and AdvertisePeerTLS are the addresses for peers that use TLS, host:port; only with Certs. All
-	// members use the same port there.
+	// ListenPeerTLS and AdvertisePeerTLS are the addresses, host:port, for peers that use TLS. They are used only
+	// with Certs. All members use the same port for TLS.
 	ListenPeerTLS, AdvertisePeerTLS string
 
-	// CompactionMode: periodic (Retention is a duration) or revision (Retention is a number of revisions); empty:
-	// periodic, 5m.
+	// CompactionMode is periodic (CompactionRetention is a duration) or revision (CompactionRetention is a number of
+	// revisions). If it is empty, the mode is periodic, 5m.
 	CompactionMode, CompactionRetention string
 	QuotaBytes                          int64 // 0: 2 GiB
 
 	Snapshots   SnapshotConfig
 	DefragEvery time.Duration // 0: never
 
-	// Rejoin lets a member whose data are lost join the others as a new one. It applies if the folder is empty or
+	// Rejoin lets a member whose data are lost join the others as a new member. It applies if the folder is empty or
 	// lacks entries that the cluster relies on, while a quorum of the others answers, and all of them are healthy.
-	// The folder's data are set aside, and removed once the member votes again. Without Rejoin such a member does
-	// not start.
+	// The folder's data are set aside, and removed once the member votes again. If Rejoin is false, such a member
+	// does not start.
 	Rejoin bool
-	// JoinTimeout bounds the wait for the other members before etcd starts, if the folder alone is not sufficient;
-	// 0: one look.
+	// JoinTimeout bounds the wait for the other members before etcd starts, if the folder is not sufficient without
+	// them. 0: they are asked once.
 	JoinTimeout time.Duration
-	// Fatal is called if etcd cannot continue with this folder, and must not return; nil: etcd panics. The next
-	// start knows the reason.
+	// Fatal is called if etcd cannot continue with this folder, and must not return. If it is nil, etcd panics. The
+	// next start knows the reason.
 	Fatal func(error)
 
-	// StartTimeout bounds the wait for the cluster at the start; 0: no bound. A member that waits is alive but not
-	// ready.
+	// StartTimeout bounds the wait for the cluster at the start. 0: there is no bound. A member that waits is alive
+	// but not ready.
 	StartTimeout time.Duration
-	Logger       *slog.Logger // nil: discards
+	Logger       *slog.Logger // nil: messages are discarded
 	Version      string
 
-	started *certs.Report // state of Certs when the member was configured; nil: no Certs
-	// the other members in etcd's syntax for the initial cluster, if this member joins them; empty: as in Cluster
+	started *certs.Report // state of Certs when the member was configured; nil without Certs
+	// others holds the other members in etcd's syntax for the initial cluster, if this member joins them. If it is
+	// empty, the initial cluster is Cluster.
 	others string
 }
 
@@ -120,15 +122,16 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// StartMember returns these errors if no retry helps, unless other members come back.
+// StartMember returns one of these errors if no retry helps, unless other members come back.
 var (
-	// ErrOtherCluster: the folder belongs to another cluster or member.
+	// ErrOtherCluster says that the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
-	// ErrForeign: the disk, or the folder, holds what is not of this member. Nothing was written to it.
+	// ErrForeign says that the disk or the folder holds something that does not belong to this member. Nothing was
+	// written to it.
 	ErrForeign = errors.New("the disk is not empty and holds no data of this member")
-	// ErrNotTheMember: the folder lacks data that this member had, as the cluster knows.
+	// ErrNotTheMember says that the folder lacks data which this member had, as the cluster knows.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
-	// ErrEmptyExisting: the folder is empty, and no quorum of the cluster that it should join answers.
+	// ErrEmptyExisting says that the folder is empty, and that no quorum of the cluster to be joined answers.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
 )
 
@@ -138,18 +141,18 @@ type Member struct {
 	logger *slog.Logger
 	etcd   *embed.Etcd
 	server *Server
-	client *clientv3.Client // inside the process
+	client *clientv3.Client // connects inside the process
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	failed chan error // capacity one: why the member has ended by itself
+	failed chan error // capacity one; receives the reason why the member has ended by itself
 
 	mu   sync.Mutex // guards care
 	care careState
 }
 
-// StartMember starts a member. It returns when the member serves or, if the cluster has no quorum yet, when it listens:
-// Ready says whether it serves.
+// StartMember starts a member. It returns when the member serves or, if the cluster has no quorum yet, when the
+// member listens: Ready says whether it serves.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
@@ -198,7 +201,7 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	return m, nil
 }
 
-// after is time.After, but never fires for zero.
+// after does what time.After does, but never fires for zero.
 func after(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
@@ -227,7 +230,7 @@ func (c *MemberConfig) setDefaults() error {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	// etcd itself would report these errors only after the member took the folder
+	// etcd itself would report these errors only after the member has taken the folder.
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
 			net.ParseIP(host) == nil {
@@ -276,7 +279,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// everywhere adds a host to an address without one: etcd requires an IP, while other programs accept an empty host for
+// everywhere adds a host to an address without one: etcd requires an IP, while other programs take an empty host for
 // all addresses.
 func everywhere(address string) string {
 	if strings.HasPrefix(address, ":") {
@@ -309,7 +312,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.WatchProgressNotifyInterval = progressEvery
 	ec.QuotaBackendBytes = c.QuotaBytes
 	if len(c.Cluster) == 1 {
-		// a single member waits for no other: short ticks only shorten its election at the start
+		// A single member waits for no other one, so short ticks only shorten its election at the start.
 		ec.TickMs, ec.ElectionMs = 10, 100
 	}
 	return ec
@@ -325,7 +328,7 @@ func (c *MemberConfig) members() []string {
 	return names
 }
 
-// Ready returns nil if the member serves: a read through the leader works.
+// Ready returns nil if the member serves, which means that a read through the leader succeeds.
 func (m *Member) Ready(ctx context.Context) error {
 	select {
 	case <-m.etcd.Server.ReadyNotify():
@@ -344,7 +347,7 @@ func (m *Member) Ready(ctx context.Context) error {
 // Endpoint returns the client address on which the member listens.
 func (m *Member) Endpoint() string {
 	for _, l := range m.etcd.Clients {
-		if l.Addr().Network() == "tcp" { // skips the address at which etcd serves HTTP, see secure
+		if l.Addr().Network() == "tcp" { // skips the address on which etcd serves HTTP, see secure
 			return l.Addr().String()
 		}
 	}
@@ -366,10 +369,10 @@ func (m *Member) awaitEnd(ctx context.Context) {
 	}
 }
 
-// Err reports that the member has failed by itself, or that the others have removed it.
+// Err returns a channel that receives an error if the member has failed by itself, or the others have removed it.
 func (m *Member) Err() <-chan error { return m.failed }
 
-// Close stops the member cleanly: its data are on disk. It aborts calls; clients see UNAVAILABLE.
+// Close stops the member cleanly, with its data on disk. It aborts calls; clients see UNAVAILABLE.
 func (m *Member) Close() {
 	m.cancel()
 	m.wait.Wait()
@@ -397,6 +400,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// lacksEntries matches the message of the Raft log if the leader has received an acknowledgement of entries that this
-// folder lacks.
+// lacksEntries matches the message of the Raft log that says that the leader has received an acknowledgement of
+// entries that this folder lacks.
 var lacksEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -12,17 +12,18 @@ import (
 	"strings"
 )
 
-// ownerFileName is the file beside etcd's own folder that names its owner: etcd ignores its token once it has data.
+// ownerFileName is the name of the file beside etcd's own folder that names its owner. It is needed because etcd
+// ignores its token once it has data.
 const (
 	ownerFileName    = "sheaf-etcd.json"
 	ownerFileVersion = 1
 
 	lostFoundName = "lost+found" // made by mkfs.ext4 in every new file system
 	tempSuffix    = ".tmp"
-	namesShown    = 5 // in an error
+	namesShown    = 5 // number of names in an error
 )
 
-// ownerFile is the content of the file.
+// ownerFile is the content of that file.
 type ownerFile struct {
 	Format int    `json:"format"`
 	Name   string `json:"name"`
@@ -35,13 +36,13 @@ func (c *MemberConfig) hasData() bool {
 	return err == nil && len(names) > 0
 }
 
-// refuseForeign refuses a disk that holds what is not of this member. A member without data would found its folder, or
-// join the others anew, beside somebody's files. It writes nothing. A member that has data goes on beside files that
-// were put there later.
+// refuseForeign refuses a disk that holds something that does not belong to this member. A member without data would
+// otherwise create its folder, or join the others as a new member, beside the files of someone else. refuseForeign
+// writes nothing. A member that has data continues even if other files were added later.
 func (c *MemberConfig) refuseForeign() error {
 	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))
 	if err != nil || len(aside) > 0 || c.hasData() {
-		return err // takeFolder checks whose they are
+		return err // if there are data, takeFolder checks to whom they belong
 	}
 	if c.Mount != "" {
 		known := []string{lostFoundName, filepath.Base(c.Dir)}
@@ -53,19 +54,20 @@ func (c *MemberConfig) refuseForeign() error {
 		}
 	}
 	if _, err = os.Lstat(filepath.Join(c.Dir, ownerFileName)); !errors.Is(err, fs.ErrNotExist) {
-		return nil // a member took the folder: takeFolder reads the file
+		return nil // a member has taken the folder; takeFolder reads the file
 	}
-	// a member that was interrupted while it took an empty folder leaves the temporary file
+	// A member that was interrupted while it took an empty folder leaves the temporary file.
 	if err := refuseOthers(c.Dir, []string{lostFoundName, ownerFileName + tempSuffix}); err != nil {
 		return err
 	}
 	if c.Mount != "" && c.Snapshots.Dir != "" {
-		return refuseOthers(c.Snapshots.Dir, nil) // snapshots without data are all that is left of some etcd
+		return refuseOthers(c.Snapshots.Dir, nil) // snapshots without data are all that is left of an etcd
 	}
 	return nil
 }
 
-// refuseOthers returns an error with the names that a folder holds beside the known ones. A missing folder has none.
+// refuseOthers returns an error that lists what a folder holds besides the known names. It returns nil for a missing
+// folder.
 func refuseOthers(dir string, known []string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -145,7 +147,7 @@ func writeSynced(dir, name string, value any) error {
 	})
 }
 
-// writeAside writes a file durably under its name, or not at all.
+// writeAside durably writes a file under its name, or leaves the name as it was.
 func writeAside(dir, name string, write func(*os.File) error) (err error) {
 	temp := filepath.Join(dir, name+tempSuffix)
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

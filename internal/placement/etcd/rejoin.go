@@ -38,9 +38,9 @@ func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyE
 // emptyExisting returns the error for an empty folder if there is no other member to join.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
-// prepare does the work required before etcd starts on the folder: usually none. If the disk of this member was
-// replaced, prepare has the cluster remove the former member and add this one as a new member. It gives up after
-// JoinTimeout.
+// prepare does what is required before etcd starts on the folder, which is usually nothing. If the disk of this
+// member was replaced, prepare makes the cluster remove the former member and add this one as a new member. It gives
+// up after JoinTimeout.
 func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	if len(c.Cluster) == 1 {
 		return false, nil
@@ -82,7 +82,7 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	}
 }
 
-// prepareOnce looks, decides, and takes one step.
+// prepareOnce looks at the state, decides, and takes one step.
 func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	in := &rejoinInput{PeerURLs: c.ownURLs(), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
 	others := c.askOthers(ctx)
@@ -117,7 +117,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // nothing is lost with a connection
+	defer func() { _ = client.Close() }() // an error of the close loses nothing
 	bounded, cancel := context.WithTimeout(ctx, 2*peerTimeout)
 	defer cancel()
 	if step.Step == stepRemove {
@@ -128,7 +128,8 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid holds the answers of the other members at their peer addresses. Each answers from its own knowledge.
+// othersSaid holds the answers of the other members at their peer addresses. Each of them answers from its own
+// knowledge.
 type othersSaid struct {
 	endpoints []string // client endpoints of the others
 	reported  [][]othersMember
@@ -222,7 +223,7 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = client.Close() }() // nothing is lost with a connection
+	defer func() { _ = client.Close() }() // an error of the close loses nothing
 	view, err := Look(ctx, client)
 	if err != nil && len(others.errs) > 0 {
 		err = fmt.Errorf("%w; %s", err, strings.Join(others.errs, "; "))
@@ -244,8 +245,8 @@ func (m *Member) learns() bool {
 	return self != nil && self.IsLearner
 }
 
-// becomeVoter requests a vote until this member has one. The leader grants it once this member's log is close to its
-// own.
+// becomeVoter requests a vote until this member has one. The leader grants it once this member's log is close to the
+// leader's.
 func (m *Member) becomeVoter(ctx context.Context) {
 	if !m.cfg.Rejoin || !m.joined(ctx) {
 		return

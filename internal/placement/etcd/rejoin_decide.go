@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// A member knows one thing that no other process can know: what is in its folder. A quorum of the others knows the
-// membership. These two facts determine what a member does before it starts, one step at a time. Each step is based on
-// a new look, so that a crash between two steps changes nothing.
+// A member knows one thing that no other process can know: the content of its folder. A quorum of the others knows
+// the membership. These two facts determine what a member does before it starts, one step at a time. Each step is
+// based on a new look at both, so that a crash between two steps does no harm.
 
 // rejoinStep is the next step of a member.
 type rejoinStep string
 
 const (
-	// stepStart: start etcd on the folder as it is.
+	// stepStart means: start etcd on the folder as it is.
 	stepStart rejoinStep = "Start"
-	// stepJoin: start etcd on the empty folder, as the member that was added for this purpose.
+	// stepJoin means: start etcd on the empty folder, as the member that was added for this purpose.
 	stepJoin rejoinStep = "Join"
-	// stepRemove: have the cluster remove the member whose data are lost.
+	// stepRemove means: make the cluster remove the member whose data are lost.
 	stepRemove rejoinStep = "Remove"
-	// stepSetAside: rename the data of a member that is no longer in the cluster.
+	// stepSetAside means: rename the data of a member that is no longer in the cluster.
 	stepSetAside rejoinStep = "SetAside"
-	// stepAdd: have the cluster add this member as a learner.
+	// stepAdd means: make the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait: look again; the missing condition may come by itself.
+	// stepWait means: look again, because the missing condition may become true by itself.
 	stepWait rejoinStep = "Wait"
-	// stepRefuse: a person must act.
+	// stepRefuse means: a person must act.
 	stepRefuse rejoinStep = "Refuse"
 )
 
@@ -33,14 +33,14 @@ const (
 type rejoinInput struct {
 	PeerURLs []string // URLs that may identify this member
 	Members  int      // size of the configured cluster
-	Existing bool     // the cluster was formed before
+	Existing bool     // the cluster was formed earlier
 	Folder   folder
-	// View is the cluster as described by a quorum of the others; nil: no quorum answers, and NoView gives the
-	// reason.
+	// View is the cluster as a quorum of the others describes it. It is nil if no quorum answers; NoView then gives
+	// the reason.
 	View   *View
 	NoView string
-	// Reported lists, for each other member that answers, the id that this member has in the answer, which may be older
-	// than View; 0: the answer does not contain this member.
+	// Reported has one id for each other member that answers: the id of this member in the answer, which may be older
+	// than View. The id is 0 if the answer does not contain this member.
 	Reported []uint64
 }
 
@@ -49,7 +49,7 @@ type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // id of the member to remove
 	Why  string
-	// alone: no quorum of the others has answered.
+	// alone says that no quorum of the others has answered.
 	alone bool
 }
 
@@ -86,7 +86,7 @@ func (in *rejoinInput) alone() rejoin {
 		return rejoin{Step: stepWait,
 			Why: "the folder lacks entries that the cluster counts on, and no quorum of the other members answers: " + in.NoView}
 	}
-	return rejoin{Step: stepStart} // it may be needed for the quorum
+	return rejoin{Step: stepStart} // this member may be needed for the quorum
 }
 
 // isMe reports whether these URLs belong to this member.
@@ -94,7 +94,7 @@ func (in *rejoinInput) isMe(peerURLs []string) bool {
 	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
 }
 
-// empty decides for a folder without data, if a quorum answers.
+// empty decides for a folder without data if a quorum answers.
 func (in *rejoinInput) empty() rejoin {
 	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
@@ -111,13 +111,14 @@ func (in *rejoinInput) empty() rejoin {
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Reported, func(id uint64) bool { return id != me.ID }):
-		// etcd takes its id from the first member that it asks: no answer may contain an older id.
+		// etcd takes its id from the first member that it asks, so no answer may contain an older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}
 	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}
 }
 
-// remove decides whether the cluster may remove the member with this id: never while that could cost the quorum.
+// remove decides whether the cluster may remove the member with this id, which it must never do if that could cost
+// the quorum.
 func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	lost := in.View.Find(func(p *Peer) bool { return p.ID == id })
 	switch wait := in.othersNotWell(id); {
@@ -131,8 +132,8 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell says why the membership must not be changed now; empty: it may be. All others must be healthy, so that
-// changes happen one after another, and each leaves a quorum.
+// othersNotWell says why the membership must not be changed now; empty if it may be. All others must be healthy, so
+// that changes happen one after another, and each leaves a quorum.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

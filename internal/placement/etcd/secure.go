@@ -54,15 +54,15 @@ func (c *MemberConfig) setSecure() error {
 }
 
 // secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
-// follow certificate changes. etcd's HTTP, which reports its version and health, and no data, listens on an address
-// inside this process only. Peer connections use etcd's own TLS, which reads the authorities once.
+// follow changes of the certificates. etcd's HTTP, which reports version and health but no data, listens only on an
+// address inside this process. Peer connections use etcd's own TLS, which reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
 	}
 	ec.EnableGRPCGateway = false
-	// etcd removes a file with the socket's name before it listens. A name with @ has no file, and its folder does not
-	// exist, so that the removal fails with "not found" even if the file system is read-only.
+	// etcd removes a file with the socket's name before it listens. A name with @ has no file, and no such folder
+	// exists. So the removal fails with "not found", even if the file system is read-only.
 	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
 		grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
@@ -90,8 +90,8 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// admit returns an error unless a process of the store makes a call to etcd: callers of the store have no access here.
-// It admits health checks and calls without TLS from everyone.
+// admit returns an error unless a process of the store calls etcd: callers of the store have no access here. It
+// admits health checks, and calls without TLS, from everyone.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {
@@ -125,7 +125,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	return out
 }
 
-// peerAddress returns the peer URL of this member or another one, from the address without TLS, host:port.
+// peerAddress returns the peer URL of this member or another one, given the address without TLS, host:port.
 func (c *MemberConfig) peerAddress(address string) url.URL {
 	if c.Certs == nil {
 		return c.PeerTLS.url(address)
@@ -136,7 +136,7 @@ func (c *MemberConfig) peerAddress(address string) url.URL {
 	return c.securedAddress(address)
 }
 
-// securedAddress is peerAddress with TLS.
+// securedAddress does what peerAddress does, with TLS.
 func (c *MemberConfig) securedAddress(address string) url.URL {
 	if address == c.AdvertisePeer {
 		return url.URL{Scheme: "https", Host: c.AdvertisePeerTLS}
@@ -146,13 +146,14 @@ func (c *MemberConfig) securedAddress(address string) url.URL {
 	return url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}
 }
 
-// peerURL is peerAddress as a string.
+// peerURL does what peerAddress does, and returns a string.
 func (c *MemberConfig) peerURL(address string) string {
 	at := c.peerAddress(address)
 	return at.String()
 }
 
-// ownURLs returns the URLs under which the cluster may know this member: during a change to TLS, either of the two.
+// ownURLs returns the URLs under which the cluster may know this member. During a change to TLS, it may be either of
+// two.
 func (c *MemberConfig) ownURLs() []string {
 	out := []string{c.peerURL(c.AdvertisePeer)}
 	if c.Certs != nil {
@@ -162,7 +163,8 @@ func (c *MemberConfig) ownURLs() []string {
 	return out
 }
 
-// initialOf returns the other members in etcd's syntax: etcd compares these URLs with the members' own.
+// initialOf returns the other members in etcd's syntax. The URLs are those of the cluster, because etcd compares them
+// with the members' own.
 func initialOf(in *rejoinInput) string {
 	var out []string
 	for _, p := range in.View.Peers {
@@ -207,7 +209,7 @@ func (m *Member) announce(ctx context.Context) {
 }
 
 // Report describes the certificates that a member uses. Authorities and mode are those from its start, because peer
-// connections use these. false: it has none.
+// connections use these. It returns false if the member has no certificates.
 func (m *Member) Report() (certs.Report, bool) {
 	if m.cfg.Certs == nil {
 		return certs.Report{}, false

@@ -12,11 +12,11 @@ import (
 type zapCore struct {
 	logger *slog.Logger
 	fields []zapcore.Field
-	panics func(words string) // receives the message that precedes a panic; nil: unused
+	panics func(words string) // receives the message that precedes a panic; may be nil
 }
 
-// A member logs this as an error, again and again, from its first start until it has stored its first entry: nothing is
-// wrong.
+// A member logs these errors again and again from its first start until it has stored its first entry, although
+// nothing is wrong.
 const (
 	notYetVersioned = "failed to update storage version"
 	noTerm          = "missing term information"
@@ -75,8 +75,8 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 // Sync implements zapcore.Core.
 func (c *zapCore) Sync() error { return nil }
 
-// lastWords hands on only what etcd says before it ends the process, as it does when its disk fails. An etcd inside
-// another process has no log of its own, and its death is that of the process.
+// lastWords forwards only what etcd says before it ends the process, as it does when its disk fails. An etcd inside
+// another process has no log of its own, and when it dies, that process dies.
 type lastWords struct {
 	dir    string
 	fields []zapcore.Field

@@ -1,4 +1,4 @@
-// Package survey asks shards for the contents of their volumes, to rebuild placement that etcd has lost.
+// Package survey asks shards for the contents of their volumes, to rebuild a placement that etcd has lost.
 package survey
 
 import (
@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Volume asks the shard at host:port for the contents of its volume, with these credentials and connection options.
-// Shards answer in every state.
+// Volume asks the shard at host:port for the content of its volume, with the given credentials and connection
+// options. Shards answer in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
 	more ...grpc.DialOption) (v placement.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithNoProxy(),
@@ -32,7 +32,7 @@ func Volume(ctx context.Context, address string, by credentials.TransportCredent
 	return foundVolume(out)
 }
 
-// foundVolume validates an answer.
+// foundVolume validates an answer and converts it.
 func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume, err error) {
 	var errs []error
 	parse := func(what, s string) uuid.UUID {
