@@ -13,14 +13,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// absurd are numbers that no writer writes.
+// absurd holds numbers that no program writes.
 var absurd = []uint64{
 	0, 1, 127, 1 << 20, format.NumberMax - 1, 1 << 31, 1 << 32, 1 << 40, format.NumberMax, math.MaxInt64 - 1,
 	math.MaxInt64, 1 << 63, math.MaxUint64 - 1,
 	math.MaxUint64,
 }
 
-// absurdFields are the numbers of a manifest.
+// absurdFields holds setters for the numbers in a manifest.
 var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"sequence":          func(m *format.Manifest, v uint64) { m.Sequence = v },
 	"compacted through": func(m *format.Manifest, v uint64) { m.CompactedThrough = v },
@@ -43,9 +43,9 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"voter": func(m *format.Manifest, v uint64) { m.Conf.Voters = []uint64{v} },
 }
 
-// TestAbsurdNumbersOfAGroup: each number of a manifest or mark whose checksum is right may be anything. Nothing panics
-// or goes on for ever, and no memory is taken that the files do not account for: a size is compared with the file
-// before it is believed. It costs 6 s.
+// TestAbsurdNumbersOfAGroup sets each number of a manifest or mark, with a correct checksum, to an absurd value.
+// Nothing must panic or run for ever. No more memory must be taken than the files justify: a size is compared with
+// the file before it is used. The test costs 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))
@@ -67,7 +67,7 @@ func TestAbsurdNumbersOfAGroup(t *testing.T) {
 				if !errors.Is(err, format.ErrCorrupt) {
 					t.Errorf("it cannot be stored: %v", err)
 				}
-				return // nor would it be read
+				return // such a file would not be read either
 			}
 			tried++
 			var before, after runtime.MemStats
@@ -117,7 +117,7 @@ func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	}
 }
 
-// use reads and writes a log whatever it holds.
+// use reads from and writes to a log, whatever the log holds.
 func use(l *Log) {
 	for id := range int64(8) {
 		_, _ = l.Get(id, GetOptions{})

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// follower returns a log that has everything of an exporter up to its applied index.
+// follower returns a log that has everything of an exporter up to the exporter's applied index.
 func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -55,7 +55,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	if missing, err := l.MissingBlobs([]*raftpb.Entry{entry}); err != nil || missing != nil {
 		t.Fatal(missing, err)
 	}
-	// The blob is there, and remains although no applied entry refers to it, even after a read.
+	// The blob exists, and remains although no applied entry refers to it, even after a read.
 	for range 2 {
 		r, err := l.OpenBlob(ref)
 		ok(t, err)
@@ -77,7 +77,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	*entry.Index = drop.GetIndex() + 1
 	ok(t, l.Append(nil, []*raftpb.Entry{entry}))
 	ok(t, l.Sync())
-	// The entry is not applied yet: a load keeps the blob together with the entry.
+	// The entry is not applied yet. A load keeps the blob together with the entry.
 	ok(t, l.Close(false))
 	l, report, err := Load(t.Context(), l.opts, nil)
 	if err != nil || report.Outcome != Loaded {
@@ -184,7 +184,8 @@ func TestMissingBlobsOfABadReference(t *testing.T) {
 	}
 }
 
-// TestTombstonesStayUntilEveryMemberHasAppliedThem: the only member of a group drops them without a limit.
+// TestTombstonesStayUntilEveryMemberHasAppliedThem also checks that the only member of a group drops tombstones
+// without a limit.
 func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 	tombstones := func(l *Log) (n int) {
 		for id := range int64(5) {
@@ -212,7 +213,8 @@ func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 		{&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 1 << 40, 0},
 	} {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-		for _, kind := range []format.Kind{format.KindPut, format.KindDelete} { // indexes 1 to 5, and 6 to 10
+		// indexes 1 to 5 are puts, and 6 to 10 are deletes
+		for _, kind := range []format.Kind{format.KindPut, format.KindDelete} {
 			for id := range int64(5) {
 				d.put(format.Entry{Kind: kind, ID: id})
 			}

@@ -53,7 +53,7 @@ func (c *copier) follow(t testing.TB, l *Log, opts ChangesOptions) {
 	}
 }
 
-// scan takes the records of a snapshot.
+// scan replaces the copier's records by those of a snapshot.
 func (c *copier) scan(t testing.TB, l *Log) {
 	t.Helper()
 	id, err := l.OpenScan(time.Hour)
@@ -121,7 +121,7 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 	})
 }
 
-// A delete that was forgotten is never skipped silently: the cursor has expired.
+// A delete that compaction has forgotten is never skipped silently: the cursor expires instead.
 func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
@@ -129,7 +129,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	d.put(format.Entry{ID: 1, Kind: format.KindDelete})
 	deleted := d.last()
 	ok(t, d.log.Seal())
-	for range 2 { // the version first, the delete next
+	for range 2 { // the first compaction drops the version, the second one the delete
 		_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
 		ok(t, err)
 	}
@@ -160,7 +160,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	}
 }
 
-// Uncommitted entries are not reported, and truncated ones never are.
+// Uncommitted entries are not reported, and truncated entries are never reported.
 func TestChangesAreCommitted(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("old")})
@@ -186,7 +186,8 @@ func TestChangesAreCommitted(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Many goroutines follow the log while it is written and compacted: applied entries and the end of the log wake them.
+// Many goroutines follow the log while it is written and compacted. Applied entries wake them, and so does the end of
+// the log.
 func TestChangesWakeThoseWhoWait(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	const puts, followers = 300, 8
@@ -208,7 +209,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 			}
 			_, changed := d.log.Applied()
 			ready.Done()
-			<-changed // the end
+			<-changed // fires when the log is closed
 		})
 	}
 	for i := range int64(puts) {
@@ -223,7 +224,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 	all.Wait()
 }
 
-// Bad bytes after the cursor are reported, unless a newer version supersedes them; those before the cursor do not
+// Bad bytes after the cursor are reported, unless a newer version supersedes them. Bad bytes before the cursor do not
 // matter.
 func TestChangesTellDamage(t *testing.T) {
 	mem := vfstest.NewMem()
@@ -251,7 +252,7 @@ func TestChangesTellDamage(t *testing.T) {
 	if got, _, err := d.log.Changes(context.Background(), bad.Index, all); err != nil || len(got) != 5 {
 		t.Fatalf("behind the damage: %d records, %v", len(got), err)
 	}
-	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")}) // nobody misses a superseded record
+	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")}) // a bad version that is superseded is not missed
 	if got, _, err := d.log.Changes(context.Background(), through, all); err != nil || len(got) != 6 {
 		t.Fatalf("the damaged record is superseded: %d records, %v", len(got), err)
 	}

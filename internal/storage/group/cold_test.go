@@ -17,7 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// coldFS counts reads that bypass the page cache and reads through it. It can refuse the former or make them fail.
+// coldFS counts the reads that bypass the page cache, and the reads through it. It can refuse the former or make them
+// fail.
 type coldFS struct {
 	vfs.FS
 	direct, cached atomic.Int64
@@ -56,8 +57,8 @@ func (f *coldTestFile) ReadAt(p []byte, offset int64) (int, error) {
 	return f.File.ReadAt(p, offset)
 }
 
-// coldLog loads a group in residency Index whose records have these sizes, with ids from 0. They were written before
-// this load.
+// coldLog loads a group in residency Index with records of the given sizes, whose ids begin at 0. The records were
+// written before this load.
 func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS) {
 	t.Helper()
 	fs := &coldFS{FS: vfstest.NewMem()}
@@ -65,7 +66,7 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 	for i, size := range sizes {
 		d.put(format.Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
-	d.put(format.Entry{ID: math.MaxInt64}) // its batch says that the entries before it are committed
+	d.put(format.Entry{ID: math.MaxInt64}) // the batch of this entry says that the entries before it are committed
 	ok(t, sealAndClose(d.log))
 	d.opts.Loader = segio.NewLoader(segio.LoaderOptions{CacheBytes: cacheBytes})
 	d.load()
@@ -83,7 +84,7 @@ var coldAttributes = func() []byte {
 	return b
 }()
 
-// reads returns how often a Get of a record read past the page cache and how often through it.
+// reads returns how many reads of a Get bypassed the page cache, and how many went through it.
 func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, cached int64) {
 	t.Helper()
 	direct, cached = c.direct.Load(), c.cached.Load()
@@ -99,7 +100,7 @@ func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, 
 func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	sizes := []int{5000, 0, 1, 10 << 10, 200 << 10, 4096, format.DataBytesMax}
 	d, fs := coldLog(t, math.MaxInt64, sizes...)
-	for _, id := range []int64{0, 3, 4, 6} { // each begins in a block of its own
+	for _, id := range []int64{0, 3, 4, 6} { // each record begins in a block of its own
 		for i, want := range []int64{1, 0, 0} {
 			if direct, cached := fs.reads(t, d, id, sizes[id]); direct != want || cached != 1-want {
 				t.Errorf("record %d, read %d: %d past the page cache, %d through it", id, i+1, direct, cached)
@@ -124,7 +125,7 @@ func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	}
 }
 
-// Data that the page cache cannot hold is cold again.
+// Data that the page cache can no longer hold counts as cold again.
 func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	d, fs := coldLog(t, 25<<10, 10<<10, 10<<10, 10<<10, 10<<10)
 	for id := range int64(3) {
@@ -139,8 +140,8 @@ func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	}
 }
 
-// If the file system, or a temporary condition, does not allow reads past the page cache, records are read in the
-// ordinary way. An error of the device is returned as an error.
+// If the file system does not allow reads past the page cache, or does not allow them for the moment, records are
+// read in the ordinary way. An error of the device is returned as an error.
 func TestColdReadRefused(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000, 5000)
 	fs.openErr = syscall.EMFILE
@@ -188,7 +189,7 @@ func TestColdReadChecks(t *testing.T) {
 	}
 }
 
-// Many readers read the same blocks while rounds change: every answer is right.
+// Many goroutines read the same blocks while rounds change: every answer is right.
 func TestColdReadsBesideEachOther(t *testing.T) {
 	const records = 40
 	sizes := make([]int, records)

@@ -15,7 +15,7 @@ func (d *logDriver) due() bool {
 	return r.IsDue(0.4, 0)
 }
 
-// look compacts as the background does, and then expects that nothing more is due.
+// look compacts like the background does, and then expects that no further compaction is due.
 func (d *logDriver) look() CompactReport {
 	d.t.Helper()
 	report, err := d.log.Compact(d.t.Context(), CompactOptions{})
@@ -27,7 +27,8 @@ func (d *logDriver) look() CompactReport {
 	return report
 }
 
-// Data that had to stay is considered again as soon as the reason to keep it may have ended, and not before.
+// Data that a compaction had to keep is considered again as soon as the reason to keep it may have ended, and not
+// earlier.
 func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	const count = 40
 	for name, c := range map[string]struct {
@@ -95,7 +96,8 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	}
 }
 
-// The versions that retention keeps are needed, not superseded: a compaction is due when as much again is superseded.
+// The versions that Retention.Versions keeps do not count as superseded. A compaction is due when as many bytes again
+// are superseded.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3
@@ -127,7 +129,7 @@ func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A tombstone can be dropped once every member has it, and then makes a compaction due.
+// A tombstone makes a compaction due once every member has it, because it can then be dropped.
 func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
@@ -172,11 +174,11 @@ func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Blobs that are live are no superseded bytes, whether a compaction has looked at them or not; what it found superseded
-// is, until it is gone. New blobs make a look due.
+// Live blobs do not count as superseded, whether a compaction has looked at them or not. A blob that a compaction
+// found to be superseded counts until it is removed. New blobs make a compaction due.
 func TestLiveBlobsAreNotSuperseded(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
-	var one int64 // bytes of a blob
+	var one int64 // bytes of one blob
 	put := func(id int64) {
 		ref, err := writeBlobOf(d.log, payload(id, 100_000))
 		ok(t, err)

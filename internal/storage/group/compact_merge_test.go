@@ -31,18 +31,18 @@ func TestCompactCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) { b.fill(60) })
 }
 
-// TestMergeCrashAtEveryOperation: many small segments become few, and segments that become empty are removed from the
+// TestMergeCrashAtEveryOperation merges many small segments into few, and removes segments that become empty from the
 // manifest.
 func TestMergeCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) {
 		for range 12 {
 			b.fill(3)
 		}
-		for id := range int64(compactIDs) { // the last ones hold nothing but tombstones
+		for id := range int64(compactIDs) { // the last segments hold only tombstones
 			b.remove(id)
 		}
 		b.fill(0)
-		ok(b.t, b.append(format.Entry{Kind: format.KindEmpty})) // and a new leader's first
+		ok(b.t, b.append(format.Entry{Kind: format.KindEmpty})) // and the first entry of a new leader
 		ok(b.t, b.log.Sync())
 		ok(b.t, b.log.Apply(b.last(), nil))
 		b.fill(0)
@@ -95,7 +95,7 @@ func crashWhileCompacting(t *testing.T, fill func(b *compactBed)) {
 					}
 				}
 			})
-			for range 2 { // the second one drops tombstones
+			for range 2 { // the second compaction drops tombstones
 				_, err := b.log.Compact(context.Background(), CompactOptions{All: true})
 				ok(t, err)
 				b.log.hints.writing.Wait()
@@ -157,7 +157,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 		const restarts = 9
 		for i := range int64(restarts) {
-			ok(t, d.append(format.Entry{Kind: format.KindEmpty})) // as a leader begins
+			ok(t, d.append(format.Entry{Kind: format.KindEmpty})) // the entry with which a leader begins
 			d.put(format.Entry{ID: i, Data: payload(i, 300)})
 			ok(t, sealAndClose(d.log))
 			d.load()
@@ -174,7 +174,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 			got.Mergeable != 0 {
 			t.Errorf("%+v, then %d segments, %d mergeable", report, got.Segments, got.Mergeable)
 		}
-		for range 2 { // as it is, and loaded again
+		for range 2 { // first in the open log, then in the loaded one
 			for i := range int64(restarts) {
 				d.wants(i, payload(i, 300))
 			}
@@ -209,7 +209,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 
 func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	b := newCompactBed(t, vfstest.NewMem(), Index, 1, 1)
-	b.put(format.Entry{ID: 100, Data: payload(100, 9000)}) // too much to be merged with the others
+	b.put(format.Entry{ID: 100, Data: payload(100, 9000)}) // too large to be merged with the other segments
 	for id := range int64(3) {
 		b.put(format.Entry{ID: id, Data: payload(id, 3000)})
 		b.put(format.Entry{Kind: format.KindDelete, ID: id})
@@ -220,7 +220,7 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	ok(t, b.log.Apply(b.last(), nil))
 	ok(t, b.log.Seal())
 	last := b.last()
-	for range 3 { // the puts, then the tombstones, then what they left
+	for range 3 { // the three compactions drop the puts, then the tombstones, then the empty segments
 		_, err := b.log.Compact(context.Background(), CompactOptions{})
 		ok(t, err)
 	}
@@ -250,8 +250,8 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	ok(t, b.log.Close(false))
 }
 
-// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid: without the first index of that segment in the manifest,
-// truncated entries would come back.
+// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid compacts a segment whose first index makes entries void. Without
+// this index in the manifest, the truncated entries would come back.
 func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 	for name, all := range map[string]bool{"alone": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 			ok(t, d.log.Sync())
 			ok(t, d.log.Seal())
 			d.term++
-			second := d.entry(2, format.Entry{Kind: format.KindEmpty}) // a new leader makes index 2 its own
+			second := d.entry(2, format.Entry{Kind: format.KindEmpty}) // a new leader replaces index 2
 			ok(t, d.log.Append(&raftpb.HardState{Term: &d.term}, []*raftpb.Entry{second}))
 			ok(t, d.log.Sync())
 			ok(t, d.log.Apply(2, nil))
@@ -272,7 +272,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 				ok(t, err)
 			}
 			d.log.hints.writing.Wait()
-			want := 3 // the one with the void entry, the one that voids it, the active one
+			want := 3 // the segment with the void entry, the segment that makes it void, and the active one
 			if all {
 				want = 2
 			}
@@ -282,7 +282,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 			ok(t, d.log.Close(false))
 			names, err := d.opts.FS.List(d.opts.Dir)
 			ok(t, err)
-			for _, name := range names { // without hints the frames themselves say what is void
+			for _, name := range names { // without hints, only the frames say which entries are void
 				if format.IsHintName(name) {
 					ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 				}

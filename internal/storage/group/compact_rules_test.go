@@ -29,7 +29,7 @@ func TestCompactRevivesNoVoidEntry(t *testing.T) {
 	d.put(format.Entry{ID: 1, Data: []byte("first")})
 	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 	d.term++
-	second := d.entry(2, format.Entry{ID: 1, Data: []byte("second")}) // a new leader makes index 2 its own
+	second := d.entry(2, format.Entry{ID: 1, Data: []byte("second")}) // a new leader replaces index 2
 	ok(t, d.log.Append(&raftpb.HardState{Term: &d.term}, []*raftpb.Entry{second}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(2, nil))
@@ -41,7 +41,7 @@ func TestCompactRevivesNoVoidEntry(t *testing.T) {
 	ok(t, d.log.Close(false))
 	names, err := d.opts.FS.List(d.opts.Dir)
 	ok(t, err)
-	for _, name := range names { // without hints the frames themselves say what is void
+	for _, name := range names { // without hints, only the frames say which entries are void
 		if format.IsHintName(name) {
 			ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 		}
@@ -61,7 +61,7 @@ func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 2, Data: payload(2, 50)})
 		compactAll(t, d.log)
-		for range 2 { // as it is, and loaded again
+		for range 2 { // first in the open log, then in the loaded one
 			first, err := d.log.FirstIndex()
 			ok(t, err)
 			term, termErr := d.log.Term(first - 1)
@@ -159,7 +159,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xff}, format.SegmentHeaderBytes+format.FrameHeaderBytes+200)
 	ok(t, errors.Join(err, f.Sync(), f.Close()))
-	for range 2 { // found by the first, known to the second
+	for range 2 { // the first compaction finds the damage, and the second one knows it
 		var damage *format.DamageError
 		if _, err := d.log.Compact(context.Background(), CompactOptions{All: true}); !errors.As(err, &damage) {
 			t.Fatalf("damage: %v", err)
@@ -172,8 +172,8 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestVoidEntriesBelowTheFloorStayVoid: compaction skips a segment with little to drop. Entries in it that another
-// leader truncated must not come back as completed writes.
+// TestVoidEntriesBelowTheFloorStayVoid makes compaction skip a segment with little to drop. Entries in this segment
+// that another leader truncated must not come back as completed writes.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})
@@ -213,8 +213,8 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: after a crash, Raft must be given the change again, so
-// the floor stays below it, even if later segments have much to drop.
+// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest checks that the floor stays below the change, even if
+// later segments have much to drop. After a crash, Raft must be given the change again.
 func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 1, Data: payload(1, 100)})

@@ -22,7 +22,7 @@ import (
 
 // storeModel is the expected content of a group: all versions ever applied, and the open snapshots.
 type storeModel struct {
-	versions map[int64][]modelEntry // oldest first
+	versions map[int64][]modelEntry // the oldest first
 	scans    map[ScanID]map[int64]modelEntry
 }
 
@@ -113,7 +113,7 @@ func sameData(l *Log, r Record, want modelEntry) error {
 	return nil
 }
 
-// check compares everything that can be read with the model. keep is the number of versions that must exist.
+// check compares everything that can be read with the model. keep is the number of newest versions that must exist.
 func (m *storeModel) check(l *Log, keep int) error {
 	for id := range int64(compactIDs) {
 		all := m.versions[id]
@@ -146,13 +146,13 @@ func (m *storeModel) check(l *Log, keep int) error {
 	return nil
 }
 
-// checkVersions checks that the newest versions exist, and no version that was never written.
+// checkVersions checks that the newest versions exist, and that no version exists that was never written.
 func checkVersions(l *Log, id int64, all []modelEntry, keep int) error {
 	got, err := l.Versions(id, 0, 1000)
 	if err != nil {
 		return err
 	}
-	// The tombstone of a delete may be gone, together with everything before it.
+	// The tombstone of a delete may have been dropped, together with all older versions.
 	must := 0
 	for must < min(keep, len(all)) && all[len(all)-1-must].entry.Kind == format.KindPut {
 		must++
@@ -404,8 +404,8 @@ func TestCompactEndsWithClose(t *testing.T) {
 	}
 }
 
-// A read was delayed while its record moved, and then finds another segment under the ordinal that it knows: it looks
-// the record up again.
+// A read is delayed while its record moves, and then finds another segment under the ordinal that it has looked up.
+// It must look up the record again.
 func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))

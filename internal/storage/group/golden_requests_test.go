@@ -16,11 +16,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A group with a segment of version 2 remains for ever, too: it has what compaction leaves where request ids are
-// promised.
+// The group with a segment of version 2 must always be readable too. It has the entries that compaction leaves
+// because of request ids.
 var goldenV2 = filepath.Join("testdata", "v2")
 
-// goldenRequests is the content of the segment of version 2. Never change it.
+// goldenRequests returns the content of the segment of version 2. Never change it.
 func goldenRequests() []format.Entry {
 	return []format.Entry{
 		{Kind: format.KindRequest, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, RequestID: [16]byte{1, 15: 4},

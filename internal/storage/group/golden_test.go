@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The files of version 1 remain for ever. -update rewrites them. A change of an existing file is a change of the
-// format, which needs a new version and a new folder.
+// The files of version 1 must always be readable. -update rewrites them. A change of an existing file is a change of
+// the format, which needs a new version and a new folder.
 var update = flag.Bool("update", false, "rewrite the golden files of the current version")
 
 var goldenV1 = filepath.Join("testdata", "v1")
@@ -78,7 +78,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 		if number == 1 {
 			s.LastIndex, s.Bytes = 7, int64(len(b))
 		} else {
-			b = append(b, make([]byte, 512)...) // room
+			b = append(b, make([]byte, 512)...) // free space
 		}
 		files[format.SegmentName(number)] = b
 		m.Segments = append(m.Segments, s)
@@ -106,7 +106,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	return files
 }
 
-// goldenBlob returns the file of a blob with the identity of ref.
+// goldenBlob returns the file of a blob with the identity in ref.
 func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	fs := vfstest.NewMem()
 	grouptest.Must(t, fs.MkdirAll("g"))
@@ -122,7 +122,8 @@ func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	return b
 }
 
-// goldenHint is written by hand. The order of its rows fixes the hash of the format.
+// goldenHint makes a hint by hand, without the code that makes hints. The order of its rows fixes the hash of the
+// format.
 func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	h := &format.Hint{Segment: s.ID, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, LastCommit: 1700000000000000004,
 		Bytes: s.Bytes,
@@ -139,7 +140,7 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 			h.Places = append(h.Places, place)
 			h.Indexes = append(h.Indexes, uint32(e.Index-s.FirstIndex))
 			if e.Codec == format.CodecBlob {
-				ref, _ := format.DecodeBlobRef(e.Data) // checked by the test of the file
+				ref, _ := format.DecodeBlobRef(e.Data) // the test of the file checks the error
 				h.Blobs = append(h.Blobs, format.HintBlob{Index: e.Index, Ref: ref})
 			}
 		}
@@ -148,7 +149,8 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	return h
 }
 
-// goldenPieces are written by hand: the first one for the put, the second one for a part without a put.
+// goldenPieces makes pieces by hand, without the code that makes pieces: the first one for the put, the second one
+// for a part without a put.
 func goldenPieces(s format.ManifestSegment, image []byte) []*format.HintPiece {
 	length := format.FrameBytes(0, len("second"))
 	state := format.SegmentHeaderBytes + length

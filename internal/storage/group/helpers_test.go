@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// sealAndClose closes a log with everything sealed, so that the next load finds hints for everything.
+// sealAndClose seals the log and closes it, so that the next load finds hints for all entries.
 func sealAndClose(l *Log) error { return errors.Join(l.Seal(), l.Close(true)) }
 
 func verifyFolder(t testing.TB, g *foldertest.Folder) fsck.VerifyReport {

@@ -17,8 +17,8 @@ import (
 )
 
 // TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only
-// joining and over an older log of the same replica. The folder is then as before or as after, and the install can be
-// completed.
+// joining and over an older log of the same replica. Afterwards the folder is in its old or in its new state, and the
+// install can be completed.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
 	seeds := uint64(2)
 	switch {
@@ -100,7 +100,7 @@ type installCrash struct {
 	opts     Options
 	from     *Log
 	before   uint64 // applied index of the old log; 0: the folder was joining
-	term     uint64 // in which the old log has voted for 2
+	term     uint64 // term in which the old log has voted for 2
 	old, new int
 	failed   error
 }
@@ -124,7 +124,7 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 			return err
 		}
 	}
-	if (c.old+c.new)%5 != 0 { // each takes as long as the install itself
+	if (c.old+c.new)%5 != 0 { // each of these checks takes as long as the install itself
 		return nil
 	}
 	if err := install(c.from, opts); err != nil {
@@ -133,7 +133,7 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 	return c.loadNew(opts)
 }
 
-// load loads a member, whose log is the old one or the new one.
+// load loads a member whose log is either the old one or the new one.
 func (c *installCrash) load(opts Options) error {
 	l, report, err := Load(context.Background(), opts, nil)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestLargeFilesAreCheckedWhileTheyCome(t *testing.T) {
 	}
 }
 
-// receiveBadly receives a file with a bad byte, which is refused, then a part of the file, which remains.
+// receiveBadly first receives a file with a bad byte, which is refused, and then a part of the file, which is kept.
 func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File) {
 	t.Helper()
 	r, err := e.Open(f.Name, 0)
@@ -81,8 +81,8 @@ func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File)
 	}
 }
 
-// TestWhatCouldNotBeSyncedComesAnew: a file whose sync failed is sent again. It reads back, and a second sync succeeds,
-// but it is not on the disk.
+// TestWhatCouldNotBeSyncedComesAnew checks that a file whose sync failed is sent again. The file can still be read,
+// and a second sync succeeds, but its bytes are not on the disk.
 func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 	d := exporter(t)
 	mem := vfstest.NewMem()

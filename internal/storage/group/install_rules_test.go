@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// exporter returns a log of some segments with history, a delete and a blob, all applied.
+// exporter returns a log with some segments, which hold history, a delete and a blob. All entries are applied.
 func exporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 8<<10))
 	for i := range int64(40) {
@@ -74,7 +74,7 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	first, _, err := Load(t.Context(), want, nil)
 	ok(t, err)
 
-	d.put(format.Entry{ID: 20, Kind: format.KindDelete}) // the blob goes
+	d.put(format.Entry{ID: 20, Kind: format.KindDelete}) // the blob is removed
 	for i := range int64(60) {
 		d.put(format.Entry{ID: i % 17, Data: payload(i, 300)})
 	}
@@ -289,8 +289,8 @@ func used(t *testing.T, fs *vfstest.Mem) int64 {
 	return s.TotalBytes - s.FreeBytes
 }
 
-// TestInstallNeverLosesWhatWasAcknowledged: a member has the export's last entry and later entries, which it has
-// acknowledged to a leader.
+// TestInstallNeverLosesWhatWasAcknowledged installs over the log of a member that has the export's last entry and
+// later entries, which it has acknowledged to a leader.
 func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -326,7 +326,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 		if got, _ := l.LastIndex(); got != last+1 {
 			t.Errorf("%s: last index is %d", what, got)
 		}
-		ok(t, sealAndClose(l)) // sealed: the next one looks at hints
+		ok(t, sealAndClose(l)) // all segments are sealed, so the next install looks at hints
 	}
 	refused("in the active segment")
 	refused("in a sealed segment")
@@ -334,7 +334,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	refused("committed")
 }
 
-// TestInstallOverAnotherBranch: entries of a deposed leader are void, however many there are.
+// TestInstallOverAnotherBranch checks that entries of a deposed leader are void, however many there are.
 func TestInstallOverAnotherBranch(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -388,7 +388,7 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, own); !errors.Is(err, format.ErrCorrupt) {
 		t.Errorf("a manifest with an active segment: %v", err)
 	}
-	// A member that lost its manifest does not know how it has voted.
+	// A member without a manifest does not know how it has voted.
 	ok(t, opts.FS.Remove(path.Join(opts.Dir, format.ManifestName)))
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()); !errors.Is(err,
 		transfer.ErrBehind) {
@@ -439,7 +439,7 @@ func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 	entries, err := d.log.Entries(l.AppliedIndex()+1, d.last()+1, 1<<40)
 	ok(t, err)
 	commit := d.last()
-	ok(t, l.Append(&raftpb.HardState{Term: &d.term, Commit: &commit}, entries)) // it came as entries after all
+	ok(t, l.Append(&raftpb.HardState{Term: &d.term, Commit: &commit}, entries)) // the rest arrived as entries after all
 	ok(t, l.Sync())
 	ok(t, l.Close(false))
 	l, _, err = Load(t.Context(), opts, nil)

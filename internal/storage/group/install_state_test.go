@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestInstallKeepsAVote: in the same term the vote remains; if the term of the export is greater, there is no vote in
-// it.
+// TestInstallKeepsAVote checks that a vote in the same term remains. If the term of the export is greater, there is
+// no vote in it.
 func TestInstallKeepsAVote(t *testing.T) {
 	for _, c := range []struct{ exporterTerm, term, vote uint64 }{{1, 4, 2}, {4, 4, 2}, {5, 5, 0}} {
 		d := exporter(t)
@@ -21,7 +21,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 		term, vote, commit := uint64(4), uint64(2), l.AppliedIndex()
 		ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
 		ok(t, l.Sync())
-		ok(t, l.Close(false)) // the vote is in a state frame alone
+		ok(t, l.Close(false)) // only a state frame has the vote
 		d.term = c.exporterTerm
 		d.put(format.Entry{ID: 1, Data: []byte("newer")})
 		ok(t, install(d.log, opts))
@@ -36,7 +36,8 @@ func TestInstallKeepsAVote(t *testing.T) {
 	}
 }
 
-// TestExportLeavesOutWhatAnotherLeaderCutOff: the last applied entry follows a void one with the same index.
+// TestExportLeavesOutWhatAnotherLeaderCutOff exports a log in which a void entry has the same index as the last
+// applied one.
 func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)
@@ -51,7 +52,7 @@ func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
 		ok(t, d.log.Append(nil, []*raftpb.Entry{&empty}))
 		ok(t, d.log.Sync())
 		opts := joinerOptions(d.opts, vfstest.NewMem())
-		if seal { // as of the index before: the segment with the void ones is the last one of the export
+		if seal { // the applied index is one lower, so the segment with the void entries is the last one of the export
 			ok(t, install(d.log, opts))
 			l, _, err := Load(t.Context(), opts, nil)
 			ok(t, err)

@@ -28,7 +28,7 @@ func joinerOptions(opts Options, fs vfs.FS) Options {
 	return opts
 }
 
-// send passes the missing files to an install, in pieces of pieceBytes.
+// send passes the missing files to an install, in pieces of pieceBytes bytes.
 func send(e *Export, i *transfer.Install, pieceBytes int) error {
 	for missing := i.Missing(); len(missing) > 0; missing = i.Missing() {
 		for _, f := range missing {
@@ -56,7 +56,7 @@ func sendFile(e *Export, i *transfer.Install, f transfer.File, pieceBytes int) e
 	return errors.Join(err, w.Close(), r.Close())
 }
 
-// install exports a log and installs it with these options.
+// install exports a log and installs it with the given options.
 func install(from *Log, opts Options) error {
 	ctx := context.Background()
 	e, err := from.Export(ctx)
@@ -73,7 +73,7 @@ func install(from *Log, opts Options) error {
 	return errors.Join(err, e.Close())
 }
 
-// sameLogs compares all answers of two logs. b has no entries after the last one applied in a.
+// sameLogs compares all answers of two logs. b has no entries after the last applied entry of a.
 func sameLogs(a, b *Log) error {
 	at := a.AppliedIndex()
 	if last, err := b.LastIndex(); err != nil || last != at || b.AppliedIndex() != at {
@@ -146,7 +146,7 @@ func sameVersions(a, b *Log, id int64) error {
 		if !bytes.Equal(x.Data, y.Data) {
 			return fmt.Errorf("version %d: %d other bytes than the %d that are wanted", x.Index, len(y.Data), len(x.Data))
 		}
-		x.Data, y.Data = nil, nil // words of megabytes take long
+		x.Data, y.Data = nil, nil // printing megabytes takes long
 		if fmt.Sprint(x) != fmt.Sprint(y) {
 			return fmt.Errorf("version %d: %v, want %v", x.Index, y, x)
 		}
@@ -192,7 +192,7 @@ func sameFlags(a, b *Log) error {
 				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
-					flags[i][r.index<<1] = true // shows as a difference: the log is wrong in itself
+					flags[i][r.index<<1] = true // appears as a difference, because the log itself is wrong
 				}
 				flags[i][r.index] = superseded
 			})
@@ -237,7 +237,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 			joining := joiner
 			joining.Joining = true
 			ok(t, format.WriteReplicaFile(opts.FS, opts.Dir, joining))
-			for round := range 3 { // the second and third over an older log of the same replica
+			for round := range 3 { // the second and third round install over an older log of the same replica
 				ok(t, install(w.log, opts))
 				if f, _, err := format.ReadReplicaFile(opts.FS, opts.Dir); f != joiner || err != nil {
 					t.Fatal(f, err)

@@ -22,23 +22,23 @@ import (
 // modelEntry is an entry as it was appended.
 type modelEntry struct {
 	entry format.Entry
-	blob  []byte // the data, where it is in a blob
+	blob  []byte // the data if it is in a blob
 }
 
-// model remembers the operations on a log, and which of them the log must not forget.
+// model knows the operations on a log, and which of them the log must not lose.
 type model struct {
 	mu      sync.Mutex
 	byIndex map[uint64][]modelEntry // all entries ever appended with an index; the last one counts
 	last    uint64
-	synced  uint64 // entries up to here were synced and not cut since
+	synced  uint64 // entries up to here were synced and not truncated since then
 	applied uint64 // entries up to here were acknowledged
-	written uint64 // term appended
-	term    uint64 // term synced
+	written uint64 // term of the last appended hard state
+	term    uint64 // term of the last synced hard state
 }
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs returns what must remain after a crash now.
+// needs returns what must exist after a crash at this moment.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,14 +53,14 @@ type workload struct {
 	random *rand.Rand
 	ids    int64
 
-	valid []modelEntry // the log as it was appended
+	valid []modelEntry // the log as it was appended, without void entries
 	other []modelEntry // entries that the last truncation made void, from index otherAt on
 	// otherAt is 0 if there are no entries that may be written again.
 	otherAt uint64
 }
 
 func newWorkload(t testing.TB, seed uint64, mem *vfstest.Mem, fs vfs.FS, residency Residency) *workload {
-	mem.SetCheapOverwrite(seed%2 == 1) // half of them write zeros ahead
+	mem.SetCheapOverwrite(seed%2 == 1) // half of the seeds write zeros ahead
 	w := &workload{mem: mem, model: newModel(), random: rand.New(rand.NewPCG(seed, 1)), ids: 6}
 	w.logDriver = newDriver(t, driverOptions(fs, residency, 4<<10))
 	return w
@@ -83,7 +83,7 @@ func (w *workload) randomEntry() modelEntry {
 	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
 }
 
-// appendBatch appends a batch from an index on: the next one, or a lower one from which nothing is applied.
+// appendBatch appends a batch from an index on: the next index, or a lower one from which on no entry is applied.
 func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 	for i := range batch {
 		e := &batch[i].entry
@@ -169,7 +169,7 @@ func (w *workload) putBlob() error {
 	return w.appendBatch(w.model.last+1, []modelEntry{e})
 }
 
-// reload closes the log and loads it; unsynced data still exists, because the machine did not crash.
+// reload closes the log and loads it. Unsynced data still exists, because the machine did not crash.
 func (w *workload) reload() error {
 	if err := w.log.Close(w.random.IntN(2) == 0); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (w *workload) reload() error {
 	return nil
 }
 
-// check compares a loaded log with what must and may be in it. synced, applied and term must not have been lost.
+// check compares a loaded log with what it must and may hold. synced, applied and term must not have been lost.
 func (m *model) check(l *Log, synced, applied, term uint64) error {
 	last, err := l.LastIndex()
 	if err != nil {
@@ -250,8 +250,8 @@ func (m *model) check(l *Log, synced, applied, term uint64) error {
 	return m.compare(l, log)
 }
 
-// find returns the appended entry. If exact is true, because the entry was synced, only the newest entry of its index
-// counts.
+// find returns the entry that was appended. If exact is true, because the entry was synced, only the newest entry
+// with its index counts.
 func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	candidates := m.byIndex[r.GetIndex()]
 	for i := len(candidates) - 1; i >= 0; i-- {
@@ -266,7 +266,7 @@ func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	return modelEntry{}, fmt.Errorf("entry %d of term %d was not appended like this", r.GetIndex(), r.GetTerm())
 }
 
-// compare compares all reads with the entries that are applied.
+// compare compares all reads with the applied entries.
 func (m *model) compare(l *Log, applied []modelEntry) error {
 	newest := make(map[int64]modelEntry)
 	versions := make(map[int64][]uint64)
@@ -375,7 +375,8 @@ func compareScan(l *Log, newest map[int64]modelEntry, live int) error {
 	return nil
 }
 
-// crashCheck loads and checks what a crash left. Then the log must continue: it gets one more put and one more crash.
+// crashCheck loads and checks the state after a crash. Then the log must continue: it gets one more put and one more
+// crash.
 func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) error {
 	opts := w.opts
 	opts.FS = disk
@@ -431,7 +432,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	case soaktest.Long():
 		seeds = 60
 	case testing.Short():
-		seeds, steps = 1, 18 // make race: each point is slow there, and one goroutine does most of it
+		seeds, steps = 1, 18 // with the race detector each point is slow, and one goroutine does most of the work
 	}
 	var points atomic.Int64
 	t.Run("workloads", func(t *testing.T) {
@@ -464,7 +465,7 @@ func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, po
 		}
 		synced, applied, term := w.model.needs()
 		kinds := vfstest.SurvivalKinds
-		if op.Kind == vfstest.OpRename { // a commit point: some names survive, some do not
+		if op.Kind == vfstest.OpRename { // a commit point: the disk keeps some names and loses others
 			kinds = append(slices.Clone(kinds), slices.Repeat([]vfstest.SurvivalKind{vfstest.SurviveRandom}, 8)...)
 		}
 		for i, kind := range kinds {
@@ -481,7 +482,7 @@ func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, po
 		if err := w.step(); err != nil {
 			t.Fatalf("%s: %v", doing, err)
 		}
-		w.log.hints.writing.Wait() // so that a run does the same each time
+		w.log.hints.writing.Wait() // so that each run does the same
 		mu.Lock()
 		if failed != nil {
 			t.Fatal(failed)

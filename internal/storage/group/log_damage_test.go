@@ -20,14 +20,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damageBed is a closed group of about 64 KiB on a vfstest.Mem, all of it below the synced mark, with its expected
-// contents.
+// damageBed is a closed group of about 64 KiB on a vfstest.Mem, with its expected content. All of it is below the
+// synced mark.
 type damageBed struct {
 	mem    *vfstest.Mem
 	opts   Options
 	newest map[int64]modelEntry
 	model  *model
-	frames map[string][]bedFrame // by file, in order
+	frames map[string][]bedFrame // for each file, in order
 	sizes  map[string]int64
 	names  []string
 }
@@ -69,7 +69,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	for i := range int64(3) {
 		put(format.Entry{Kind: format.KindPut, ID: 20 + i, Data: payload(i, 700)}, nil)
 	}
-	ok(t, d.append()) // the commit of all
+	ok(t, d.append()) // the commit of all entries
 	ok(t, d.log.Sync())
 	ok(t, d.log.Tick())
 	d.log.hints.writing.Wait()
@@ -79,7 +79,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	return b
 }
 
-// learn finds where everything is.
+// learn finds the place of each frame.
 func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	names, err := b.mem.List(b.opts.Dir)
 	ok(t, err)
@@ -105,7 +105,7 @@ func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	}
 }
 
-// hit returns the ids of the records with entries in a range of a file.
+// hit returns the ids of the records that have entries in a range of a file.
 func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 	out := make(map[int64]bool)
 	for _, f := range b.frames[name] {
@@ -129,10 +129,10 @@ func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstes
 	return disk, errors.Join(change(f), f.Close())
 }
 
-// verdict is what a damaged group answers.
+// verdict counts the answers of a damaged group.
 type verdict struct {
 	report Report
-	lost   int // records that answered DATA_LOSS
+	lost   int // number of records that answered DATA_LOSS
 }
 
 // scan checks that a scan returns the newest version of each record once, and leaves no record out without reporting
@@ -168,7 +168,7 @@ func (b *damageBed) scan(l *Log) error {
 	return nil
 }
 
-// check loads a damaged group: every record is right or answers DATA_LOSS, and none is wrong or missing.
+// check loads a damaged group. Every record must be right or answer DATA_LOSS; none may be wrong or missing.
 func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v verdict, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
@@ -193,15 +193,15 @@ func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v ver
 			continue
 		}
 		if err != nil {
-			// The record is not found, or only its head is damaged: nothing except DATA_LOSS excuses a difference.
+			// The record is not found, or only its header is damaged. Only DATA_LOSS excuses a difference.
 			return l, v, err
 		}
 	}
 	return l, v, b.scan(l)
 }
 
-// afterLoss accepts the loss: every record that was not hit is right, new indexes jump ahead, and everything remains
-// so.
+// afterLoss accepts the loss. Every record that was not hit must be right, new indexes must jump ahead, and both must
+// still be true after a load.
 func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	before, err := l.LastIndex()
 	if err != nil {
@@ -267,7 +267,7 @@ func (b *damageBed) unhit(l *Log, hit map[int64]bool) error {
 	return nil
 }
 
-// each runs cases in parallel.
+// each runs the cases in parallel.
 func each(t *testing.T, n int64, run func(i int64) error) {
 	t.Helper()
 	var next atomic.Int64
@@ -310,13 +310,13 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 		total += b.sizes[name]
 		for at := range b.sizes[name] {
 			if name == format.MarkName && at%512 > 64 || name == format.ManifestName && at%4096 > 600 {
-				continue // zeros, checked by the tests of the codec
+				continue // zeros, which the tests of the codec check
 			}
 			places = append(places, place{name, at})
 		}
 	}
-	// One bit of every fourth byte is flipped, another bit from byte to byte. `make soak-log` flips all of them, in
-	// half a million loads. The tests of the codec show that DecodeFrame notices each bit.
+	// One bit of every fourth byte is flipped, and the bit changes from byte to byte. `make soak-log` flips all bits,
+	// in half a million loads. The tests of the codec show that DecodeFrame notices each bit.
 	step, lossStep := int64(29), int64(31)
 	switch {
 	case soaktest.Long():
@@ -449,7 +449,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	b := newDamageBed(t)
 	type swap struct {
 		name string
-		a, b int64 // b < 0: zero a
+		a, b int64 // b < 0: bytes from a on are zeroed
 	}
 	var swaps []swap
 	for name := range b.frames {
@@ -519,7 +519,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	}
 }
 
-// afterLossAny is like afterLoss, but there may be no damage to accept.
+// afterLossAny does what afterLoss does, but there may be no damage to accept.
 func (b *damageBed) afterLossAny(l *Log, hit map[int64]bool) error {
 	if len(l.Stats().Damages) == 0 {
 		return b.unhit(l, nil)

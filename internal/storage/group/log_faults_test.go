@@ -20,8 +20,8 @@ import (
 )
 
 func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
-	// Each mutating operation of a workload fails once, with each effect. Everything that the log reported as done is
-	// on the disk.
+	// A failure makes one mutating operation of a workload fail once, with one effect. Everything that the log
+	// reported as done must be on the disk.
 	type failure struct {
 		kind   vfstest.OpKind
 		effect vfstest.Effect
@@ -79,7 +79,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			continue // nothing was appended
 		}
 		if err := w.sync(); err != nil {
-			ok(t, w.sync()) // the fault is over
+			ok(t, w.sync()) // the fault has passed
 		}
 		ok(t, w.apply())
 		if i%4 == 3 {
@@ -88,7 +88,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			}
 			w.log.hints.writing.Wait()
 		}
-		_ = w.log.Tick() // may fail once; the mark is then older
+		_ = w.log.Tick() // it may fail once; the mark is then older
 		if i%3 != 2 && fault.Fired() == 0 {
 			continue
 		}
@@ -106,10 +106,10 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 
 func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	b := newDamageBed(t)
-	// The last of all entries is hit in its header: a client has seen its index.
+	// The damage hits the header of the very last entry, whose index a client has seen.
 	name := format.SegmentName(3)
 	frames := b.frames[name]
-	last := frames[len(frames)-2] // the last put; behind it a state record
+	last := frames[len(frames)-2] // the last put, which a state record follows
 	if !last.kind.IsVersion() {
 		last = frames[len(frames)-3]
 	}
@@ -118,7 +118,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 		return err
 	}, name)
 	ok(t, err)
-	ok(t, disk.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // with it, the segment is not read
+	ok(t, disk.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // with the hint, the segment would not be read
 	l, v, err := b.check(disk, Index)
 	ok(t, err)
 	if v.report.Outcome != Damaged {
@@ -217,7 +217,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 	ok(t, sealAndClose(l))
 }
 
-// unhitOrDamaged is unhit, but a hit record may answer DATA_LOSS.
+// unhitOrDamaged does what unhit does, but a record that was hit may answer DATA_LOSS.
 func (b *damageBed) unhitOrDamaged(l *Log, hit map[int64]bool) error {
 	err := b.unhit(l, hit)
 	var damage *format.DamageError
@@ -259,7 +259,7 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 			d.wants(id, nil)
 			d.wants(3, payload(3, 300))
 			if full == 20 {
-				mem.SetCapacity(0) // room is made
+				mem.SetCapacity(0) // space is freed
 			}
 		}
 		if full != 20 {
@@ -281,8 +281,8 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 }
 
 func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
-	// The disk becomes full after a batch was written completely. Its second entry must not appear after a shorter
-	// batch.
+	// The disk becomes full after a batch was written completely. The second entry of that batch must not appear
+	// after a shorter batch.
 	mem := vfstest.NewMem()
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
@@ -313,14 +313,14 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 }
 
 func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
-	// The hint says that the older version is superseded, by an entry that is then lost.
+	// The hint says that the older version is superseded. The entry that superseded it is then lost.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 64<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("older")}, format.Entry{ID: 2, Data: []byte("two")})
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 3, Data: []byte("three")})
-		ok(t, sealAndClose(d.log)) // writes the hint of the first segment again
+		ok(t, sealAndClose(d.log)) // rewrites the hint of the first segment
 		m, err := format.ReadManifest(mem, d.opts.Dir)
 		ok(t, err)
 		h, err := format.ReadHint(mem, d.opts.Dir, m.Segments[0])

@@ -44,7 +44,7 @@ func (j *journaled) load() {
 	j.t.Cleanup(func() { _ = log.Close(false) })
 }
 
-// append appends one put; its record is its index.
+// append appends one put; the id of the record is the index.
 func (j *journaled) append() uint64 {
 	j.t.Helper()
 	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
@@ -61,8 +61,8 @@ func (j *journaled) shared() {
 	}
 }
 
-// after loads the log from the disk after a power cut, and returns its last index. If redo is true, the data from the
-// journal is written back first.
+// after loads the log from the disk after a power cut, and returns the log's last index. If redo is true, it first
+// writes the data in the journal back.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
@@ -71,7 +71,7 @@ func (j *journaled) after(redo bool) uint64 {
 		grouptest.Must(j.t, err)
 		share := found.Share(j.opts.Identity.Group)
 		grouptest.Must(j.t, Redo(disk, "/v/g", share))
-		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // however often
+		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // it may be repeated
 	}
 	opts := j.opts
 	opts.FS, opts.Journal = disk, nil
@@ -102,7 +102,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 			j.append()
 			j.shared()
 		}
-		j.shared() // nothing new
+		j.shared() // nothing new was appended
 		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
 			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
 		}
@@ -111,15 +111,15 @@ func TestSyncSharedIsDurable(t *testing.T) {
 			t.Errorf("last index %d after the segment was synced", last)
 		}
 		j.append()
-		j.append() // the bytes of two appends are not in one buffer
+		j.append() // the bytes of the two appends are not in one buffer
 		if j.log.SyncShared() {
 			t.Error("two appends were taken")
 		}
 	}
 }
 
-// TestWritingBeginsBeforeTheJournalAsks: data that the journal made durable is passed to the kernel in pieces of whole
-// blocks, each once.
+// TestWritingBeginsBeforeTheJournalAsks checks that data which the journal made durable is passed to the kernel in
+// pieces of whole blocks, and only once.
 func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	mem := vfstest.NewMem()
 	mem.SetCheapOverwrite(true)
@@ -160,8 +160,8 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	}
 }
 
-// TestRedoLeavesOtherSegmentsAlone: after a failed sync, the log continued in another segment, so what the journal has
-// of the abandoned segment is void.
+// TestRedoLeavesOtherSegmentsAlone continues the log in another segment after a failed sync. The journal's data of
+// the abandoned segment is void then.
 func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
@@ -193,8 +193,8 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	grouptest.Must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
 }
 
-// TestALogIsLoadedWithWhatTheJournalHas: the previous log in the same process could not sync its segment when it was
-// closed.
+// TestALogIsLoadedWithWhatTheJournalHas loads a log after the previous log in the same process could not sync its
+// segment when it was closed.
 func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)

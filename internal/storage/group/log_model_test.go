@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestReloadEqualsTheModel appends, applies, seals and reloads at random, alternating between both residencies. Every
-// read equals the model's, before and after a reload.
+// TestReloadEqualsTheModel appends, applies, seals and reloads at random, in alternating residencies. Every read
+// equals that of the model, before and after a reload.
 func TestReloadEqualsTheModel(t *testing.T) {
 	soaktest.Check(t, func(rt *rapid.T) {
 		mem := vfstest.NewMem()

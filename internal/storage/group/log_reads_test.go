@@ -18,8 +18,8 @@ import (
 )
 
 func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
-	// Another segment has the same entries at the same offsets, intact with their CRCs, as if a file system lost a
-	// write and shows an old block. Only the segment id differs.
+	// Another segment has the same entries at the same offsets, with correct CRCs, as if a file system had lost a
+	// write and returned an old block. Only the segment id differs.
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {
@@ -74,7 +74,7 @@ func TestRaftConflictCutsTheLog(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("old")})
-		for i := range int64(20) { // over several segments, not committed
+		for i := range int64(20) { // in several segments, not committed
 			ok(t, d.append(format.Entry{ID: 100 + i, Data: payload(i, 200)}))
 			ok(t, d.log.Sync())
 		}

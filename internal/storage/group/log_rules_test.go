@@ -34,7 +34,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		ok(t, d.append(format.Entry{ID: 1, Data: []byte("not yet")}, format.Entry{ID: 2, Kind: format.KindDelete},
 			format.Entry{ID: 3, Data: []byte("not yet")}))
 		ok(t, d.log.Sync())
-		ok(t, d.log.Seal()) // not even where they are sealed
+		ok(t, d.log.Seal()) // not even if they are sealed
 		see := func() {
 			t.Helper()
 			d.wants(1, []byte("committed"))
@@ -72,7 +72,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		d.log.hints.writing.Wait()
 		ok(t, d.log.Close(false))
 		d.load()
-		// The commit on disk may lag behind, but never be ahead.
+		// The commit on disk may lag behind, but must never be ahead.
 		ok(t, d.log.Apply(max(2, d.log.AppliedIndex()), nil))
 		see()
 		ok(t, d.log.Apply(5, nil))
@@ -96,7 +96,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 	disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(name)
 	ok(t, err)
-	_, err = f.WriteAt(make([]byte, 8), at[1]) // a hole; two whole entries behind it
+	_, err = f.WriteAt(make([]byte, 8), at[1]) // a hole; two whole entries follow it
 	ok(t, err)
 	ok(t, f.Close())
 	d.opts.FS = disk
@@ -104,7 +104,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 	if report.Outcome != Truncated || report.TornTailBytes == 0 || d.last() != 2 {
 		t.Fatalf("%+v, last index %d", report, d.last())
 	}
-	// The entry written now is shorter than the truncated ones, and nothing after it comes back.
+	// The new entry is shorter than the truncated ones. None of their bytes after it may come back.
 	ok(t, d.append(format.Entry{ID: 20, Data: []byte("short")}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Close(false))
@@ -125,8 +125,8 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The hole is the same as in a torn tail, but the Tick of an idle group, or the state record of the next batch,
-	// says that it was synced.
+	// The hole is the same as in a torn tail. But the Tick of an idle group, or the state record of the next batch,
+	// says that the bytes were synced.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
 		"state record": func(d *logDriver) { ok(d.t, d.append(format.Entry{Kind: format.KindEmpty})); ok(d.t, d.log.Sync()) },
@@ -163,7 +163,8 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 		d.put(format.Entry{ID: i, Data: payload(i, 30)})
 	}
 	synced, last := d.log.w.end, d.last()
-	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)})) // on its way: no part of the mark, and no reason to wait
+	// not synced yet, so it is not part of the mark, and no reason to wait
+	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)}))
 	ok(t, d.log.Tick())
 	mark, found, _, err := format.ReadMark(d.opts.FS, d.opts.Dir)
 	ok(t, err)
@@ -190,8 +191,8 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	}
 }
 
-// A start syncs the volume once for all groups. If that fails, the group's own file is synced. Without either, the
-// write is lost.
+// A start syncs the volume once for all groups. If that fails, it syncs the group's own file. Without either sync,
+// the write is lost.
 func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		durable         func(*vfstest.Mem) error
@@ -199,7 +200,8 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	}{
 		"with the volume": {func(m *vfstest.Mem) error { return m.SyncAll(".") }, false, true},
 		"by itself":       {func(*vfstest.Mem) error { return syscall.EIO }, true, true},
-		"not at all":      {func(*vfstest.Mem) error { return nil }, false, false}, // else this test proves nothing
+		// without this case, the test would prove nothing
+		"not at all": {func(*vfstest.Mem) error { return nil }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mem := vfstest.NewMem()
@@ -235,7 +237,7 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == poisoned },
 			Effect: vfstest.EffectDrop,
 		})
-		// The data that the failed sync dropped can be read back from the page cache, but is not on the disk.
+		// The data that the failed sync dropped can still be read from the page cache, but is not on the disk.
 		d.put(format.Entry{ID: 2, Data: payload(2, 100)}, format.Entry{ID: 1, Data: payload(3, 100)})
 		if fault.Fired() != 1 {
 			t.Fatalf("the fault fired %d times: the file was synced again", fault.Fired())
@@ -259,8 +261,8 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 }
 
 func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
-	// A follower may apply, before its own sync, what a quorum has. If the sync fails, the locations of these entries
-	// change.
+	// A follower may apply entries that a quorum has before its own sync. If that sync fails, the locations of these
+	// entries change.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		fs := vfstest.NewFaulty(mem)
@@ -280,7 +282,7 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 		}
 		d.wants(1, payload(2, 100))
 		d.wants(2, payload(3, 100))
-		for id := int64(1); id <= 2; id++ { // not from the page cache of the poisoned file
+		for id := int64(1); id <= 2; id++ { // not from the page cache of the file whose sync failed
 			if r, err := d.log.Get(id, GetOptions{}); err != nil || r.Location.Segment != 2 {
 				t.Errorf("record %d is read from %s, %v", id, r.Location, err)
 			}

@@ -60,7 +60,7 @@ func (d *logDriver) last() uint64 {
 	return last
 }
 
-// entry makes the Raft entry of a put or delete for an index.
+// entry makes the Raft entry of a put or delete with the given index.
 func (d *logDriver) entry(at uint64, e format.Entry) *raftpb.Entry {
 	d.time++
 	e.Index, e.Term, e.CommitTime = at, d.term, d.time

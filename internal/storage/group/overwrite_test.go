@@ -13,9 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwritten makes the log of a follower whose index 3 three leaders write: the leader of term 1, whose entry no
-// majority has; the leader of term 2, which does not have that entry; and again the first one, which leads in term 3
-// and sends its old entry again. The void entries include one with a greater term, and one entry is in the log twice.
+// overwritten makes the log of a follower to which three leaders write index 3. The leader of term 1 writes an entry
+// that no majority has. The leader of term 2, which does not have that entry, writes another one. Then the first
+// leader leads again in term 3, and sends its old entry again. The void entries include one with a greater term, and
+// one entry is in the log twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
@@ -30,7 +31,7 @@ func overwritten(t *testing.T, d *logDriver) {
 	d.write(first[0], d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
 }
 
-// write appends entries that have index and term, and syncs.
+// write appends entries that already have index and term, and syncs.
 func (d *logDriver) write(entries ...*raftpb.Entry) {
 	d.t.Helper()
 	commit, vote := d.log.AppliedIndex(), uint64(1)
@@ -52,8 +53,8 @@ func (d *logDriver) wantsOverwritten() {
 	}
 }
 
-// An entry of an older term makes one of a newer term void if the leader of the older one was elected again: this is no
-// damage.
+// An entry of an older term makes an entry of a newer term void if the leader of the older term was elected again.
+// This is not damage.
 func TestAnOlderTermCutsANewerOne(t *testing.T) {
 	for _, seal := range []string{"never", "before", "between", "behind"} {
 		mem := vfstest.NewMem()
@@ -94,11 +95,12 @@ func TestAnOlderTermCutsANewerOne(t *testing.T) {
 	}
 }
 
-// The location of an entry that was written again is that of its last frame, even if the entry was not applied before
+// The location of an entry that was written twice is that of its last frame, even if the entry was not applied before
 // the load. Compaction leaves out the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		for _, seal := range []bool{false, true} { // the tail is read from rows, and from a hint
+		// the tail is read from rows without the seal, and from a hint with it
+		for _, seal := range []bool{false, true} {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			overwritten(t, d)
 			ok(t, d.log.Close(seal))
@@ -110,7 +112,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 			ok(t, d.log.Seal())
 			_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
-			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // something to drop
+			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // so that there is something to drop
 			ok(t, d.log.Seal())
 			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
@@ -123,7 +125,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	})
 }
 
-// ReadRange returns one entry for each index, even if several entries were written with this index.
+// ReadRange returns only one entry for each index, even if several entries were written with this index.
 func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	overwritten(t, d)
@@ -141,7 +143,8 @@ func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// If bad bytes hide the entry of an older term, the entries before it with a newer term are void, and are never read.
+// If bad bytes hide the entry of an older term, the entries before it with a newer term are void, and must never be
+// read.
 func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	mem := vfstest.NewMem()
 	opts := driverOptions(mem, Index, 64<<10)
@@ -157,7 +160,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	d.write(append(first, d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))...)
 	hit, name := d.log.state.tail.at(2).loc.Offset(), d.log.w.active.path
 	ok(t, d.log.Apply(4, nil))
-	d.write() // the commit
+	d.write() // writes only the commit
 	ok(t, d.log.Tick())
 	ok(t, d.log.Close(false))
 	f, err := mem.OpenWrite(name)
@@ -169,7 +172,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 		t.Fatalf("%s: %+v", path.Base(name), report)
 	}
 	var damage *format.DamageError
-	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // it may be what was hit
+	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // this may be the entry that was hit
 		t.Errorf("a record that was never committed: %v", err)
 	}
 	d.wants(4, payload(4, 20))
@@ -186,7 +189,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 }
 
 // conflict makes a new leader overwrite entries that are not applied. At random, the leader has the entries that the
-// last conflict made void: it writes them again, over entries of a newer term.
+// last conflict made void: it then writes them again, over entries of a newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
 	n := 0
@@ -205,7 +208,7 @@ func (w *workload) conflict(from uint64) error {
 	return w.appendBatch(at+uint64(n), w.batch())
 }
 
-// appendStamped is appendBatch for entries that already have index and term.
+// appendStamped does what appendBatch does, for entries that already have index and term.
 func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	m := w.model
 	raftEntries := make([]*raftpb.Entry, len(batch))
@@ -233,13 +236,13 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// The file returns an error before, or halfway through, a batch that makes synced entries void. The log continues in a
-// new segment, which must begin with the batch, not after the entries that the batch makes void.
+// The file returns an error before, or halfway through, a batch that makes synced entries void. The log continues in
+// a new segment. That segment must begin with the batch, not after the entries that the batch makes void.
 func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
-	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
+	t.Run("halfway", func(t *testing.T) { // the half that was written cannot be truncated either
 		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
-	t.Run("before", func(t *testing.T) { // there is no room for it in the old segment, which is synced first
+	t.Run("before", func(t *testing.T) { // the old segment has no space for the batch, and is synced first
 		cutsInNewSegment(t, 64<<10, vfstest.OpSync)
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// largeBatch returns a batch that is written in several pieces: its records include the largest possible ones, with
+// largeBatch returns a batch that is written in several pieces. Its records include the largest possible ones, with
 // small ones between them.
 func largeBatch() (entries []format.Entry) {
 	for i := range int64(60) {
@@ -62,8 +62,8 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 	})
 }
 
-// TestAPieceThatCannotBeWritten fails a piece in the middle: nothing of the batch may remain, and the batch can be
-// tried again.
+// TestAPieceThatCannotBeWritten makes a piece in the middle fail. No entry of the batch may remain, and the batch can
+// be tried again.
 func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
@@ -92,8 +92,8 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// TestScanOfAnImagePassesOverHistory changes bytes in memory. A scan does not check those of a superseded version, but
-// it checks those of a record.
+// TestScanOfAnImagePassesOverHistory changes bytes in memory. A scan does not check the bytes of a superseded
+// version, but it checks those of a current record.
 func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Resident, 64<<20))
 	d.put(format.Entry{ID: 1, Data: []byte("old one")})
@@ -127,13 +127,13 @@ func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	if ids, damages := scan(); len(ids) != 1 || ids[0] != 1 || damages != 1 {
 		t.Errorf("with a bad record: records %v, %d damages", ids, damages)
 	}
-	if _, damages := scan(); damages != 2 { // now that there is some, all is looked at
+	if _, damages := scan(); damages != 2 { // there is damage now, so the scan checks everything
 		t.Errorf("with damage that is known: %d damages", damages)
 	}
 }
 
-// TestSplitsOfAScanReadTheirPart counts the bytes read for all splits of a scan: no split reads a segment's part that
-// belongs to earlier splits.
+// TestSplitsOfAScanReadTheirPart counts the bytes that are read for all splits of a scan. No split may read a part of
+// a segment that belongs to earlier splits.
 func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	const records, size = 2000, 16 << 10
 	fs := vfstest.NewFaulty(vfstest.NewMem())
@@ -171,7 +171,7 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 		if given != records || len(bounds) < 20 {
 			t.Errorf("%s: %d records in %d splits", what, given, len(bounds)-1)
 		}
-		if n := bytesRead.Load(); n > 4*records*size { // reads ahead are large, and start at a sparse place
+		if n := bytesRead.Load(); n > 4*records*size { // reads ahead are large, and start at one of few places
 			t.Errorf("%s: %d MiB were read for %d MiB", what, n>>20, records*size>>20)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The need of a group that was not closed is computed from its records, not from the free space at the end of its
-// active segment.
+// The need of a group that was not closed is computed from the group's records, without the free space at the end of
+// the active segment.
 func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewMem()
@@ -42,12 +42,12 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		}
 		d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		d.wants(records-1, nil) // the log does not know that it is committed, but the plan counts it
+		d.wants(records-1, nil) // the log does not know that the last one is committed, but the plan counts it
 	})
 }
 
-// The size of what is above the mark is estimated from a small part of it. The estimate is never much too small,
-// whatever the sizes of the records are.
+// The number of entries above the mark is estimated from a small part of them. The estimate must never be much too
+// small, whatever the sizes of the records are.
 func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 	for _, c := range []struct {
 		what    string

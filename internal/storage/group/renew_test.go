@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Bytes of small files rot under an open log: this is reported, the file is durably rewritten, and nothing counts as
-// damaged.
+// Bytes of small files go bad under an open log. This must be reported, the file must be durably rewritten, and
+// nothing must count as damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	for _, kind := range []string{format.ManifestName, format.MarkName, format.ReplicaName, format.HintPrefix} {
 		t.Run(kind, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 		if now := readTestPieces(t, d); len(now) != 1 || pieces < 3 {
 			t.Fatalf("%s: %d pieces were, %d are", what, pieces, len(now))
 		}
-		for id := range int64(records) { // it goes on
+		for id := range int64(records) { // the hint continues to grow
 			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		if now := readTestPieces(t, d); len(now) < 3 {
@@ -127,7 +127,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// renameFS calls before, once, before a file is renamed.
+// renameFS calls before once, before a file is renamed.
 type renameFS struct {
 	*vfstest.Mem
 	name   string
@@ -142,7 +142,7 @@ func (fs *renameFS) Rename(from, to string) error {
 	return fs.Mem.Rename(from, to)
 }
 
-// If Close is called while the mark is rewritten, Close waits for the write, and the write does not wait for Close:
+// Close is called while the mark is rewritten. Close waits for the write, and the write does not wait for Close, so
 // both end.
 func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
 	mem := vfstest.NewMem()
@@ -157,7 +157,7 @@ func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
 	var closed, verified error
 	fs.before = func() {
 		both.Go(func() { closed = d.log.Close(false) })
-		for d.log.w.mu.TryLock() { // until Close has it
+		for d.log.w.mu.TryLock() { // until Close holds the lock
 			d.log.w.mu.Unlock()
 			runtime.Gosched()
 		}

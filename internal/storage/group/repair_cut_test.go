@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void entry must not count again: the
-// record answers DATA_LOSS until it is repaired.
+// TestRule4_DamageThatHidesACut damages the entry that made another one void. The void entry must not count again:
+// the record answers DATA_LOSS until it is repaired.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
 	step := 1
 	if testing.Short() {
@@ -35,15 +35,15 @@ func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).lo
 
 // hiddenCut is one case of a hidden truncation.
 type hiddenCut struct {
-	hint  bool // there is one
-	void  bool // the content of the void entry is hit as well
-	end   bool // nothing follows in the batch of the entry that is hit
+	hint  bool // there is a hint
+	void  bool // the content of the void entry is damaged as well
+	end   bool // no entry follows the damaged one in its batch
 	same  bool // another entry follows in the same segment
 	next  bool // another entry follows in the next segment
-	gone  bool // the member that repairs has compacted away what was hit
-	none  bool // the entry that is hit is no version of a record: a new leader's first one
-	two   bool // two entries are void, and what took the second one's place is hit as well
-	older bool // of the record, a version is there that the void one would have superseded, in another segment
+	gone  bool // the member that supplies the repair has compacted the damaged entry away
+	none  bool // the damaged entry is not a version of a record, but a new leader's first entry
+	two   bool // two entries are void, and the entry that replaced the second one is damaged as well
+	older bool // another segment has a version of the record that the void version would have superseded
 }
 
 func (c hiddenCut) test(t *testing.T) {
@@ -54,7 +54,8 @@ func (c hiddenCut) test(t *testing.T) {
 		ok(t, d.log.Seal())
 	}
 	file := path.Base(d.log.w.active.path)
-	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
+	// there were other voters once
+	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 	at, right := d.last(), payload(7, 200)
 	voidPlace := d.placeOf(at)
@@ -80,7 +81,7 @@ func (c hiddenCut) test(t *testing.T) {
 		second = d.placeOf(at + 1)
 	}
 	ok(t, d.log.Apply(d.last(), nil))
-	ok(t, d.append()) // the commit of all
+	ok(t, d.append()) // the commit of all entries
 	if c.same {
 		d.put(format.Entry{ID: 4, Data: payload(4, 200)})
 		ok(t, d.append())
@@ -125,7 +126,7 @@ func (c hiddenCut) test(t *testing.T) {
 	_, err = l.Verify(t.Context(), 0)
 	ok(t, err)
 	var damage *format.DamageError
-	newest := func(r Record, err error) bool { // as if it had never been void
+	newest := func(r Record, err error) bool { // as if the entry had never been void
 		switch {
 		case c.gone || !c.none:
 			return err == nil && bytes.Equal(r.Data, right)
@@ -149,7 +150,7 @@ func (c hiddenCut) test(t *testing.T) {
 	if c.gone && !c.hint && errors.Is(err, ErrRepairByInstall) {
 		ok(t, l.Close(false))
 		ok(t, twin.Close(false))
-		return // nobody knows any more what was there
+		return // it is unknown what was there
 	}
 	ok(t, err)
 	if r, err := l.Get(2, GetOptions{}); !newest(r, err) {
@@ -181,8 +182,8 @@ func (c hiddenCut) test(t *testing.T) {
 	})
 }
 
-// givenUp checks that the void entry does not come back either after the damage is given up. What was there before
-// does.
+// givenUp checks that the void entry does not come back when the damage is given up. The older version must be back
+// instead.
 func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
 	opts.FS = disk
 	ok(t, giveUp(opts))
@@ -203,8 +204,8 @@ func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(
 	ok(t, l.Close(false))
 }
 
-// TestDamageThatHidesACutOfTheTail: the entries that may be void are above the commit and whole, and everything after
-// them is there. Raft must not be given them.
+// TestDamageThatHidesACutOfTheTail has whole entries above the commit that may be void, and everything after them is
+// whole. Raft must not be given these entries.
 func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -236,8 +237,8 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	}
 }
 
-// TestRepairOffersNoIndexOfAVoidEntry: entries 2 to 5 are void, and the segment that made them void has a bad header.
-// The repair seals it and begins another one, whose first index follows the last entry that counts.
+// TestRepairOffersNoIndexOfAVoidEntry has void entries 2 to 5, and the segment that made them void has a bad header.
+// The repair seals that segment and begins another one, whose first index must follow the last entry that counts.
 func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
@@ -273,7 +274,7 @@ func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange, more entries were hit. An entry that was not
+// TestRepairKnowsOnlyWhatWasAskedFor damages more entries between Repairs and RepairRange. An entry that was not
 // requested from the peer must not be taken for one that the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	b := newDamageBed(t)
@@ -304,12 +305,12 @@ func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	ok(t, twin.Close(false))
 }
 
-// TestRepairOfWhatIsVoidSince: between Repairs and RepairRange, a new leader has truncated the damaged entry.
+// TestRepairOfWhatIsVoidSince lets a new leader truncate the damaged entry between Repairs and RepairRange.
 func TestRepairOfWhatIsVoidSince(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	l := d.log
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
-	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
+	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // there were other voters once
 	ok(t, d.append(format.Entry{ID: 2, Data: payload(2, 200)}))
 	ok(t, l.Sync())
 	at := d.last()

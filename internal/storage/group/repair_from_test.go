@@ -18,7 +18,7 @@ import (
 type mendTwin struct {
 	peer, log *Log
 	blobs     int
-	gone      bool // it has no blob any more
+	gone      bool // the twin has the blob no more
 	through   uint64
 }
 
@@ -35,8 +35,8 @@ func (m *mendTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return fetchBlob(m.peer, m.log, ref)
 }
 
-// spoil damages all entries of a record, either while the log is open, or before it is loaded without hints. All damage
-// is found.
+// spoil damages all entries of a record, either while the log is open, or before it is loaded without hints. All
+// damage is found.
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts
@@ -56,7 +56,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 		for _, f := range frames {
 			at := f.offset + f.bytes - 1
 			if f.kind == format.KindDelete {
-				at = f.offset + 30 // its header is all there is
+				at = f.offset + 30 // the frame is only a header
 			}
 			if (f.kind == format.KindPut || f.kind == format.KindDelete) && f.id == id {
 				ok(t, b.inflict(disk, name, func(file vfs.File) error { return flip(file, at) }, false))
@@ -76,11 +76,11 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	return l
 }
 
-// The index knows the newest version: that one must come back in its place.
+// The index knows only the newest version, and that version must come back at its place.
 func TestMendOfAllVersionsOfARecord(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
-	l := b.spoil(t, 3, true) // put and deleted in one segment
+	l := b.spoil(t, 3, true) // this record was put and deleted in one segment
 	repairs, err := l.Repairs(t.Context())
 	ok(t, err)
 	if !slices.ContainsFunc(repairs, func(r Repair) bool { return len(r.Ranges) == 2 }) {
@@ -98,7 +98,7 @@ func TestMendOfAllVersionsOfARecord(t *testing.T) {
 	ok(t, errors.Join(l.Close(false), twin.Close(false)))
 }
 
-// The blob of an entry that could not be read may be missing, too.
+// The blob of an entry that could not be read may be missing too.
 func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -140,8 +140,8 @@ func TestMendOfABlobThatIsNowhere(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// A load that cannot read an entry keeps the blob to which the entry may refer, because the device may be able to read
-// it the next time. A compaction does the same.
+// A load that cannot read an entry keeps the blob to which the entry may refer, because the device may be able to
+// read the entry the next time. A compaction keeps it too.
 func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, repaired := range []bool{false, true} {
@@ -150,7 +150,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // not all of the segment is unreadable
+			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // so that only a part of the segment is unreadable
 			ok(t, d.log.Seal())
 			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 			ok(t, d.log.Seal())
@@ -199,7 +199,7 @@ func isDamageError(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// A log that has compacted a blob away is not damaged because a peer asks for the blob, even after a restart.
+// A log that has compacted a blob away is not damaged if a peer asks for the blob, even after a restart.
 func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	ref := d.putBlob(1, payload(1, 5000))
@@ -226,7 +226,7 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A leader that cannot read what a follower needs must learn that it is damaged, and transfer the lead.
+// A leader that cannot read entries that a follower needs must learn that it is damaged, and transfer the leadership.
 func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 	b := newDamageBed(t)
 	for what, read := range map[string]func(*Log) error{

@@ -248,7 +248,7 @@ func swapSectors(f vfs.File, a, b int64) error {
 	return err
 }
 
-// inflict changes or removes a file, and all hints if hintless is true.
+// inflict changes or removes a file. If hintless is true, it also removes all hints.
 func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File) error, hintless bool) error {
 	if hintless {
 		for _, hint := range b.names {
@@ -269,7 +269,7 @@ func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File
 	return errors.Join(change(f), f.Sync(), f.Close())
 }
 
-// damagedEntry loads the bed's group with the content of one entry damaged, and finds the damage.
+// damagedEntry loads the bed's group with damage in the content of one entry, and finds the damage.
 func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 	t.Helper()
 	for name, frames := range b.frames {
@@ -279,7 +279,7 @@ func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 			}
 			disk, err := b.damaged(func(file vfs.File) error { return flip(file, f.offset+f.bytes-1) }, name)
 			ok(t, err)
-			if f.kind == format.KindDelete { // it has only a header
+			if f.kind == format.KindDelete { // the frame is only a header
 				disk, err = b.damaged(func(file vfs.File) error { return flip(file, f.offset+30) }, name)
 				ok(t, err)
 			}
@@ -335,9 +335,9 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 	if err := sameLogs(twin, l); err != nil {
 		t.Error(err)
 	}
-	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // again: nothing is left to do
+	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // again, with nothing left to do
 	l.hints.writing.Wait()
-	for range 2 { // hit again, and again: places go from one segment to the other and back
+	for range 2 { // damaged again, twice, so that places go from one segment to the other and back
 		name := format.SegmentName(l.state.segments[0].number)
 		f, err := l.folder.fs.OpenWrite(path.Join(l.folder.dir, name))
 		ok(t, err)
@@ -359,9 +359,9 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
-	for _, at := range []uint64{5, 25} { // in a sealed segment, in the active one
+	for _, at := range []uint64{5, 25} { // one in a sealed segment, and one in the active one
 		disk, l := b.damagedEntry(t, at)
-		var mu sync.Mutex // hints are written at the same time
+		var mu sync.Mutex // hints are written concurrently
 		var failed error
 		var before, after int
 		disk.AfterOp(func(op vfstest.Op) {
@@ -397,8 +397,8 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// TestRepairFromAPeerThatHasCompacted: entries that the peer has dropped are dropped here, too, unless that would bring
-// deleted records back.
+// TestRepairFromAPeerThatHasCompacted checks that entries which the peer has dropped are dropped here too, unless
+// that would bring deleted records back.
 func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -407,7 +407,7 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 		_, err := twin.Compact(t.Context(), CompactOptions{All: true})
 		ok(t, err)
 	}
-	_, l := b.damagedEntry(t, 2) // superseded
+	_, l := b.damagedEntry(t, 2) // a superseded version
 	ok(t, repairFrom(twin, l))
 	for id := range int64(25) {
 		want, known := b.newest[id]
@@ -423,8 +423,8 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	}
 	ok(t, l.Close(false))
 
-	// The delete of record 3, of which an older version is stored here, is damaged: first when nothing is known of the
-	// entry, then when the hint knows it.
+	// The delete of record 3 is damaged, and an older version of the record is stored here. In the first case nothing
+	// is known about the entry, in the second case the hint knows it.
 	for _, bed := range []*damageBed{b, b.sealed(t)} {
 		_, l = bed.damagedEntry(t, 21)
 		err := repairFrom(twin, l)
@@ -437,14 +437,14 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 		}
 		ok(t, l.Close(false))
 	}
-	// Another entry is known to be a put: it was superseded.
+	// The other damaged entry is known to be a put, which was superseded.
 	_, l = b.sealed(t).damagedEntry(t, 3)
 	ok(t, repairFrom(twin, l))
 	ok(t, l.Close(false))
 	ok(t, twin.Close(false))
 }
 
-// sealed returns the bed with all its segments sealed and with hints.
+// sealed returns the bed with all segments sealed, and with hints.
 func (b *damageBed) sealed(t *testing.T) *damageBed {
 	t.Helper()
 	l := b.twin(t)
@@ -463,7 +463,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
 	peer := &logDriver{t: t, opts: twin.opts, log: twin, term: 1, time: 1 << 40}
-	_, l := b.damagedEntry(t, 20) // the newest version of its record here
+	_, l := b.damagedEntry(t, 20) // here, this is the newest version of its record
 	id := b.frames[format.SegmentName(1)][0].id
 	for _, frames := range b.frames {
 		for _, f := range frames {
@@ -479,7 +479,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	if err := repairFrom(twin, l); !errors.Is(err, ErrRepairLater) {
 		t.Fatalf("%v", err)
 	}
-	// It arrives.
+	// The newer version arrives here.
 	newer := peer.last()
 	e := format.Entry{Kind: format.KindPut, Index: newer, Term: 1, ID: id, CommitTime: peer.time, Data: []byte("newer")}
 	ok(t, l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}))
@@ -511,8 +511,8 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: no older version is stored here either, so nothing comes back
-// without the tombstone.
+// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log in which, as on the peer, no older version is
+// stored, so that nothing comes back without the tombstone.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})
@@ -520,7 +520,8 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	at, last := d.last(), format.Entry{ID: 2, Data: payload(2, 200)}
 	d.put(last)
 	ok(t, d.log.Seal())
-	_, err := d.log.Compact(t.Context(), CompactOptions{All: true}) // the version; the tombstone goes one compaction later
+	// drops the version; the next compaction drops the tombstone
+	_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)
 	d.log.hints.writing.Wait()
 	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}

@@ -43,9 +43,9 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	w := randomState(t, seed, Index, 120)
 	ok(t, w.sync())
 	ok(t, w.apply())
-	// There were other voters once, which truncated the log.
+	// There were other voters once, which may have truncated the log.
 	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
-	ok(t, w.appendBatch(w.model.last+1, nil)) // the commit of all
+	ok(t, w.appendBatch(w.model.last+1, nil)) // the commit of all entries
 	ok(t, w.log.Sync())
 	ok(t, w.log.Tick())
 	ok(t, w.log.Close(false))
@@ -79,13 +79,13 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	ok(t, twin.Close(false))
 }
 
-// TestRule4_NoHintHidesDamage: a hint made of the readable entries would make the next load believe that nothing is
-// missing.
+// TestRule4_NoHintHidesDamage checks that no hint is made from only the readable entries, because the next load would
+// then believe that nothing is missing.
 func TestRule4_NoHintHidesDamage(t *testing.T) {
 	b := newDamageBed(t)
-	ok(t, b.mem.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // it was made before anything was damaged
+	ok(t, b.mem.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // this hint was made before the damage
 	b.names = slices.DeleteFunc(b.names, func(name string) bool { return name == format.ActiveHintName })
-	for _, at := range []uint64{25, 5} { // in the active segment, in a sealed one without a hint
+	for _, at := range []uint64{25, 5} { // one in the active segment, and one in a sealed segment without a hint
 		disk, l := b.damagedEntry(t, at)
 		ok(t, l.Close(false))
 		ok(t, b.inflict(disk, format.MarkName, func(vfs.File) error { return nil }, true))
@@ -105,8 +105,8 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 	}
 }
 
-// TestLoadOfSeveralVotersWithADamagedTail: an entry that may have completed a quorum is neither given up nor considered
-// committed.
+// TestLoadOfSeveralVotersWithADamagedTail checks that an entry which may have completed a quorum is neither given up
+// nor taken for committed.
 func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		for _, what := range []string{"entry", "vote"} {

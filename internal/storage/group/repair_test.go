@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// loadFolder opens the group as a Log.
+// loadFolder opens the group in a folder as a Log.
 func loadFolder(t testing.TB, g *foldertest.Folder) (*Log, Report) {
 	t.Helper()
 	l, report, err := Load(context.Background(), Options{FS: g.FS, Dir: g.Dir, Identity: g.Manifest.Identity}, nil)
@@ -67,7 +67,7 @@ func TestRepairOfAWholeGroupChangesNothing(t *testing.T) {
 	}
 }
 
-// Rule 8: after loss was accepted, an index that a client may have seen is never used again.
+// Rule 8: after a loss was accepted, an index that a client may have seen is never used again.
 func TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead(t *testing.T) {
 	for _, name := range []string{format.SegmentName(1), format.SegmentName(2), format.SegmentName(3)} {
 		for at := range 31 {
@@ -157,7 +157,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 	}
 }
 
-// verifyUsedBytesFolder verifies without hints, so that the used bytes of the frames count.
+// verifyUsedBytesFolder verifies the group without hints, so that the used bytes of the frames count.
 func verifyUsedBytesFolder(t *testing.T, g *foldertest.Folder) {
 	t.Helper()
 	bare := &foldertest.Folder{FS: g.FS.(*vfstest.Mem).CrashClone(vfstest.Survival{}),
@@ -287,7 +287,8 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 	}
 }
 
-// The power may fail at every operation: the group is then as before, or repaired, and a second attempt succeeds.
+// The power may fail at every operation. The group must then be in its old state, or repaired, and a second attempt
+// must succeed.
 func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 	build := func() (*vfstest.Mem, *foldertest.Folder, map[uint64]bool) {
 		mem := vfstest.NewMem()
@@ -308,7 +309,7 @@ func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 		for _, kind := range vfstest.SurvivalKinds {
 			mem, g, gone := build()
 			mem.CrashAfter(n)
-			_, _ = fsck.RepairDir(t.Context(), mem, g.Dir, nil) // it was cut off
+			_, _ = fsck.RepairDir(t.Context(), mem, g.Dir, nil) // interrupted by the power cut
 			g.FS = mem.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(n)})
 			if _, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil); err != nil {
 				t.Fatalf("cut after %d of %d, %v: %v", n, operations, kind, err)

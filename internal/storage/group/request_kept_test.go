@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwrite puts a record repeatedly, each time under another request id.
+// overwrite puts a record repeatedly, each time with another request id.
 func (d *logDriver) overwrite(times, dataBytes int) {
 	d.t.Helper()
 	for i := range times {
@@ -33,8 +33,8 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// Of a superseded version, compaction keeps what is needed to answer a repeated write, but not its data. A start reads
-// this back, with hints and without, also from an image.
+// Compaction keeps what is needed of a superseded version to answer a repeated write, but not its data. A start reads
+// this back, with and without hints, and also from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 					t.Errorf("%s: %+v", how, report)
 				}
 			}
-			d.compact() // merges what was left, and keeps it
+			d.compact() // merges the remaining entries, and keeps them
 			if got := d.requests(); !slices.Equal(got, want) {
 				t.Errorf("after another compaction: %d requests, want %d", len(got), len(want))
 			}
@@ -87,7 +87,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	}
 }
 
-// Remembered requests are dropped when they cannot be needed any more, together with segments that hold nothing else.
+// Remembered requests are dropped when they cannot be needed any more. So are segments that hold nothing else.
 func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Damage to remembered requests is repaired like any other: from a member that has compacted the same entries, or has
-// not yet. A version that is damaged here may be only a remembered request there.
+// Damage to remembered requests is repaired like any other damage, whether the other member has compacted the same
+// entries or not. A version that is damaged here may be only a remembered request there.
 func TestRepairBringsRememberedRequestsBack(t *testing.T) {
 	for _, c := range []struct{ here, there bool }{{true, true}, {true, false}, {false, true}} {
 		for _, residency := range []Residency{Index, Resident} {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// requests returns the requests from which a window is rebuilt, using a correct clock.
+// requests returns the requests from which a window is rebuilt, read with a correct clock.
 func (d *logDriver) requests() []format.Request {
 	return slices.Collect(d.log.RecentRequests(format.DefaultRequestWindow, d.log.LastCommitTime()))
 }
@@ -45,7 +45,7 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 	d.put(format.Entry{ID: 1}, format.Entry{ID: 7, Data: content, RequestID: [16]byte{1}},
 		format.Entry{Kind: format.KindDelete, ID: 8, RequestID: [16]byte{2}},
 		format.Entry{ID: 9, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{3}})
-	d.put(format.Entry{ID: 1}) // it says that the others are committed
+	d.put(format.Entry{ID: 1}) // this entry says that the others are committed
 	for range 2 {
 		got, crc := d.requests(), format.Checksum(content)
 		want := []format.Request{
@@ -67,7 +67,7 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A segment that cannot be read hides its requests: this is reported, and the other segments are read.
+// A segment that cannot be read hides its requests. The damage is recorded, and the other segments are read.
 func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	var said bytes.Buffer
 	disk := vfstest.NewFaulty(vfstest.NewMem())
@@ -78,7 +78,7 @@ func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 		d.put(format.Entry{ID: 1, Data: []byte("a"), RequestID: [16]byte{byte(i + 1)}})
 		ok(t, d.log.Seal())
 	}
-	d.put(format.Entry{ID: 1}) // it says that the others are committed
+	d.put(format.Entry{ID: 1}) // this entry says that the others are committed
 	ok(t, d.log.Close(false))
 	d.load()
 	fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
@@ -95,13 +95,13 @@ func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// The commit times of the log determine how far back requests are read. A jump of these times makes no request old. If
-// they do not advance, the number of writes is the limit.
+// The commit times in the log determine how far back requests are read. A jump of these times does not make a request
+// old. If the times do not advance, the number of writes is the limit.
 func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
-		step  func(i int) time.Duration // before write i of 200
+		step  func(i int) time.Duration // time that passes before write i of 200
 		first int                       // the writes from this one on must be read
-		above int                       // no write up to this one is read; chunks are read whole
+		above int                       // no write up to this one is read; parts of the log are read whole
 	}{
 		"a second each": {func(int) time.Duration { return time.Second }, 200 - 60, 200 - 60 - 64 - 128},
 		"a jump ahead": {func(i int) time.Duration {
@@ -132,7 +132,7 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	}
 }
 
-// By the machine's clock, only requests that are more than a day older than the window are left out, and not read.
+// Requests are left out, and not read, only if by the machine's clock they are more than a day older than the window.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -159,7 +159,7 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A segment in which compaction left nothing does not say how old the segments before it are.
+// A segment in which compaction left no entry does not say how old the segments before it are.
 func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -177,8 +177,8 @@ func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Of a superseded version, what a repeated write needs is kept as long as the request id may be repeated, whatever the
-// machine's clock says.
+// Compaction keeps what a repeated write needs of a superseded version as long as the request id may be repeated,
+// whatever the machine's clock says.
 func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -212,7 +212,8 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// A delete with a request id is kept as long as it may be repeated: the repetition must not delete a later put.
+// Compaction keeps a delete with a request id as long as the delete may be repeated, because the repetition must not
+// delete a later put.
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
@@ -254,7 +255,7 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			{8 * time.Minute, last},
 		} {
 			time.Sleep(c.after)
-			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // a step of ages is 5 s
+			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // ages has a step of 5 s
 				t.Errorf("%v later: forgotten up to %d of %d, want %d", c.after, got, last, c.forgotten)
 			}
 		}

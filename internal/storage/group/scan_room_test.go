@@ -9,14 +9,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A group has a bounded number of snapshots: the one that was not used for longest is given up, and one that is read is
-// not.
+// A group has a bounded number of snapshots. At the limit, the one that was not used for the longest time is given
+// up, unless it is being read.
 func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 		open := func() ScanID {
 			t.Helper()
-			time.Sleep(time.Second) // so that time orders them
+			time.Sleep(time.Second) // so that the times of use differ
 			id, err := d.log.OpenScan(time.Hour)
 			ok(t, err)
 			return id

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hostileDisk returns the disk after a power cut of a group with 120 acknowledged records. The last 100 are above the
-// synced mark, in one batch.
+// hostileDisk returns the disk of a group with 120 acknowledged records after a power cut. The last 100 records are
+// above the synced mark, in one batch.
 func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Options, disk *vfstest.Mem, batch int64) {
 	t.Helper()
 	mem := vfstest.NewMem()
@@ -39,7 +39,7 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	return opts, disk, batch
 }
 
-// cannotRead returns a fault of a disk that cannot read one block of a file.
+// cannotRead returns a fault with which a disk cannot read one block of a file.
 func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes &&
@@ -47,12 +47,12 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	}}
 }
 
-// TestAStartDoesNotCutWhatItCannotRead: reading a torn write never returns an error, so a block that cannot be read is
-// not the end of the log.
+// TestAStartDoesNotCutWhatItCannotRead checks that a block which cannot be read is not taken for the end of the log.
+// Reads of a torn write never return an error.
 func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
-			times  int64 // number of reads of the block that fail
+			times  int64 // number of failing reads of the block
 			atEnd  bool  // the block is the last one of the log
 			voters []uint64
 		}{
@@ -127,11 +127,11 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 				if refused == 0 {
 					t.Error("nothing is refused")
 				}
-				// Later writes get new indexes, and are there after the next start, on a device that can read
-				// everything again.
+				// Later writes get new indexes, and exist after the next start, when the device can read everything
+				// again.
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
-				d.put(format.Entry{ID: -1}) // says that the one before is committed
+				d.put(format.Entry{ID: -1}) // this entry says that the one before it is committed
 				grouptest.Must(t, log.Close(false))
 				fault.Remove()
 				report = d.load()
@@ -139,7 +139,8 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 				for id := int64(0); id < 120 && !c.atEnd; id++ {
 					d.wants(id, payload(id, 500))
 				}
-				if c.atEnd != (report.Outcome == Damaged) { // indexes were kept free for what could not be counted
+				// indexes were left free for entries that could not be counted
+				if c.atEnd != (report.Outcome == Damaged) {
 					t.Errorf("at the next start: %+v", report)
 				}
 			})
@@ -147,7 +148,8 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestACommitAboveTheLastEntryIsALoss: a commit index above the last entry proves that entries are missing.
+// TestACommitAboveTheLastEntryIsALoss checks that a commit index above the last entry counts as proof of missing
+// entries.
 func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		opts, disk, batch := hostileDisk(t, Index, voters...)

@@ -29,7 +29,7 @@ type opsSeen struct {
 	ops []vfstest.Op // guarded by mu
 }
 
-// watchReads wraps the file system of a log's options with one that records all later operations.
+// watchReads wraps the file system in a log's options by one that records all later operations.
 func watchReads(t testing.TB, opts *Options) *opsSeen {
 	t.Helper()
 	seen := new(opsSeen)
@@ -46,7 +46,7 @@ func watchReads(t testing.TB, opts *Options) *opsSeen {
 	return seen
 }
 
-// bytes returns how many bytes were requested of files whose names begin with prefix.
+// bytes returns how many bytes were requested from files whose names begin with prefix.
 func (s *opsSeen) bytes(prefix string) (sum int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,8 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 	return sum
 }
 
-// transcript lists the operations of each file together, in their order, without the requested sizes. Syncs are last,
-// because they run concurrently with the reads.
+// transcript lists the operations on each file together, in their order, without the requested sizes. Syncs are the
+// last ones, because they run concurrently with the reads.
 func (s *opsSeen) transcript(dir string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,14 +108,15 @@ func (d *logDriver) leave(how leftHow) vfs.FS {
 	return d.opts.FS
 }
 
-// A start reads a group's content once, and not the free space after its end, however the previous process ended.
+// A start reads a group's content once, and does not read the free space after the end of the content, however the
+// previous process ended.
 func TestAStartReadsNoRoom(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
 			for _, marked := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, marked %v", how, marked), func(t *testing.T) {
 					disk := vfstest.NewMem()
-					disk.SetCheapOverwrite(true) // zeros are written ahead
+					disk.SetCheapOverwrite(true) // so that zeros are written ahead
 					d := newDriver(t, driverOptions(disk, residency, 64<<20))
 					const records, size = 700, 10 << 10
 					for id := range int64(records) {
@@ -139,10 +140,11 @@ func TestAStartReadsNoRoom(t *testing.T) {
 					defer func() { ok(t, d.log.Close(false)) }()
 					most := stored * 105 / 100
 					if !marked && how != stopped {
-						most += stored/countShare + countPiecesMin*countPieceBytes // what was not marked is estimated first
+						// the part above the mark is estimated first
+						most += stored/countShare + countPiecesMin*countPieceBytes
 					}
 					if residency == Index && how != cutOff {
-						most = stored / 10 // it has a hint of nearly all; a power cut takes what was not synced
+						most = stored / 10 // the hint covers nearly everything; a power cut removes its unsynced part
 					}
 					if read := seen.bytes(""); read > most {
 						t.Errorf("%d bytes were read, %d are stored", read, stored)
@@ -180,11 +182,12 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		name := path.Join(d.opts.Dir, format.SegmentName(1))
 		f, err := disk.OpenWrite(name)
 		ok(t, err)
-		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20) // a device that lost a MiB; the mark says nothing
+		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20) // the device has lost a MiB; the mark does not cover it
 		ok(t, err)
 		ok(t, f.Close())
 		if residency == Index {
-			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName))) // with a hint, no such byte is read
+			// with the hint, no such byte would be read
+			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName)))
 		}
 		report := d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
@@ -200,11 +203,12 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 	})
 }
 
-// A process continues the active segment of the previous process, however that ended: restarts do not add files.
+// A process continues the active segment of the previous process, however that process ended, so restarts do not add
+// files.
 func TestRestartsLeaveNoFiles(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
-			for _, size := range []int{100, 400 << 10} { // a hint is written from 256 KiB on
+			for _, size := range []int{100, 400 << 10} { // from 256 KiB on, a hint is written
 				t.Run(fmt.Sprintf("%s, %d bytes each time", how, size), func(t *testing.T) {
 					d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<20))
 					restarts := int64(100)
@@ -217,7 +221,7 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 						d.opts.FS = d.leave(how)
 						names, err := d.opts.FS.List(d.opts.Dir)
 						ok(t, err)
-						if len(names) > 4 { // a segment, its hint, manifest and mark
+						if len(names) > 4 { // segment, hint, manifest and mark
 							t.Fatalf("after start %d there are %v", i+1, names)
 						}
 						if report := d.load(); report.Outcome == Damaged {
@@ -240,8 +244,8 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 
 var updateTranscripts = flag.Bool("update-transcripts", false, "write testdata/start anew; review the difference")
 
-// The operations of a start are compared with golden transcripts, file by file: a changed operation shows up as a
-// difference.
+// The operations of a start are compared with golden transcripts, file by file, so that a changed operation appears
+// as a difference.
 func TestTranscriptsOfAStart(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, how := range []leftHow{killed, stopped} {
@@ -249,8 +253,9 @@ func TestTranscriptsOfAStart(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				disk := vfstest.NewMem()
 				disk.SetCheapOverwrite(true)
-				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // which is one read
-				for id := range int64(150) {                             // one segment is sealed, the next one is active, with room
+				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // a segment of this size is one read
+				// one segment is sealed, and the next one is active and has free space
+				for id := range int64(150) {
 					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), 10<<10)})
 				}
 				d.log.hints.writing.Wait()
@@ -387,7 +392,8 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		ok(t, d.log.Close(false))
 		seen := watchReads(t, &d.opts)
 		d.load()
-		if read := seen.bytes(format.SegmentName(1)); read > 4*large { // the last batch, which is above the commit on disk
+		// the last batch, which is above the commit on disk
+		if read := seen.bytes(format.SegmentName(1)); read > 4*large {
 			t.Errorf("%d bytes of the segment were read", read)
 		}
 		ok(t, d.log.Apply(d.last(), nil))
@@ -442,7 +448,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	})
 }
 
-// changeFile changes the file of the hint of the active segment.
+// changeFile changes the file with the hint of the active segment.
 func changeFile(t *testing.T, d *logDriver, change func([]byte) []byte) {
 	t.Helper()
 	name := path.Join(d.opts.Dir, format.ActiveHintName)

@@ -21,7 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The state of a real log after a power cut is never damage, wherever the cut occurs, and a repaired log can be loaded.
+// The state of a real log after a power cut is never damage, wherever the cut occurs, and a repaired log can be
+// loaded.
 func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	seeds := uint64(2)
 	if soaktest.Long() {
@@ -76,7 +77,8 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	}
 }
 
-// Repair of a real log that has void entries, blobs and hints: undamaged entries stay, and no wrong data is read.
+// A real log with void entries, blobs and hints is repaired. Undamaged entries must remain, and no wrong data may be
+// read.
 func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 	hits := 0
 	for seed := range uint64(40) {
@@ -226,8 +228,8 @@ func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSeg
 	return left
 }
 
-// compactsFirst compacts the log once, before the first blob is opened. Blobs are opened concurrently, and each waits
-// for the compaction.
+// compactsFirst compacts the log once, before the first blob is opened. Blobs are opened concurrently, and each open
+// waits for the compaction.
 type compactsFirst struct {
 	vfs.FS
 	compact func()
@@ -241,8 +243,8 @@ func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 	return c.FS.OpenDirect(name)
 }
 
-// During a verify of the open log, compaction may drop a blob together with the entry that referred to it: this is no
-// damage. A blob that is missing otherwise still is.
+// During a verify of the open log, compaction may drop a blob together with the entry that referred to it. This is
+// not damage, but any other missing blob is.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))

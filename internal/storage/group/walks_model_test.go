@@ -12,21 +12,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// writtenLog is the simple model with which the walks over a log are compared: the frames as they were written, in the
-// order of the log, and the changes of their bytes.
+// writtenLog is the simple model with which the walks over a log are compared. It has the frames as they were
+// written, in the order of the log, and the changes of their bytes.
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
 	commit   uint64 // commit index in the manifest
-	mark     int64  // synced offset of the active segment, according to the mark file alone
+	mark     int64  // synced offset of the active segment according to only the mark file
 }
 
 type writtenSegment struct {
 	m      format.ManifestSegment
 	frames []*writtenFrame
 	end    int64  // offset after the last frame
-	image  []byte // as written
-	now    []byte // with its damage
+	image  []byte // the bytes as written
+	now    []byte // the bytes with their damage
 	hinted bool
 }
 
@@ -40,7 +40,7 @@ type writtenFrame struct {
 
 func (f *writtenFrame) isEntry() bool { return f.entry.Kind != format.KindState }
 
-// readWritten reads a log whose bytes are all as written.
+// readWritten reads a log in which all bytes are as they were written.
 func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 	t.Helper()
 	m, err := format.ReadManifest(fs, dir)
@@ -83,7 +83,7 @@ func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 
 func (w *writtenLog) active() *writtenSegment { return w.segments[len(w.segments)-1] }
 
-// compare sets which frames are damaged, given the present bytes of the segment's file.
+// compare determines which frames are damaged, given the present bytes of the segment's file.
 func (s *writtenSegment) compare(now []byte) {
 	for _, f := range s.frames {
 		behind := f.offset + format.FrameHeaderBytes
@@ -93,10 +93,10 @@ func (s *writtenSegment) compare(now []byte) {
 	s.now = now
 }
 
-// badBytes is a range of frames of which nothing is known.
+// badBytes is a range of frames about which nothing is known.
 type badBytes struct{ offset, bytes int64 }
 
-// badRanges returns the ranges of a segment that are not whole frames, merged where they touch.
+// badRanges returns the ranges of a segment that are not whole frames. Adjacent ranges are merged.
 func (s *writtenSegment) badRanges() []badBytes {
 	var out []badBytes
 	for _, f := range s.frames {
@@ -130,8 +130,8 @@ func (w *writtenLog) syncedMark() int64 {
 	return mark
 }
 
-// cutTail removes everything after the first bad bytes above the synced mark: the log ends there. It reports whether
-// there are such bytes; zeros up to the end are free space in which nothing was written.
+// cutTail removes everything after the first bad bytes above the synced mark, because the log ends there. It reports
+// whether there are such bytes; zeros up to the end do not count, because they are free space that was never written.
 func (w *writtenLog) cutTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {
@@ -153,9 +153,9 @@ func (w *writtenLog) straddles() bool {
 	})
 }
 
-// counting returns the frames that count, by index: the last one of each index, unless an entry with a lower index was
-// written later, or a segment that begins at or below the index. It ignores damage: the result is about the log
-// as it was written.
+// counting returns the frames that count, by index. For each index it is the last frame, unless an entry with a lower
+// index was written later, or a segment that begins at or below the index. Damage is ignored: the result describes
+// the log as it was written.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -177,10 +177,10 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	return out
 }
 
-// doubtful returns the indexes that damage puts in doubt according to docs/format.md: those of bad frames with a whole
-// header; those that bad bytes may have held; if bad bytes may hide a truncation, all indexes above the commit before
-// them; if the log was truncated after bad bytes, all indexes from there to the end of the segment. Every walk must
-// return the entries of all other indexes.
+// doubtful returns the indexes that damage puts in doubt according to docs/format.md. These are the indexes of bad
+// frames with a whole header, and the indexes of entries that bad bytes may have held. If bad bytes may hide a
+// truncation, all indexes above the commit before them are in doubt. If the log was truncated after bad bytes, all
+// indexes from there to the end of the segment are in doubt. Every walk must return the entries of all other indexes.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	out := make(map[uint64]bool)
 	add := func(first, last uint64) {
@@ -195,7 +195,7 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 				last = max(last, f.entry.Index)
 			}
 		}
-		if s.hinted && hints { // the entries that count are known: only damaged ones are in doubt
+		if s.hinted && hints { // the entries that count are known, so only damaged ones are in doubt
 			for _, f := range s.frames {
 				if (f.header || f.content) && f.isEntry() {
 					out[f.entry.Index] = true
@@ -238,14 +238,14 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	return out
 }
 
-// writtenGap is bad bytes between two entries of a segment, with the index and term of the entry before, and the commit
-// at that point.
+// writtenGap is bad bytes between two entries of a segment. It has the index and the term of the entry before the
+// bytes, and the commit at that place.
 type writtenGap struct {
 	before, term, commit uint64
 	bytes                int64
 }
 
-// close is called for the entry that follows the bad bytes. last is the greatest index of the segment.
+// close is called for the entry after the bad bytes. last is the greatest index of the segment.
 func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64)) {
 	switch {
 	case g.term != term && g.term != 0 && g.bytes >= format.FrameHeaderBytes:
@@ -258,7 +258,7 @@ func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64
 	}
 }
 
-// asWritten compares everything that a reader receives.
+// asWritten compares all fields that a reader receives.
 func asWritten(a, b *format.Entry) error {
 	if a.Kind != b.Kind || a.ID != b.ID || a.Index != b.Index || a.Term != b.Term || a.CommitTime != b.CommitTime ||
 		!bytes.Equal(a.Data, b.Data) {
@@ -268,8 +268,8 @@ func asWritten(a, b *format.Entry) error {
 	return nil
 }
 
-// cutBehindBad reports whether a segment has unknown bytes after which the log was truncated: by the entry after these
-// bytes, or by the next segment.
+// cutBehindBad reports whether a segment has unknown bytes after which the log was truncated, either by the entry
+// after these bytes or by the next segment.
 func (w *writtenLog) cutBehindBad(number uint64) bool {
 	for i, s := range w.segments {
 		before, bad := s.m.FirstIndex-1, false
@@ -292,13 +292,13 @@ func (w *writtenLog) cutBehindBad(number uint64) bool {
 	return false
 }
 
-// voidTail reports whether an entry that counts is damaged above the known commit, and a void one with its index is
-// whole.
+// voidTail reports whether an entry that counts is damaged above the known commit, while a void entry with the same
+// index is whole.
 //
-// Load differs there, so the test leaves such logs out. Load looks for damage above the commit before it knows the
-// terms, takes the void entry for the one that counts, and finds no gap. When it then reads these entries, with the
-// terms, it fails with a plain *DamageError. A group with one voter should load instead, and one with more should
-// answer ErrTailDamaged.
+// Load gives another answer for such logs, so the test leaves them out. Load looks for damage above the commit before
+// it knows the terms, takes the void entry for the one that counts, and finds no gap. When it then reads these
+// entries with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and
+// return ErrTailDamaged for a group with more voters.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

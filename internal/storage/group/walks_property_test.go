@@ -22,12 +22,12 @@ import (
 // walkCase is one random log with its damage.
 type walkCase struct {
 	*workload
-	clean     *vfstest.Mem // before the damage
+	clean     *vfstest.Mem // the disk before the damage
 	disk      *vfstest.Mem
 	written   *writtenLog
 	residency Residency
 	hints     bool
-	cut       bool // a torn tail goes
+	cut       bool // a torn tail is removed
 	done      []string
 }
 
@@ -44,18 +44,19 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
 	ok(t, c.appendBatch(1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}}))
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// There were other voters once, so the log may have been truncated. Now there is one, so damage can be given up.
+	// There were other voters once, so the log may have been truncated. Now there is one voter, so damage can be
+	// given up.
 	ok(t, c.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	for range c.random.IntN(41) {
 		ok(t, c.change())
 	}
 	ok(t, errors.Join(c.sync(), c.apply()))
-	if c.random.IntN(3) > 0 { // else the last state frame says less than was committed
+	if c.random.IntN(3) > 0 { // otherwise the commit in the last state frame is too low
 		ok(t, c.appendBatch(c.model.last+1, nil))
 		ok(t, c.sync())
 	}
 	ok(t, c.log.Tick())
-	if c.random.IntN(2) == 0 { // above the mark
+	if c.random.IntN(2) == 0 { // so that the last entries are above the mark
 		for range 1 + c.random.IntN(2) {
 			ok(t, c.appendBatch(c.model.last+1, c.small()))
 		}
@@ -87,8 +88,8 @@ func (c *walkCase) small() []modelEntry {
 	return batch
 }
 
-// cutLog lets a new leader overwrite entries that are not applied. It writes other entries, or those that the last
-// truncation made void.
+// cutLog lets a new leader overwrite entries that are not applied. The leader writes other entries, or those that the
+// last truncation made void.
 func (c *walkCase) cutLog() error {
 	from := c.model.applied + 1 + c.random.Uint64N(c.model.last-c.model.applied)
 	c.term++
@@ -132,8 +133,8 @@ func (c *walkCase) change() error {
 	return nil
 }
 
-// agreesWithAppended checks the model against the appended entries: above the floor each index has the last entry
-// appended for it; below it compaction may have dropped some.
+// agreesWithAppended checks the model against the appended entries. Above the floor each index has the entry appended
+// last for it; below the floor compaction may have dropped some.
 func (c *walkCase) agreesWithAppended() {
 	c.t.Helper()
 	frames := c.written.counting()
@@ -182,7 +183,8 @@ func (c *walkCase) damage() {
 	c.cut = c.written.cutTail()
 }
 
-// aim picks a random frame: preferably one that truncates the log or changes the term, or the frame before such a one.
+// aim picks a random frame. It prefers a frame that truncates the log or changes the term, and the frame before such
+// a frame.
 func (c *walkCase) aim(s *writtenSegment) int {
 	var cuts []int
 	last, term := uint64(0), uint64(0)
@@ -206,13 +208,13 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 	f := s.frames[i]
 	offset, length, zero := f.offset+c.random.Int64N(format.FrameHeaderBytes), int64(1), false
 	switch c.random.IntN(5) {
-	case 0: // bytes after the header
+	case 0: // damages bytes after the header
 		if f.bytes > format.FrameHeaderBytes {
 			offset = f.offset + format.FrameHeaderBytes + c.random.Int64N(f.bytes-format.FrameHeaderBytes)
 		}
-	case 1: // the frame is gone
+	case 1: // removes the frame
 		offset, length, zero = f.offset, f.bytes, true
-	case 2: // the bytes after it are gone, too
+	case 2: // also removes the bytes after it
 		length, zero = 1+c.random.Int64N(900), true
 	case 3:
 		length = 1 + c.random.Int64N(100)
@@ -235,7 +237,7 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 		f.entry.Index))
 }
 
-// fork returns the options with a disk of their own.
+// fork returns the options with a disk of its own.
 func (c *walkCase) fork() Options {
 	opts := c.opts
 	opts.FS, opts.Residency = c.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), c.residency
@@ -270,7 +272,7 @@ func (c *walkCase) check() error {
 	return nil
 }
 
-// sameRanges compares the bad bytes that a walk has found with the model's.
+// sameRanges compares the bad bytes that a walk has found with those of the model.
 func (c *walkCase) sameRanges(damages []format.Damage) error {
 	got := make(map[string][]badBytes)
 	for _, d := range damages {
@@ -321,7 +323,7 @@ func (c *walkCase) checkOpen() (err error) {
 	return c.checkSurvey(l)
 }
 
-// checkEntries reads each index separately, as Raft and as another member do.
+// checkEntries reads each index separately, in the way that Raft and other members do.
 func (c *walkCase) checkEntries(l *Log, last uint64) error {
 	counting, doubtful := c.written.counting(), c.written.doubtful(c.hints)
 	for at := c.written.floor + 1; at <= last; at++ {
@@ -331,7 +333,7 @@ func (c *walkCase) checkEntries(l *Log, last uint64) error {
 			return fmt.Errorf("Entries: %w", err)
 		}
 		answer, err := l.ReadRange(IndexRange{at, at}, math.MaxUint64)
-		// ReadRange refuses more: any bad bytes on its way to the entry.
+		// ReadRange also returns an error for any bad bytes before the entry.
 		if err := c.givesEntry(at, f, answer.Entries, err, true); err != nil {
 			return fmt.Errorf("ReadRange: %w", err)
 		}
@@ -343,7 +345,7 @@ func (c *walkCase) checkEntries(l *Log, last uint64) error {
 	return nil
 }
 
-// givesEntry checks the answer of a read: the entry that counts, or an error where it may be damaged and none is given.
+// givesEntry checks the answer of a read. It must be the entry that counts, or an error if the entry may be damaged.
 func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entry, err error, doubtful bool) error {
 	var damage *format.DamageError
 	switch {
@@ -361,11 +363,11 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	if f == nil {
 		return fmt.Errorf("index %d, where nothing counts: %v of id %d, term %d", at, e.Kind, e.ID, e.Term)
 	}
-	// even if f is damaged: the same entry may be before it, made void and then written again
+	// This holds even if f is damaged, because the same entry may be before it: made void, and then written again.
 	return asWritten(&e, &f.entry)
 }
 
-// checkSurvey compares the kept and the missing entries of the survey of each damaged segment with the model.
+// checkSurvey compares the kept and the missing entries in the survey of each damaged segment with the model.
 func (c *walkCase) checkSurvey(l *Log) error {
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
@@ -413,7 +415,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 	return nil
 }
 
-// surveyKeeps checks that every kept frame outside the lost ranges is that of an entry that counts.
+// surveyKeeps checks that every kept frame outside the lost ranges is the frame of an entry that counts.
 func surveyKeeps(s *survey, lost func(uint64) bool, counting map[uint64]*writtenFrame) error {
 	for _, k := range s.kept {
 		f := counting[k.index]
@@ -444,7 +446,7 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up the damaged entries and checks two things: each version that remains counts, and all versions
+// checkGivenUp gives up the damaged entries and checks two things: each remaining version counts, and all versions
 // that are not in doubt remain.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
@@ -487,8 +489,8 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the log continues after every index that was seen, or a jump further on. Entries that cannot be read may
-	// have been seen, too.
+	// Rule 8: the log continues after every index that a client has seen, or a jump further on. A client may also
+	// have seen entries that cannot be read.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)

@@ -10,10 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTheWalksAgree: which entries of a log count after leaders cut it, and what bad bytes may hide of that, is asked
-// by load, reads, verify, the survey of a repair, RepairDir and AcceptLoss. On random logs with cuts, compaction,
-// damage and torn tails they give the same answer, and that of a plain model. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS
-// choose other logs than the first ones, which are 10,000 in `make soak-log`, and telling ones.
+// TestTheWalksAgree compares the answers to one question: which entries of a log count after leaders truncated it,
+// and which of them bad bytes may hide. Load, reads, verify, the survey of a repair, RepairDir and AcceptLoss ask
+// this question. On random logs with truncations, compaction, damage and torn tails they must give the same answer as
+// a simple model. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS choose other logs than the first ones and the telling ones.
+// `make soak-log` uses 10,000 logs.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(2400)
 	switch {
@@ -38,18 +39,18 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling are seeds of later logs. Each is the only one that detects the loss of a certain fix: 2535 has a void bad
+// telling holds seeds of later logs. Each is the only one that detects the loss of a certain fix: 2535 has a void bad
 // frame that must not raise the last index.
 var telling = []uint64{2535}
 
-// Nine of 100,000 logs are known to differ, most of them because Load refuses a log that is damaged several times above
-// its commit. If more than differMax of differLogs random logs differ, the cause is a new fault.
+// For nine of 100,000 logs the answers are known to differ, mostly because Load refuses a log with several damages
+// above its commit. If more than differMax of differLogs random logs differ, the cause is a new fault.
 const (
 	differLogs = 10_000
 	differMax  = 5
 )
 
-// TestTheWalksAgreeOnLogsDrawnAtRandom: see differMax. The report of the soak has the logs that differ.
+// TestTheWalksAgreeOnLogsDrawnAtRandom allows differMax differences. The report of the soak has the logs that differ.
 func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	soaktest.Only(t, "log", "its logs are drawn at random")
 	differences := walksDiffer(t, soaktest.Seed(t, 0), differLogs)
@@ -62,8 +63,8 @@ func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	}
 }
 
-// walksDiffer makes one log from each of the given number of seeds, starting with first. It returns descriptions of the
-// logs on which the walks differ.
+// walksDiffer makes one log from each of the given number of seeds, starting with first. It returns descriptions of
+// the logs on which the walks differ.
 func walksDiffer(t *testing.T, first, seeds uint64) (differences []string) {
 	const parts = 8
 	var mu sync.Mutex // guards differences

@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// aheadFS records writes to segments: where zeros were written, and which writes of data were entirely on such zeros.
+// aheadFS records writes to segments: where zeros were written, and which writes of data overwrote only such zeros.
 type aheadFS struct {
 	*vfstest.Mem
-	fail bool // writes of zeros fail
+	fail bool // makes writes of zeros fail
 
 	mu            sync.Mutex
 	end           int64 // end of the zeros
@@ -72,7 +72,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 	for name, test := range map[string]struct {
 		cheap, fail        bool
 		size, puts         int
-		before             int // MiB in the segment, as the zeros are a share of it
+		before             int // MiB in the segment; zeros are a share of it
 		zerosMin, zerosMax int
 	}{
 		"small":                    {cheap: true, size: 1000, puts: 64, zerosMin: 3, zerosMax: 64 / (aheadFactor / 2)},
@@ -96,7 +96,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 			if fs.data < test.puts || fs.zeros < test.zerosMin || fs.zeros > test.zerosMax {
 				t.Errorf("%d writes of data, %d of zeros; want %d to %d", fs.data, fs.zeros, test.zerosMin, test.zerosMax)
 			}
-			d.put(format.Entry{ID: -1}) // says that those before are committed
+			d.put(format.Entry{ID: -1}) // this entry says that those before it are committed
 			if want := fs.data - fs.zeros - 1; !test.fail && test.zerosMin > 0 && fs.onZero < want {
 				t.Errorf("%d of %d writes fell on zeros, want %d", fs.onZero, fs.data, want)
 			}
