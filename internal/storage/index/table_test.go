@@ -81,7 +81,7 @@ func TestTableEqualsMap(t *testing.T) {
 	})
 }
 
-// A long run that wraps around the end of a stripe survives deletes.
+// A long run that wraps around the end of a stripe must remain complete after deletes.
 func TestDeleteInFullTable(t *testing.T) {
 	table, model := newTable(t, 0), map[int64]Loc{}
 	for id := range int64(50_000) {
@@ -196,8 +196,8 @@ func TestMemoryPerRecord(t *testing.T) {
 	if now != 0 {
 		t.Fatalf("%d bytes not given back", now)
 	}
-	// The test inserts records in random order: in the order of Hash, which hints have, each record would be at the end
-	// of one long run.
+	// The test inserts records in random order, because in the order of Hash, as in hints, each record would be at
+	// the end of one long run.
 	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) {
 		ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i]
 	})
@@ -360,7 +360,7 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
-// Range calls fn for each id until fn returns false, in no particular order. fn must not call the table.
+// Range calls fn for each id until fn returns false, in arbitrary order. fn must not call the table.
 func (t *Table) Range(fn func(id int64, loc Loc) bool) {
 	for i := range t.stripes {
 		if !t.stripes[i].each(fn) {

@@ -32,12 +32,12 @@ func newDisk(t *testing.T) *vfstest.Mem {
 	return m
 }
 
-// member is a log as the journal sees it: bytes are appended to it, and synced now and then.
+// member is a log as the journal sees it: bytes are appended to the log, and synced now and then.
 type member struct {
 	*Member
 	group        uuid.UUID
-	bytes        []byte // appended
-	durable, own int    // number of bytes that are durable anywhere, and in the log's own file
+	bytes        []byte // the appended bytes
+	durable, own int    // number of bytes that are durable in any file, and in the log's own file
 }
 
 func join(t testing.TB, j *Journal, n int) *member {
@@ -92,8 +92,8 @@ func read(t testing.TB, fs vfs.FS) Found {
 	return found
 }
 
-// TestWhatWasTakenSurvivesAPowerCut writes for many groups at once, cuts the power at any time, and finds every byte
-// that was reported as durable, no matter which other bytes the disk kept.
+// TestWhatWasTakenSurvivesAPowerCut writes for many groups concurrently, and cuts the power at any time. Every byte
+// that was reported as durable must be found, no matter which other bytes the disk kept.
 func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// TestOneSyncServesAllThatWait counts the syncs for writes that arrive while a sync is under way.
+// TestOneSyncServesAllThatWait counts the syncs for writes that arrive while a sync is in progress.
 func TestOneSyncServesAllThatWait(t *testing.T) {
 	disk := newDisk(t)
 	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
@@ -176,8 +176,8 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 	}
 }
 
-// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the space occupied, and the other
-// groups continue without the journal.
+// TestRoomIsUsedAgainWhenNobodyNeedsIt has a group that does not sync its own file, and so keeps the space occupied.
+// The other groups must continue without the journal.
 func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
@@ -214,7 +214,8 @@ func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	}
 }
 
-// TestALogThatCouldNotSyncGetsItsBytesBack: its successor in the same process must have them before it is loaded.
+// TestALogThatCouldNotSyncGetsItsBytesBack checks that the bytes are passed to the log's successor in the same
+// process before that log is loaded.
 func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -235,7 +236,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	}); err != nil || string(got) != "one, two" {
 		t.Errorf("%q, %v", got, err)
 	}
-	join(t, j, 0) // nothing is left now
+	join(t, j, 0) // no data is left now
 	other.Durable()
 	if clean, err := j.Close(); !clean || err != nil {
 		t.Errorf("clean %v, %v", clean, err)
@@ -245,7 +246,8 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	}
 }
 
-// TestAFailedSyncEndsIt: after a failed sync nothing is reported as durable, and earlier records stay readable.
+// TestAFailedSyncEndsIt checks that after a failed sync nothing is reported as durable, and that earlier records can
+// still be read.
 func TestAFailedSyncEndsIt(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -267,7 +269,7 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 	}
 }
 
-// TestNoRoomForAFile: the groups sync their own files, and the journal does not retry endlessly.
+// TestNoRoomForAFile checks that the groups sync their own files, and that the journal does not try again and again.
 func TestNoRoomForAFile(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -286,8 +288,8 @@ func TestNoRoomForAFile(t *testing.T) {
 	}
 }
 
-// TestTheReserveIsLeftAlone: a file takes a small part of the volume's spare space, and no file is made if that part is
-// too small.
+// TestTheReserveIsLeftAlone checks that a file takes a small part of the volume's spare space, and that no file is
+// made if that part is too small.
 func TestTheReserveIsLeftAlone(t *testing.T) {
 	disk := newDisk(t)
 	spare := int64(spareShare*fileBytesFirst - 1)
@@ -319,7 +321,7 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestBegin is called before the first file is there, and its failure lets none be made.
+// TestBegin checks that Begin is called before the first file exists, and that no file is made if Begin fails.
 func TestBegin(t *testing.T) {
 	disk := newDisk(t)
 	fail := errors.New("the superblock cannot be written")
@@ -343,8 +345,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBadBytes: a bad record between others is reported, affects only itself, and is named by the next record; a bad
-// record at the end counts as torn.
+// TestBadBytes checks that a bad record between others is reported, affects only itself, and is named by the next
+// record. A bad record at the end counts as torn.
 func TestBadBytes(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -358,10 +360,10 @@ func TestBadBytes(t *testing.T) {
 		t.Fatalf("%d ranges, %v", len(whole.Ranges), whole.Bad)
 	}
 	for _, c := range []struct {
-		first, last int // records that are bad
+		first, last int // numbers of the bad records
 		said        string
-		lost        int  // ranges that are known to be
-		mine, other bool // groups that may have lost more
+		lost        int  // number of ranges that are known to be lost
+		mine, other bool // the groups that may have lost more
 	}{
 		{0, 0, "records 0 to 0", 0, false, false},
 		{1, 1, "records 1 to 1", 1, false, false},
@@ -398,13 +400,13 @@ func TestBadBytes(t *testing.T) {
 	}
 }
 
-// TestTheLastRecordOfAFileIsKnownByTheOther: the last record does not count as torn if the next use of the other file
-// names it.
+// TestTheLastRecordOfAFileIsKnownByTheOther checks that the last record does not count as torn if the next use of the
+// other file names it.
 func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
 	m := join(t, j, 0)
-	for range 4 { // the last one is in the second file
+	for range 4 { // the last record is in the second file
 		m.write([]byte("abc"))
 	}
 	if whole := read(t, disk); whole.Files != 2 || len(whole.Ranges) != 4 || len(whole.Bad) > 0 {
@@ -420,8 +422,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	}
 }
 
-// TestBlocksThatCannotBeRead: records that may have been in unreadable blocks are reported. Blocks
-// after the end, where the next record is known not to exist, held none.
+// TestBlocksThatCannotBeRead checks that records which may have been in unreadable blocks are reported. Blocks after
+// the end held no records if the next record is known not to exist.
 func TestBlocksThatCannotBeRead(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -439,7 +441,7 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 		{0, 1 << 40, 1, 0, false, false, nil},
 		{2, 3, 0, 1, true, false, nil},
 		{2, 3, 2, 0, false, false, nil},
-		{3, 4, 0, 0, true, true, nil}, // the last one: a torn one can be read
+		{3, 4, 0, 0, true, true, nil}, // the last record is unreadable; a torn one could be read
 		{4, 5, 0, 0, true, true, nil},
 		{5, 6, 0, 0, false, false, nil},
 	} {
@@ -455,8 +457,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written does not keep other groups from starting, and
-// loses nothing.
+// TestReplayKeepsWhatItCannotGive has a group whose files cannot be written. Other groups must start nevertheless,
+// and the group must lose nothing.
 func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	disk := newDisk(t)
 	begin := func(texts ...string) {
@@ -468,7 +470,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 			}
 		}
 	}
-	var mu sync.Mutex // guards got: groups are applied side by side
+	var mu sync.Mutex // guards got, because groups are applied concurrently
 	got := map[uuid.UUID]string{}
 	fail := errors.New("the disk says no")
 	var refused uuid.UUID
@@ -505,7 +507,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	refused = groupID(1)
 	begin("a", "bc")
 	replay("abc", "", 0, 1)
-	begin2 := func() { // by group 0 alone: a log of the other cannot be opened
+	begin2 := func() { // only group 0 begins again, because no log of the other group can be opened
 		j := New(Options{FS: disk, Dir: dir})
 		m := join(t, j, 0)
 		for range 4 {
@@ -539,7 +541,8 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	replay("", "", 1, 0)
 }
 
-// TestAnEarlierUseOfAFileDoesNotCount: records of an earlier use after the new records are not read.
+// TestAnEarlierUseOfAFileDoesNotCount checks that records of an earlier use, which follow the new records, are not
+// read.
 func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
@@ -564,7 +567,7 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestAFileThatWasRemovedIsNotUsedAgain: no larger one could be made in its place.
+// TestAFileThatWasRemovedIsNotUsedAgain removes a file, and no larger file can be made in its place.
 func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -579,7 +582,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	fill(1)
-	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // long ago: the next file is not made larger
+	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // so long ago that the next file is not made larger
 	fill(1)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpCreate
@@ -589,7 +592,8 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		t.Fatalf("%d faults; the test does not test", fault.Fired())
 	}
 	fault.Remove()
-	spare, j.failed = spareShare*fileBytesFirst, j.failed.Add(-2*tryAgain) // as large as the one that was removed
+	// space for a file as large as the removed one
+	spare, j.failed = spareShare*fileBytesFirst, j.failed.Add(-2*tryAgain)
 	m.own = len(m.bytes)
 	if !m.write([]byte("new")) {
 		t.Fatal("not taken")
@@ -597,7 +601,8 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 }
 
-// FuzzDecode: no input causes a panic, and an accepted record is encoded to a record of the same length.
+// FuzzDecode checks that no input causes a panic, and that an accepted record is encoded to a record of the same
+// length.
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64,
 		Bytes: []byte("abc")}}))

@@ -12,8 +12,8 @@ import (
 	"unsafe"
 )
 
-// The kernel accepts syncs and reads here, many at the same time, and answers each once. Where it does not, as in a
-// sandbox, the test says so: then the ordinary calls do the work.
+// The kernel accepts many syncs and reads at the same time, and answers each once. If this kernel accepts none, for
+// example in a sandbox, the test says so, because the ordinary calls then do the work.
 func TestKernelAIO(t *testing.T) {
 	a, err := newAIO()
 	if err != nil {
@@ -58,7 +58,7 @@ func TestKernelAIO(t *testing.T) {
 	}
 }
 
-// If the kernel refuses, as in a sandbox, it has done nothing, and the ordinary calls do the work.
+// If the kernel refuses a call, for example in a sandbox, it has done nothing, and the ordinary calls do the work.
 func TestKernelRefusesAIO(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -71,7 +71,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 	whole := kernelAIO
 	defer func() { kernelAIO = whole }()
-	refusing := &aio{free: []int{0}} // without a context: io_submit answers EINVAL
+	refusing := &aio{free: []int{0}} // has no context, so io_submit returns EINVAL
 	full := &aio{}
 	for what, a := range map[string]*aio{"no context": refusing, "too many under way": full, "no kernel": nil} {
 		asked := 0
@@ -89,7 +89,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 }
 
-// A read that the kernel accepts stops at the end of the file, and returns its error.
+// A read that the kernel accepts ends at the end of the file, and returns the error of the device.
 func TestKernelAIOEndAndError(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -127,7 +127,7 @@ func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	}
 }
 
-// The structures match those of linux/aio_abi.h.
+// The structures have the layout in linux/aio_abi.h.
 func TestLayoutOfAsynchronousIO(t *testing.T) {
 	var c iocb
 	if unsafe.Sizeof(c) != 64 || unsafe.Offsetof(c.opcode) != 16 || unsafe.Offsetof(c.fd) != 20 ||

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// TestALackIsToldFromAFailure: what opens, makes or renames a file may lack something for a moment. A write or sync
-// that fails is never such a lack. It uses a folder, and the limit of descriptors of this process, of the operating
-// system.
+// TestALackIsToldFromAFailure checks that an operation that opens, makes or renames a file may lack something for a
+// moment, and that a failed write or sync is never such a lack. The test uses a real folder and the descriptor limit
+// of this process.
 func TestALackIsToldFromAFailure(t *testing.T) {
 	at := func(op string, cause error) error { return &fs.PathError{Op: op, Path: "f", Err: cause} }
 	for _, c := range []struct {
@@ -24,7 +24,7 @@ func TestALackIsToldFromAFailure(t *testing.T) {
 		{at("open", syscall.EMFILE), true},
 		{fmt.Errorf("append: %w", at("mkdir", syscall.ENOMEM)), true},
 		{&os.LinkError{Op: "rename", Old: "a", New: "b", Err: syscall.EINTR}, true},
-		{at("syncdir", syscall.ENFILE), true}, // the open of the folder
+		{at("syncdir", syscall.ENFILE), true}, // fails in the open of the folder
 		{at("write", syscall.EAGAIN), false},
 		{at("sync", syscall.ENOMEM), false},
 		{at("open", syscall.EIO), false},

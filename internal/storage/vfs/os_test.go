@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// sector of a disk, in bytes.
+// sector is the size of a disk's sector, in bytes.
 const sector = 512
 
 func check(t testing.TB, err error) {
@@ -25,7 +25,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestContractOnRealFileSystems runs the contract on small disks of each kind that this machine can make.
+// TestContractOnRealFileSystems runs the contract on a small disk for each file system that this machine can make.
 func TestContractOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext2": 32 << 20, "ext3": 32 << 20, "ext4": 32 << 20, "xfs": 320 << 20,
 		"btrfs": 128 << 20} {
@@ -81,13 +81,13 @@ func TestOSOpenDirectFallsBack(t *testing.T) {
 	if f.Direct() {
 		t.Error("it says that it reads past the page cache")
 	}
-	buf := make([]byte, 3) // no alignment is needed then
+	buf := make([]byte, 3) // the fallback needs no alignment
 	if _, err := f.ReadAt(buf, 1); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestOSLockHoldsAgainstProcesses locks in another process, which is then killed.
+// TestOSLockHoldsAgainstProcesses takes the lock in another process, which is then killed.
 func TestOSLockHoldsAgainstProcesses(t *testing.T) {
 	const env = "SHEAF_TEST_HOLD_LOCK"
 	if name := os.Getenv(env); name != "" {
@@ -97,7 +97,7 @@ func TestOSLockHoldsAgainstProcesses(t *testing.T) {
 		if _, err := os.Stdout.WriteString("locked\n"); err != nil {
 			t.Fatal(err)
 		}
-		select {} // until it is killed
+		select {} // waits until the process is killed
 	}
 	name := filepath.Join(t.TempDir(), "lock")
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOSLockHoldsAgainstProcesses$")

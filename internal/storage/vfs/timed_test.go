@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestTimedTellsEachSyncOfAFile: Timed reports each sync with the file's name, the time and the error.
+// TestTimedTellsEachSyncOfAFile checks that Timed reports each sync with the file's name, the time and the error.
 func TestTimedTellsEachSyncOfAFile(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	const late = 20 * time.Millisecond

@@ -38,7 +38,7 @@ func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	return v, m, &c
 }
 
-// take makes a file of n bytes that occupy space on the disk.
+// take makes a file of n bytes, which occupy space on the disk.
 func take(t *testing.T, m vfs.FS, name string, n int64) {
 	t.Helper()
 	f, err := m.Create(name)
@@ -49,7 +49,7 @@ func take(t *testing.T, m vfs.FS, name string, n int64) {
 
 func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	v, m, clock := smallVolume(t)
-	take(t, m, "/v/data", 85*mib) // 15 MiB free less the superblock, 5 of them above the reserve
+	take(t, m, "/v/data", 85*mib) // 15 MiB minus the superblock are free, 5 of them above the reserve
 	check(t, v.Admit(4*mib, false))
 	err := v.Admit(2*mib, false)
 	var full *FullError
@@ -72,7 +72,7 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	if err := v.Admit(2*mib, true); !errors.As(err, &full) || full.ReserveBytes != 5*mib || !full.Delete {
 		t.Errorf("a delete into the second half of the reserve: error %v", err)
 	}
-	// The admitted writes were not made, and space was freed: both are noticed without a restart.
+	// The admitted writes were not made, and space was freed. Admit notices both without a restart.
 	check(t, m.Remove("/v/data"))
 	if err := v.Admit(2*mib, false); !errors.Is(err, ErrFull) {
 		t.Errorf("the disk was looked at again after 0 ms: error %v", err)
@@ -165,15 +165,15 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 			space.FreeBytes != c.capacity-fileBytes {
 			t.Errorf("disk of %d bytes, %d given: reserve %d, want %d; space %+v", c.capacity, c.given, reserve, c.want, space)
 		}
-		m.SetCapacity(2 * c.capacity) // a disk that grew
+		m.SetCapacity(2 * c.capacity) // the disk has grown
 		if _, reserve, err = v.Space(); err != nil || c.given == 0 && reserve < min(2*c.want, 1<<30)-16*mib {
 			t.Errorf("disk grew to %d bytes: reserve %d, %v", 2*c.capacity, reserve, err)
 		}
 	}
 }
 
-// TestRule10_FullDiskOnRealFileSystems fills a real disk. Writes are refused in time; the volume still opens after
-// other programs have filled the disk to the last byte; freed space is noticed.
+// TestRule10_FullDiskOnRealFileSystems fills a real disk. Writes must be refused in time, the volume must open even
+// after other programs have filled the disk to the last byte, and freed space must be noticed.
 func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext4": 64 * mib, "xfs": 320 * mib} {
 		t.Run(fsType, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			}
 			check(t, os.Remove(filler))
 			check(t, os.Remove(written))
-			deadline := time.Now().Add(2 * time.Minute) // xfs gives room back in the background
+			deadline := time.Now().Add(2 * time.Minute) // xfs frees space in the background
 			for err = ErrFull; err != nil && time.Now().Before(deadline); c.advance(lookInterval) {
 				err = v.Admit(mib, false)
 			}
@@ -222,7 +222,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	}
 }
 
-// fillUntilRefused writes a file as long as Admit allows it, and returns the file's name.
+// fillUntilRefused writes a file for as long as Admit allows it, and returns the name of the file.
 func fillUntilRefused(t *testing.T, v *Volume, c *clock) string {
 	t.Helper()
 	name := filepath.Join(v.Dir(), "data")

@@ -18,7 +18,7 @@ func TestMountCheck(t *testing.T) {
 	for _, c := range []struct {
 		fsType  string
 		options string
-		missing string // empty: all is well
+		missing string // empty: nothing is missing
 	}{
 		{"", "", ""}, {"ext4", "noatime", ""}, {"EXT4", "", ""}, {"ext3", "", "ext3"}, {"xfs", "noatime", "xfs"},
 		{"", "noatime,nodiratime", "nodiratime"}, {"", "defaults,nofail,x-systemd.automount,_netdev", ""},
@@ -34,7 +34,7 @@ func TestMountCheck(t *testing.T) {
 	}
 }
 
-// The type is known before anything is written, and also for a folder that does not exist yet.
+// The type is known before anything is written, even for a folder that does not exist yet.
 func TestMountOfAnEmptyFileSystem(t *testing.T) {
 	for _, fsType := range []string{"ext2", "ext3", "ext4"} {
 		t.Run(fsType, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 		bad := append([]byte(nil), content...)
 		bad[bit/8] ^= 1 << (bit % 8)
 		check(t, os.WriteFile(name, bad, 0o600))
-		// A letter of the checksum in the other case, or a space instead of its line end, gives the same facts.
+		// A letter of the checksum in the other case, or a space in place of its line end, gives the same facts.
 		if got, err := ReadFacts(vfs.OS{}, dir); err == nil && got != want {
 			t.Fatalf("bit %d: %+v", bit, got)
 		}

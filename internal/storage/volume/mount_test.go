@@ -22,7 +22,7 @@ func TestMountTellsFileSystemsApart(t *testing.T) {
 		options        []string
 		want           string
 	}{
-		{"ext2", "ext4", 16 * mib, nil, "ext2"}, // as the kernel mounts it where it has no other driver
+		{"ext2", "ext4", 16 * mib, nil, "ext2"}, // the kernel mounts it by this driver if it has no other one
 		{"ext3", "ext4", 16 * mib, nil, "ext3"},
 		{"ext4", "ext4", 16 * mib, nil, "ext4"},
 		{"ext4", "ext4", 16 * mib, []string{"-O", "inline_data"}, "ext4"},
@@ -61,7 +61,7 @@ func TestMountTellsFileSystemsApart(t *testing.T) {
 	}
 }
 
-// mountByPath finds the mount by its path, as kernels older than 5.8 require.
+// mountByPath finds the mount only by its path, as on kernels older than 5.8.
 func mountByPath(t *testing.T, dir string) (Mount, error) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
@@ -92,7 +92,8 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 	}
 }
 
-// TestMountUnderAnotherMount: judged by its path, the folder seems to be on the disk that the upper mount hides.
+// TestMountUnderAnotherMount uses a folder that, judged by its path, seems to be on a disk that the upper mount
+// hides.
 func TestMountUnderAnotherMount(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16*mib)
 	parent := filepath.Dir(point)
@@ -172,7 +173,7 @@ func TestMeasureReadRate(t *testing.T) {
 		t.Errorf("an empty volume is read at %g B/s", r)
 	}
 	check(t, vfs.OS{}.MkdirAll(v.GroupDir(storeA)))
-	// Space that was not written reads at the speed of memory.
+	// Space that was never written is read at the speed of memory.
 	take(t, vfs.OS{}, filepath.Join(v.GroupDir(storeA), "reserved"), 64*mib)
 	if r := rate(1 << 30); r != 0 {
 		t.Errorf("room that was not written is read at %g B/s", r)

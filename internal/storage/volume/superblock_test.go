@@ -62,7 +62,7 @@ func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
 			}
 			flip(t, m, offset, bit)
 		}
-		if offset%97 == 0 { // both healed by a start
+		if offset%97 == 0 { // a start repairs both copies
 			flip(t, m, offset, 3)
 			sb := openOnce(t, options(m))
 			if want = after(want, sb); sb != want {
@@ -126,7 +126,7 @@ func TestNewerFormatVersionIsNotDamage(t *testing.T) {
 	for at := 0; at < fileBytes; at += copyBytes {
 		b := content[at : at+copyBytes]
 		binary.LittleEndian.PutUint32(b[versionAt:], FormatVersion+1)
-		b[flagsAt] = 9 // a newer format may use it
+		b[flagsAt] = 9 // a newer format may use these bytes
 		seal(b)
 	}
 	check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
@@ -209,7 +209,7 @@ func TestCopyThatCannotBeRead(t *testing.T) {
 	refused(t, options(f), ErrDamaged, "cannot be read")
 }
 
-// TestGoldenSuperblock reads the files of every format version that ever existed. These files are kept for ever.
+// TestGoldenSuperblock reads the files of every format version that ever existed. These files must never be removed.
 func TestGoldenSuperblock(t *testing.T) {
 	first := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573,
 		Shard: "quotes-ssd-0"}
@@ -260,8 +260,8 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// Each start and each NextStep makes a new state. A crash at any moment leaves the state before or the state after.
-// Each state includes the latest step that was known to be registered.
+// Each start and each NextStep makes a new state. A crash at any moment leaves either the old or the new state. Each
+// state includes the latest step that was known to be registered.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()
 	seen := map[Step]bool{}
@@ -320,7 +320,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	f.Add([]byte(magic), true)
 	f.Add(valid[:shardAt], true)
 	f.Fuzz(func(t *testing.T, b []byte, fit bool) {
-		if fit { // let it pass the length and the CRC
+		if fit { // so that it passes the checks of length and CRC
 			b = append(bytes.Clone(b), make([]byte, copyBytes)...)[:copyBytes]
 			copy(b, magic)
 			seal(b)
@@ -335,8 +335,8 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
-// If a device lost its content, the next step does not write a superblock to it again: it must be recognizable as
-// another device.
+// If a device has lost its content, the next step does not write a superblock to it again, because the device must be
+// recognizable as another one.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },
@@ -370,7 +370,8 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	}
 }
 
-// TestAnAbsurdGenerationIsDamage: a start counts on from generation and step, and must not begin again at 0.
+// TestAnAbsurdGenerationIsDamage uses a generation and a step from which a start, which counts on from them, would
+// begin again at 0.
 func TestAnAbsurdGenerationIsDamage(t *testing.T) {
 	for what, sb := range map[string]Superblock{
 		"generation": {Generation: 1<<62 + 1}, "step": {Generation: 1, Step: Step{Number: math.MaxUint64}},

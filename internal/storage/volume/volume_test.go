@@ -26,7 +26,7 @@ var (
 	storeB = uuid.MustParse("bbbbbbbb-0000-4000-8000-000000000002")
 )
 
-// options returns options for a volume at /v of store A and shard s0, which is created if it does not exist.
+// options returns options for a volume at /v of store A and shard s0, which Open creates if it does not exist.
 func options(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: "/v", Store: storeA, Shard: "s0", Create: true}
 }
@@ -53,8 +53,8 @@ func openOnce(t testing.TB, opts Options) Superblock {
 	return v.Superblock()
 }
 
-// refused checks that Open fails with this error and a message with all the words, and that nothing is changed or left
-// locked.
+// refused checks that Open fails with the given error and a message with all the words, and that nothing is changed
+// or left locked.
 func refused(t *testing.T, opts Options, want error, words ...string) {
 	t.Helper()
 	before, _ := opts.FS.List(opts.Dir)
@@ -103,7 +103,7 @@ func TestOpenCreatesAndRaisesTheGeneration(t *testing.T) {
 			if !slices.Equal(names, []string{"groups", "lock", "superblock", "trash"}) {
 				t.Errorf("layout is %q", names)
 			}
-			opts.Store, opts.Shard = uuid.Nil, "" // takes what is there
+			opts.Store, opts.Shard = uuid.Nil, "" // accepts the existing volume
 			if sb := openOnce(t, opts); sb.Store != storeA || sb.Shard != "s0" || sb.Generation != 5 {
 				t.Errorf("superblock is %+v", sb)
 			}
@@ -128,7 +128,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 	if now, _, err := VerifySuperblock(m, "/v"); err != nil || now != sb {
 		t.Errorf("a refused open changed the superblock: %+v, %v", now, err)
 	}
-	openOnce(t, opts) // the lock was given back
+	openOnce(t, opts) // the lock was released
 }
 
 func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
@@ -191,7 +191,7 @@ func TestOpenRefusesATwin(t *testing.T) {
 	}
 }
 
-// TestOpenAfterTheOtherProcessWasKilled has another process hold the volume, which is then killed.
+// TestOpenAfterTheOtherProcessWasKilled opens the volume in another process, which is then killed.
 func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	const env = "SHEAF_TEST_HOLD_VOLUME"
 	opts := Options{FS: vfs.OS{}, Dir: os.Getenv(env), Store: storeA, Shard: "s0", Create: true}
@@ -200,7 +200,7 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 		if _, err := os.Stdout.WriteString("open\n"); err != nil {
 			t.Fatal(err)
 		}
-		select {} // until it is killed
+		select {} // waits until the process is killed
 	}
 	opts.Dir = t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOpenAfterTheOtherProcessWasKilled$")
@@ -221,8 +221,8 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	}
 }
 
-// openAndWatch opens the volume twice on m. At every crash point, and for every survival, the disk that a power cut
-// leaves must open again, as the same volume with a higher generation than any Open has returned.
+// openAndWatch opens the volume twice on m. At every crash point, and for every choice of surviving writes, the disk
+// after a power cut must open again, as the same volume with a higher generation than any Open has returned.
 func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superblock) (points int) {
 	t.Helper()
 	m.AfterOp(func(op vfstest.Op) {
@@ -278,7 +278,7 @@ func TestRule7_GenerationSurvivesEveryCrashPointOnAFullDisk(t *testing.T) {
 			if damaged >= 0 {
 				flip(t, m, damaged*copyBytes+100, 0)
 			}
-			m.SetCapacity(fileBytes) // just what the superblock takes
+			m.SetCapacity(fileBytes) // exactly the size of the superblock
 			if s, err := m.Space("/v"); err != nil || s.FreeBytes != 0 {
 				t.Fatal(s, err)
 			}
@@ -308,7 +308,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 				check(t, v.Close())
 				break
 			}
-			if err == nil { // a copy that cannot be read is healed by the other one
+			if err == nil { // the other copy repairs one that cannot be read
 				if kind != vfstest.OpRead {
 					t.Errorf("%s number %d failed, and Open did not", kind, skip)
 				}
@@ -321,7 +321,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 			if after.Volume != sb.Volume || after.Generation < sb.Generation {
 				t.Fatalf("%s number %d: superblock was %+v, is %+v", kind, skip, sb, after)
 			}
-			sb = openOnce(t, opts) // nothing is left locked or half done
+			sb = openOnce(t, opts) // nothing is left locked or unfinished
 			if sb.Generation <= after.Generation {
 				t.Fatalf("generation %d after %d", sb.Generation, after.Generation)
 			}
@@ -345,7 +345,7 @@ func TestGroupsListsFoldersOfGroups(t *testing.T) {
 		check(t, m.MkdirAll(v.GroupDir(g)))
 	}
 	check(t, m.MkdirAll("/v/groups/notes"))
-	check(t, m.MkdirAll("/v/groups/{aaaaaaaa-0000-4000-8000-000000000001}")) // Parse would take it
+	check(t, m.MkdirAll("/v/groups/{aaaaaaaa-0000-4000-8000-000000000001}")) // uuid.Parse would accept it
 	groups, err := v.Groups()
 	check(t, err)
 	if !slices.Equal(groups, []uuid.UUID{storeA, storeB}) {

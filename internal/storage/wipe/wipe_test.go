@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// without skips a test of real devices if there are none, but fails it if SHEAF_LOOP=required says that they must
-// exist.
+// without skips a test that needs real devices if there are none. It fails the test if SHEAF_LOOP=required says that
+// they must exist.
 func without(t *testing.T, why string) {
 	t.Helper()
 	message := "NOT TESTED on a real block device: " + why
@@ -25,7 +25,7 @@ func without(t *testing.T, why string) {
 	t.Skip(message)
 }
 
-// newDevice makes a loop device full of ones.
+// newDevice makes a loop device on which all bits are set.
 func newDevice(t *testing.T, size int64) *loop.Device {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -77,7 +77,7 @@ func TestDeviceIsBlank(t *testing.T) {
 	}
 }
 
-// TestWhatIsInUseIsRefused: a device that is mounted or opened exclusively keeps every byte.
+// TestWhatIsInUseIsRefused checks that no byte changes on a device that is mounted or opened exclusively.
 func TestWhatIsInUseIsRefused(t *testing.T) {
 	d := newDevice(t, 32*mib)
 	alone, err := os.OpenFile(d.Name, os.O_RDONLY|unix.O_EXCL, 0)

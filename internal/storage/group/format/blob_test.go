@@ -102,7 +102,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 		}
 	}()
 	size := BlobFileBytes(ref.Size)
-	// These are all bits of the header and of the checksums, and a sample of the bits of the data.
+	// bits are all bits of the header and of the checksums, and a sample of the bits of the data.
 	var bits []int64
 	for at := range size {
 		inChunk := (at - BlobHeaderBytes) % (BlobChunkBytes + BlobCRCBytes)
@@ -149,7 +149,8 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 	}
 }
 
-// readBlobAt opens the blob and reads the chunk that the byte of the file belongs to. It never accepts a wrong byte.
+// readBlobAt opens the blob and reads the chunk that contains the given byte of the file. It fails if a wrong byte is
+// accepted.
 func readBlobAt(fs vfs.FS, dir string, ref BlobRef, data []byte, fileOffset int64) (n int, err error) {
 	r, err := OpenBlob(fs, dir, "g", ref)
 	if err != nil {
@@ -216,7 +217,8 @@ func TestBlobOnAFullDiskSaysSo(t *testing.T) {
 	}
 }
 
-// Rule 5: data whose sync failed is never acknowledged. Rule 6: nor is a file that no sync of its folder made durable.
+// Rule 5: data whose sync failed is never acknowledged. Rule 6: a file is not acknowledged if no sync of its folder
+// made it durable.
 func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
 	for _, kind := range []vfstest.OpKind{vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// sampleEntries has one of each kind and the ends of every range.
+// sampleEntries returns an entry of each kind, and the ends of every range.
 func sampleEntries() []Entry {
 	attributes, err := EncodeAttributes(map[string][]byte{"path": []byte("a/b"), "mode": {0, 1}, "empty": {}})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// Every decoder either refuses its input, or returns a value that encodes to the same bytes again. It never panics, and
-// never allocates out of proportion to its input.
+// Every decoder must either refuse its input, or return a value that encodes to the same bytes again. It must never
+// panic, and never allocate out of proportion to its input.
 
 func FuzzDecodeFrame(f *testing.F) {
 	for _, e := range sampleEntries() {

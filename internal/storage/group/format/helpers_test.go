@@ -48,7 +48,7 @@ func sampleHeader() SegmentHeader {
 		Created: 1700000000123456789}
 }
 
-// orderRows puts rows, together with their used flags, into the order of a hint.
+// orderRows puts rows and their used flags into the order of a hint.
 func orderRows(h *Hint) {
 	rows := make([]int, len(h.IDs))
 	for i := range rows {
@@ -67,7 +67,7 @@ func orderRows(h *Hint) {
 	}
 }
 
-// samplePiece returns a second piece, with a row every 88 bytes.
+// samplePiece returns a second piece, with a row for every 88 bytes.
 func samplePiece() *HintPiece {
 	p := &HintPiece{Segment: testSegment, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30, Last: 200,
 		RowsBefore: 15,
@@ -82,7 +82,7 @@ func samplePiece() *HintPiece {
 	return p
 }
 
-// flipEveryBit expects ErrCorrupt for each flipped bit, and never the error of a newer version.
+// flipEveryBit expects ErrCorrupt for each flipped bit, and never the error for a newer version.
 func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 	t.Helper()
 	for bit := range len(b) * 8 {
@@ -96,7 +96,7 @@ func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 
 var testSegment = SegmentID{1, 2, 3, 4, 5, 6, 7, 8}
 
-// repair corrects the checksum, so that the fuzzer gets past it.
+// repair corrects the checksum, so that the fuzzer gets past the checksum's test.
 func repair(b []byte) []byte {
 	if len(b) < headBytes {
 		return b

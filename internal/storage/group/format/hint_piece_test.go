@@ -68,8 +68,8 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	}
 }
 
-// A plan reads only the last piece of a hint, however long that piece is. If the plan cannot use the piece, it is as if
-// there were none.
+// A plan reads only the last piece of a hint, however long that piece is. If the plan cannot use the piece, it plans
+// as if there were no hint.
 func TestLastPieceOfAHint(t *testing.T) {
 	fs, m := vfstest.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	grouptest.Must(t, fs.MkdirAll("/g"))

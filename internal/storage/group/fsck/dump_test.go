@@ -31,7 +31,7 @@ func TestDumpHasALineForEveryFrame(t *testing.T) {
 		lines := dumped(t, g, name)
 		extra := 1
 		if name == g.Active() {
-			extra = 2 // room
+			extra = 2 // free space
 		}
 		if len(lines) != len(g.Frames[name])+extra {
 			t.Fatalf("%d lines for %d frames", len(lines), len(g.Frames[name]))
@@ -116,7 +116,7 @@ func TestDumpOfOtherFiles(t *testing.T) {
 	}
 }
 
-// samplePiece returns a second piece, with a row every 88 bytes.
+// samplePiece returns a second piece, with a row for every 88 bytes.
 func samplePiece() *format.HintPiece {
 	p := &format.HintPiece{Segment: format.SegmentID{1, 2, 3}, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30,
 		Last: 200, RowsBefore: 15,

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// repair corrects the checksum, so that the fuzzer gets past it.
+// repair corrects the checksum, so that the fuzzer gets past the checksum's test.
 func repair(b []byte) []byte {
-	const head = 16 // magic, version, and the checksum of all else
+	const head = 16 // magic, version, and the checksum of everything else
 	if len(b) < head {
 		return b
 	}

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overlapping returns the damages in a report that touch a range of a file.
+// overlapping returns the damages in a report that overlap a range of a file.
 func overlapping(report VerifyReport, name string, offset, length int64) []format.Damage {
 	var hit []format.Damage
 	for _, d := range report.Damages {
@@ -90,7 +90,7 @@ func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
 			if f.Entry.Kind == format.KindState {
 				continue
 			}
-			// Damaged content: the header identifies the entry.
+			// Damaged content: the header still identifies the entry.
 			if len(f.Entry.Data) > 0 {
 				undo := g.Change(t, name, f.Offset+format.FrameHeaderBytes, func(b []byte) { b[0]++ }, 1)
 				d := verifyFolder(t, g).Damages
@@ -100,7 +100,8 @@ func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
 				}
 				undo()
 			}
-			// Damaged header: the hint identifies the entry if there is one, and the neighbours determine the index.
+			// Damaged header: the hint, if there is one, identifies the entry, and the neighbours determine its
+			// index.
 			undo := g.Change(t, name, f.Offset+8, func(b []byte) { b[0]++ }, 1)
 			d := verifyFolder(t, g).Damages
 			if len(d) != 1 || d[0].Offset != f.Offset || d[0].Length != f.Bytes {
@@ -142,10 +143,10 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 	}
 }
 
-// Rule 3: bad bytes above the synced mark are a torn tail, below it they are damage.
+// Rule 3: bad bytes above the synced mark are a torn tail; below the mark they are damage.
 func TestRule3_VerifyTellsATornTailFromDamage(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
-	// The hints are removed because they know of the tail.
+	// The hints are removed because they cover the tail.
 	grouptest.Must(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))
 	frames := g.Frames[g.Active()]
 	marked := frames[20]
@@ -245,7 +246,7 @@ func truncateFolder(t *testing.T, g *foldertest.Folder, name string, size int64)
 func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(g *foldertest.Folder, e *format.Entry)
-		says   string // "": it is right
+		says   string // empty: nothing is wrong
 	}{
 		"the next entry": {func(*foldertest.Folder, *format.Entry) {}, ""},
 		"a new term cuts above the commit": {func(_ *foldertest.Folder, e *format.Entry) {
@@ -254,7 +255,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) {
 			e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9
 		}, "behind index"},
-		// Another leader wrote an entry there, which is void.
+		// Another leader wrote an entry here, which is void.
 		"the same index and term again": {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""},
 		"an older term cuts": {func(_ *foldertest.Folder, e *format.Entry) {
 			e.Index--
@@ -378,8 +379,8 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// BenchmarkVerifyDir compares verify with raw reads of the same files past the page cache. SHEAF_BENCH_BYTES sizes each
-// of the three segments; TMPDIR says where.
+// BenchmarkVerifyDir compares verify with raw reads of the same files past the page cache. SHEAF_BENCH_BYTES is the
+// size of each of the three segments; the files are below TMPDIR.
 func BenchmarkVerifyDir(b *testing.B) {
 	segmentBytes := 32 << 20
 	if n, err := strconv.Atoi(os.Getenv("SHEAF_BENCH_BYTES")); err == nil {
@@ -417,7 +418,7 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 			for {
 				block := next.Add(1) - 1
 				f := files[block%int64(len(files))]
-				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // the end of the file
+				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // the error is the end of the file
 				total.Add(int64(n))
 				if n == 0 {
 					return

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// written returns a segment that begins with index 1, with one put of a record for each pair of index and term. The
+// written returns a segment that begins with index 1. It has one put of a record for each pair of index and term. The
 // record's id is the number of the put. The puts in hit are damaged.
 func written(t *testing.T, puts [][2]uint64, hit ...int) (image []byte, m format.ManifestSegment, whole *Walk) {
 	m = format.ManifestSegment{Number: 1, ID: format.SegmentID{1}, FirstIndex: 1}
@@ -38,8 +38,8 @@ func walked(t *testing.T, image []byte, m format.ManifestSegment) *Walk {
 	return w
 }
 
-// The entry that made another one void may be damaged while the void one is whole, and the whole entries around the bad
-// bytes have consecutive indexes.
+// An entry that made another one void may be damaged while the void entry is whole, even if the whole entries around
+// the bad bytes have consecutive indexes.
 func TestBadBytesBetweenNeighboursTellWhatTheyHide(t *testing.T) {
 	for what, puts := range map[string][][2]uint64{
 		"the term rises behind them": {{1, 1}, {2, 2}, {2, 3}, {3, 3}},

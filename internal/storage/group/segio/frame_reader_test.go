@@ -32,7 +32,7 @@ func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int
 		for k := range data {
 			data[k] = byte(rnd.Uint32())
 		}
-		if len(data) > 200 { // markers in the data, where a frame could begin
+		if len(data) > 200 { // markers in the data, at which a frame could begin
 			for k := 0; k+8 < len(data); k += 64 {
 				binary.LittleEndian.PutUint32(data[k:], format.FrameMarker)
 			}
@@ -95,7 +95,7 @@ func walkAhead(t *testing.T, src grouptest.AlignedReader, pass func(*FrameStep) 
 	return walk(t, r, format.SegmentHeaderBytes, end)
 }
 
-// TestFrameReaderReadsAheadOfAFrameOverThreeReads: the last of the three reads fails, so the frame is read again
+// TestFrameReaderReadsAheadOfAFrameOverThreeReads makes the last of three reads fail. The frame is then read again
 // without read-ahead, from the block where it begins.
 func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	image := sampleHeader().Encode()
@@ -117,8 +117,8 @@ func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	}
 }
 
-// TestFrameReaderReadsAhead: a walk with read-ahead gives the same steps as a walk of the file. The file has frames
-// over several reads, unreadable blocks, and unwanted frames.
+// TestFrameReaderReadsAhead checks that a walk with read-ahead takes the same steps as a walk of the file. The file
+// has frames that span several reads, unreadable blocks, and unwanted frames.
 func TestFrameReaderReadsAhead(t *testing.T) {
 	rnd, rounds := rand.New(rand.NewPCG(5, 6)), 40
 	if testing.Short() {
@@ -225,7 +225,7 @@ func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(7, 8)), 3, 300)
 	for n := int(frames[2]) + 1; n < len(image); n++ {
 		steps := walkBoth(t, image[:n])
-		last := steps[2] // zeros at the end of what is left of the header may be a step of their own
+		last := steps[2] // zeros at the end of the remaining header may be a step of their own
 		want := FrameBad
 		if n >= int(frames[2])+format.FrameHeaderBytes {
 			want = FrameContent

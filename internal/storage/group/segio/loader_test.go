@@ -34,7 +34,7 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	return content
 }
 
-// Data that await has promised is there while reading continues, for all sizes around a chunk.
+// Bytes that await has promised can be used while reading continues, for all sizes around that of a chunk.
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
 		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1,
@@ -118,7 +118,7 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	}
 }
 
-// If a file cannot be read, or has become shorter, the load ends with an error, and no goroutine remains.
+// If a file cannot be read, or has become shorter, the load ends with an error, and no goroutine is left.
 func TestLoaderErrors(t *testing.T) {
 	mem := vfstest.NewMem()
 	loaderFile(t, mem, 3*loadChunkBytes)
@@ -212,7 +212,7 @@ func TestLoaderKeepsMemory(t *testing.T) {
 	}
 }
 
-// Memory that is hardly used costs little: the budget counts bytes, not huge pages.
+// Memory that is hardly used costs little, because the budget counts bytes, not huge pages.
 func TestImagesTakeWhatIsWritten(t *testing.T) {
 	for _, c := range []struct {
 		what    string

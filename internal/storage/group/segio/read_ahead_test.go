@@ -28,20 +28,20 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 				break
 			}
 			grouptest.Must(t, err)
-			if random.IntN(4) == 0 { // the rest of a read as it is
+			if random.IntN(4) == 0 { // the rest of a read, without a copy
 				piece, begin := r.next(at)
 				if piece == nil {
 					break
 				}
 				got = append(got, piece[begin:]...)
 				at += int64(len(piece) - begin)
-				clear(piece) // it is the caller's, until release
+				clear(piece) // the piece belongs to the caller until release
 				r.release()
 				if at%format.BlockBytes != 0 {
 					break
 				}
 			}
-			if random.IntN(4) == 0 { // another place, and back
+			if random.IntN(4) == 0 { // a jump to another place, and back
 				other := random.Int64N(int64(size)) &^ (format.BlockBytes - 1)
 				n, err := r.ReadAt(buffer[:format.BlockBytes], other)
 				if want := image[other:min(other+format.BlockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil &&
