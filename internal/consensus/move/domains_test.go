@@ -18,10 +18,10 @@ import (
 // model is the constant part of the worlds of TestEveryStateLeadsToTheTarget.
 type model struct {
 	targets [][]string
-	domains string // of each shard, a byte
+	domains string // one byte for each shard
 }
 
-// shared counts the voters of a configuration that are in the same domain as an earlier one.
+// shared counts the voters of a configuration that are in the same domain as an earlier voter.
 func (m *model) shared(conf [slots]byte) (n int) {
 	seen := map[byte]bool{}
 	for slot, role := range conf {
@@ -35,9 +35,9 @@ func (m *model) shared(conf [slots]byte) (n int) {
 	return n
 }
 
-// checkDomains: no change puts more voters into one domain than the group before it or the target does. If copies are
-// missing, adding voters has priority; they then share as few domains as the learners that are caught up allow. A
-// single copy has nothing to be separate from.
+// checkDomains checks that no change puts more voters into one domain than the group had before, or than the target
+// has. If copies are missing, it is more important to add voters; they then share as few domains as the learners that
+// have caught up allow. A single copy has no other copy in its domain.
 func (w *world) checkDomains(before *world, m *model) error {
 	copies := len(m.targets[w.target])
 	had, _ := before.voters()
@@ -56,7 +56,7 @@ func (w *world) checkDomains(before *world, m *model) error {
 	return nil
 }
 
-// leastShared returns how many voters share a domain if the best n of the learners that are caught up become voters.
+// leastShared returns how many voters share a domain if the best n of the learners that have caught up become voters.
 func (w *world) leastShared(m *model, n int) int {
 	least := slots
 	for set := range 1 << slots {
@@ -81,11 +81,11 @@ func (w *world) leastShared(m *model, n int) int {
 
 // topology is a group on shards in domains, together with a target. Shard n has the Raft id n+1 once it is a member.
 type topology struct {
-	domains  []string // of each shard; empty: none is said
-	from, to []int    // the first of to is to lead
+	domains  []string // for each shard; empty: the shard reports none
+	from, to []int    // shards; the first of to is to lead
 }
 
-// domain returns the domain of a shard, or one of its own if the shard reports none.
+// domain returns the domain of a shard, or a domain of its own if the shard reports none.
 func (c *topology) domain(shard int) string {
 	if d := c.domains[shard]; d != "" {
 		return d
@@ -93,7 +93,7 @@ func (c *topology) domain(shard int) string {
 	return fmt.Sprint("own ", shard)
 }
 
-// shared counts the shards of a list that are in the same domain as an earlier one.
+// shared counts the shards of a list that are in the same domain as an earlier shard.
 func (c *topology) shared(list []int) int {
 	seen := map[string]bool{}
 	for _, shard := range list {
@@ -102,9 +102,9 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed tries all orders of steps and returns the least number of shared domains that the worst membership of an order
-// must have. A step is the most general one that Raft allows: to any set of as many voters as there are copies that
-// keeps one of the previous voters, which leads meanwhile.
+// needed tries all orders of steps. It returns the least number of shared domains that the worst membership of an
+// order must have. A step is the most general one that Raft allows: to any set that has as many voters as there are
+// copies, and has one of the previous voters, which leads meanwhile.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {
@@ -145,8 +145,8 @@ func (c *topology) needed() int {
 	}
 }
 
-// topologies draws groups of 3 or 5 copies. There are few domains, so that the shards of target and group share many.
-// With apart, neither the group nor the target has two shards in one domain.
+// topologies draws groups of 3 or 5 copies. There are few domains, so that the shards of target and group share many
+// of them. If apart is true, neither the group nor the target has two shards in one domain.
 func topologies(t *rapid.T, apart bool) *topology {
 	copies := rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "copies")
 	c := &topology{domains: make([]string, copies+rapid.IntRange(1, copies).Draw(t, "more"))}
@@ -172,8 +172,8 @@ func topologies(t *rapid.T, apart bool) *topology {
 	return c
 }
 
-// drive lets a leader decide until nothing is left to do. Everything else is drawn: which copy is caught up next, and
-// who leads. The parameter never is the number of a shard that is silent all the time, or -1. see is called with each
+// drive lets a leader decide until there is nothing left to do. Everything else is drawn: which copy catches up next,
+// and which voter leads. never is the number of a shard that is silent all the time, or -1. see is called with each
 // membership on the way.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
@@ -260,9 +260,9 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 	s.Conf = conf
 }
 
-// Between two sets of shards in different domains, no membership on the way shares a domain. This holds in whatever
-// order copies catch up, whoever leads, and even if one copy never does. A search of all orders shows that such an
-// order exists, so package placement warns about none.
+// Between two sets of shards in different domains, no two voters of any membership on the way share a domain. This is
+// true in whatever order copies catch up, whichever voter leads, and even if one copy never catches up. A search of
+// all orders shows that such an order exists, so package placement warns about no such move.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
@@ -281,7 +281,7 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	})
 }
 
-// If the group or its target shares domains, no membership on the way shares more than the worse of the two.
+// If the group or its target shares domains, no membership on the way shares more domains than the worse of the two.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)
@@ -297,9 +297,9 @@ func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	})
 }
 
-// poolsState is a group on a, b and c, led by a, in the domains 1 to 3. Its targets are x, y and z in the domains of
-// the same order. Members are numbered from 1 by the order of their names. Those in ready are learners that are caught
-// up.
+// poolsState is a group on a, b and c, led by a, in the domains 1 to 3. Its targets are x, y and z, in the same
+// domains in the same order. Members are numbered from 1 in the order of their names. Those in ready are learners
+// that have caught up.
 func poolsState(ready ...uint64) move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000,

@@ -13,14 +13,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The model has up to six shards in failure domains. Each shard has its first volume, or a second one that replaced it,
-// so there are twelve possible replicas. Between two steps of the leader, the leader may change, a learner may catch
-// up, a shard may fall silent or come back, a volume may be replaced, and the target may change. Every reachable state
-// is checked.
+// The model has up to six shards in failure domains. Each shard has its first volume, or a second one that replaced
+// the first, so there are twelve possible replicas. Between two steps of the leader, the leader may change, a learner
+// may catch up, a shard may fall silent or come back, a volume may be replaced, and the target may change. Every
+// reachable state is checked.
 
 const (
 	shards = 6
-	slots  = 2 * shards // replica of shard n/2 on its volume n%2
+	slots  = 2 * shards // slot n is the replica of shard n/2 on its volume n%2
 )
 
 // These are the roles of a replica, in the configuration and in etcd.
@@ -33,12 +33,12 @@ const (
 // world is one state of the model. It is comparable.
 type world struct {
 	conf, etcd [slots]byte
-	caught     [slots]bool // a learner that is caught up
+	caught     [slots]bool // the replica is a learner that has caught up
 	volume     [shards]byte
 	silent     [shards]bool
 	leader     int8
 	target     int8 // index in the model's targets
-	// These count the events that may still happen.
+	// retargets, silences and swaps count the events that may still happen.
 	retargets, silences, swaps int8
 }
 
@@ -58,7 +58,7 @@ func (w *world) well(slot int) bool {
 	return w.up(slot) && (w.conf[slot] == voter || w.conf[slot] == learner && w.caught[slot])
 }
 
-// voters counts all voters, and the voters that are well.
+// voters returns the number of all voters, and of the voters that are well.
 func (w *world) voters() (all, well int) {
 	for slot, role := range w.conf {
 		if role == voter {
@@ -71,7 +71,7 @@ func (w *world) voters() (all, well int) {
 	return all, well
 }
 
-// leads reports whether there is a majority that includes the leader.
+// leads reports whether a majority that includes the leader is well.
 func (w *world) leads() bool {
 	all, well := w.voters()
 	return well >= all/2+1 && w.conf[w.leader] == voter && w.well(int(w.leader))
@@ -166,8 +166,8 @@ func (w world) take(a move.Action, m *model) (world, error) {
 	return w, nil
 }
 
-// checkChange checks that after a change a majority of the voters is caught up, and that their number is at least a
-// majority of the copies. If fewer were caught up before, their number must not have decreased.
+// checkChange checks that after a change a majority of the voters has caught up, and that the number of these voters
+// is at least a majority of the copies. If there were fewer before, their number must not have decreased.
 func (w *world) checkChange(before *world, copies int) error {
 	all, well := w.voters()
 	_, had := before.voters()
@@ -251,7 +251,7 @@ func (w world) settles(m *model, known map[world]bool) error {
 
 var slotsAll = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
-// checkEnd checks that nothing is left to do, or that the rest is blocked by an absent shard.
+// checkEnd checks that there is nothing left to do, or that an absent shard blocks the rest.
 func (w *world) checkEnd(a move.Action, target []string) error {
 	arrived := true
 	for s := range shards {
@@ -274,7 +274,7 @@ func (w *world) checkEnd(a move.Action, target []string) error {
 		return fmt.Errorf("shard %s leads instead of %s", shardName(int(w.leader)/2), target[0])
 	}
 	if slices.Contains(w.silent[:], true) || arrived {
-		return nil // what waits, waits for the shard that is silent
+		return nil // the group waits for the silent shard
 	}
 	return fmt.Errorf("nothing bars the way, and nothing is done")
 }
@@ -358,7 +358,7 @@ func explore(t *testing.T, from world, m *model) {
 		}
 		w.next(m, add)
 		if !w.leads() {
-			continue // no decision is made until another leader is found or shards come back
+			continue // no decision is possible until there is another leader or shards come back
 		}
 		a := move.Decide(w.state(m))
 		steps[a.Kind]++

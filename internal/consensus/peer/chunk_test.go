@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// inPieces splits a message as a transport does.
+// inPieces splits a message like a transport.
 func inPieces(encoded []byte, n int) (out mem.BufferSlice) {
 	for len(encoded) > n {
 		out = append(out, mem.SliceBuffer(encoded[:n]))
@@ -118,7 +118,7 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	if err := in.Decode(inPieces(description, 2)); err != nil || in.chunk != nil {
 		t.Errorf("a description: chunk %v, %v", in.chunk, err)
 	}
-	// A wrong length and every incomplete message are refused instead of waited for.
+	// A wrong length and every incomplete message must be refused, and must not make the decoder wait.
 	if err := in.Decode(inPieces(protowire.AppendVarint(wrap(nil)[:1], 1<<62), 3)); err == nil {
 		t.Error("a chunk of 2^62 bytes")
 	}

@@ -24,12 +24,12 @@ import (
 
 // store is a Source in memory.
 type store struct {
-	told  int64 // bytes of all files, as described
+	told  int64 // bytes of all files, according to the description
 	mu    sync.Mutex
 	files map[string][]byte
 	blob  []byte
-	open  int    // exports not closed
-	fail  string // file that cannot be read from its middle on
+	open  int    // number of exports that are not closed
+	fail  string // name of a file that cannot be read from its middle on
 }
 
 type memFile struct {
@@ -76,7 +76,7 @@ func (e memExport) Open(name string, offset int64) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(data[offset:])), nil
 }
 
-// Entries has every index up to 100 except each third one, and returns them in pieces.
+// Entries has all indexes up to 100 except every third one, and returns them in pieces.
 func (s *store) Entries(_ context.Context, group uuid.UUID, first, last uint64, _ int) (out Entries, err error) {
 	if group != testGroup {
 		return out, ErrNotHere
@@ -108,12 +108,12 @@ func random(n int) []byte {
 
 // sink collects files. It does not request files that it already has.
 type sink struct {
-	from     *store // whose files it wants, the large ones in a second turn
+	from     *store // the store whose files it wants; it wants the large ones in a second turn
 	files    map[string]*bytes.Buffer
 	whole    map[string]bool
 	got      Description
 	describe func() // called by Describe
-	bytes    int    // written in all
+	bytes    int    // total number of bytes written
 }
 
 func newSink(from *store) *sink {
@@ -345,7 +345,7 @@ func TestBlobIsFetchedFromAnOffset(t *testing.T) {
 
 func TestFilesHaveAByteRate(t *testing.T) {
 	s := &store{files: map[string][]byte{"seg": random(chunkBytesMax + 1000)}}
-	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // the burst, then next to nothing
+	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // the burst passes, and then next to nothing
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error)
@@ -381,7 +381,7 @@ type chunkCase struct {
 	offset int64
 	data   []byte
 	sum    uint32
-	good   bool // the checksum is right
+	good   bool // the checksum is correct
 }
 
 func (c *chunkCase) next() (*peerv1.FileChunk, error) {
@@ -406,11 +406,12 @@ func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, 
 	return nil, 0, ctx.Err()
 }
 
-// A stopped process keeps its connections: a fetch from it would never end.
+// A stopped process keeps its connections, so a fetch from it would never end.
 func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}
-	a := n.start("a", func(o *Options) { o.Source, o.PingEvery = source, time.Hour }) // b hears it by its answers alone
+	// b hears a only by the answers of a
+	a := n.start("a", func(o *Options) { o.Source, o.PingEvery = source, time.Hour })
 	b := n.start("b", nil)
 	b.SetPeers([]string{"a"})
 	failed := make(chan error, 1)
@@ -420,7 +421,7 @@ func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 		select {
 		case <-source.asked:
 			asked = true
-		case err := <-failed: // on a slow machine a falls silent before it is asked
+		case err := <-failed: // on a slow machine, a falls silent before b asks it
 			if err == nil || !strings.Contains(err.Error(), "from shard a: it is silent") {
 				t.Fatalf("got %v", err)
 			}

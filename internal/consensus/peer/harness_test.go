@@ -54,13 +54,13 @@ type node struct {
 	hold    chan struct{} // if not nil, Deliver waits for it
 }
 
-// start starts a hub under a name; change may be nil.
+// start starts a hub with a name; change may be nil.
 func (n *network) start(name string, change func(*Options)) *node {
 	n.t.Helper()
 	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
 	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive,
 		PingEvery: 20 * time.Millisecond,
-		StallMax:  time.Hour} // longer than a slow machine stands still
+		StallMax:  time.Hour} // longer than a slow machine may be held up
 	if change != nil {
 		change(&opts)
 	}
@@ -154,7 +154,7 @@ func (d *node) until(t *testing.T, what string, holds func() bool) {
 
 var testGroup = uuid.MustParse("11111111-2222-3333-4444-555555555555")
 
-// to makes the transport of the test's group, all of whose members are on one shard.
+// to returns the transport of the test's group; all members of the group are on one shard.
 func (d *node) to(shard string) *Transport {
 	return d.Transport(testGroup, func(uint64) (string, bool) { return shard, true })
 }

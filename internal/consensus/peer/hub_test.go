@@ -45,7 +45,8 @@ func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
 	})
 	b = n.start("b", nil)
 	a.until(t, "b is alive", func() bool { return a.alive["b"] })
-	eventually(t, "a message comes", func() bool { // one alone may be lost: on a slow machine b falls silent again
+	// a single message may be lost, because on a slow machine b falls silent again
+	eventually(t, "a message comes", func() bool {
 		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgHeartbeat, 7, 0)})
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -62,7 +63,7 @@ func TestAPeerThatNeverAnswersIsDown(t *testing.T) {
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
 }
 
-// A peer counts as alive by what it sends, even if it has answered nothing.
+// A peer that sends counts as alive, even if it has answered nothing.
 func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	n := newNetwork(t)
 	a, b := n.start("a", nil), n.start("b", func(o *Options) {
@@ -72,7 +73,7 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 }
 
-// What was agreed with a process does not hold for its successor, however soon that starts.
+// Agreements with a process do not hold for its successor, however soon the successor starts.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
 	a, b := connect(t, n, func(o *Options) { o.SilenceMax = time.Hour })
@@ -85,7 +86,7 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
 }
 
-// A process that was stopped itself has heard nobody meanwhile. It must not take its peers for silent.
+// A process that was itself stopped has heard no peer meanwhile. It must not take its peers for silent.
 func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	const silenceMax = 3 * time.Second
 	n := newNetwork(t)
@@ -94,9 +95,9 @@ func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 	var downs int
 	a.note(func() { downs = a.downs })
-	for range 2 { // once, what the peer had sent may be read before the monitor looks
+	for range 2 { // twice, because the peer's earlier messages may be read before the monitor looks
 		stoptest.Self(t, silenceMax+silenceMax/2)
-		time.Sleep(silenceMax / 4) // it looks twice
+		time.Sleep(silenceMax / 4) // long enough for two looks
 	}
 	a.note(func() {
 		if a.downs != downs {
@@ -192,7 +193,7 @@ func TestStrayMessagesAreCounted(t *testing.T) {
 	eventually(t, "it is counted", func() bool { return b.Stats().DroppedStray == 1 })
 }
 
-// Messages that only a process itself may send to its Raft must not be accepted from outside.
+// Messages that only a process itself may send to its Raft must not be accepted from other shards.
 func TestLocalMessagesAreNotTaken(t *testing.T) {
 	a, b := connect(t, newNetwork(t), nil)
 	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable,
@@ -233,7 +234,7 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	}
 }
 
-// If connections show who the caller is, a shard may speak only for itself.
+// If connections show the identity of the caller, a shard may speak only for itself.
 func TestAShardSpeaksForItselfAlone(t *testing.T) {
 	type caller struct{}
 	n := newNetwork(t)
@@ -262,7 +263,7 @@ func TestAShardSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
-// A peer that is connected but no longer answers is given up.
+// A connection to a peer that no longer answers is closed.
 func TestAStalledConnectionIsEnded(t *testing.T) {
 	a, b := connect(t, newNetwork(t), func(o *Options) { o.StallMax = 300 * time.Millisecond })
 	b.block()
@@ -278,7 +279,7 @@ func TestPeersNotWantedAnyMoreAreLeft(t *testing.T) {
 		t.Error("b is still a peer")
 	}
 	a.Close()
-	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // goes nowhere
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // this message gets no answer
 	a.Transport(uuid.New(), func(uint64) (string, bool) {
 		return "", false
 	}).Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})

@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// These tests check the additions listed in docs/raft.md where a scenario alone does not show whether they are present.
+// These tests check the additions listed in docs/raft.md for which a scenario alone does not show whether they are
+// present.
 
 // slow delays messages of a kind.
 type slow struct {
@@ -35,7 +36,8 @@ func (s slow) Send(messages []*raftpb.Message) {
 	}
 }
 
-// A lease counts from before the question: a member that answers promises nothing for later.
+// A lease counts from before the question, because a member that answers promises nothing for the time after its
+// answer.
 func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = leaseTime / 2
@@ -56,8 +58,8 @@ func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// A leader that lost its vote by a change that somebody else proposed hands the lead over, because it can no longer
-// propose anything.
+// A leader that lost its vote by a change which another member proposed transfers the leadership, because it can no
+// longer propose anything.
 func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -73,8 +75,8 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	})
 }
 
-// The lead does not go to a member that lacks the change that made it a voter: by the previous membership, it would ask
-// too few members or the wrong ones for votes.
+// The leadership is not transferred to a member that lacks the change that made it a voter. By the previous
+// membership, that member would ask too few members, or the wrong ones, for votes.
 func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -97,7 +99,8 @@ func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	})
 }
 
-// A MsgTimeoutNow that was kept for long belongs to a leader that still leads.
+// A leader that sent a MsgTimeoutNow long ago still leads, so the member that kept the message must not follow it any
+// more.
 func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -120,8 +123,8 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	})
 }
 
-// A member that asks for votes of a new term no longer leads. A vote must not be refused because the candidate is taken
-// for a leader that is still heard.
+// A member that asks for votes in a new term no longer leads. Another member must not refuse its vote because it
+// takes the candidate for a leader that it still hears.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -144,7 +147,7 @@ func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	})
 }
 
-// An offer of a snapshot, or the report that it was taken, may be lost: the offer is repeated.
+// The offer of a snapshot is repeated, because the offer, or the report that the snapshot was taken, may be lost.
 func TestASnapshotIsOfferedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -175,8 +178,8 @@ func TestASnapshotIsOfferedAgain(t *testing.T) {
 	})
 }
 
-// If the disk is full when a membership is to be recorded, Raft must not apply the change twice: for a joint change,
-// that would be a panic.
+// If the disk is full when a membership is to be recorded, Raft must not apply the change twice, because it would
+// panic for a joint change.
 func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -201,8 +204,8 @@ func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	})
 }
 
-// The leader of a group at rest wakes when the shard of a member falls silent or comes back: that member may have
-// missed the mark, or everything.
+// The leader of a resting group wakes when the shard of a member falls silent or comes back, because that member may
+// have missed the mark, or any other message.
 func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -242,8 +245,8 @@ func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	})
 }
 
-// A fetch of blobs from a member that hangs never ends on its own. While a replica waits for it, the replica accepts
-// nothing that another leader sends instead.
+// A fetch of blobs from a member that hangs never ends by itself. While a replica waits for the fetch, it accepts
+// none of these entries from another leader.
 func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleShards is three shards in one process, each with one member of every group.
+// idleShards are three shards in one process, each with one member of every group.
 type idleShards struct {
 	committers [3]*Committer
 	members    [3][]*Replica
@@ -32,7 +32,7 @@ func (s idleSender) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		select {
 		case s.shards.inbox[m.GetTo()-1] <- groupMessage{s.group, m}:
-		default: // lost
+		default: // the message is lost
 		}
 	}
 }
@@ -56,7 +56,7 @@ func startIdle(b *testing.B, groups int, quiet bool) *idleShards {
 	for i := range s.members {
 		s.wait.Go(func() {
 			for m := range s.inbox[i] {
-				_ = s.members[i][m.group].Step(m.message) // Raft repeats what matters
+				_ = s.members[i][m.group].Step(m.message) // Raft repeats important messages
 			}
 		})
 	}
@@ -65,7 +65,7 @@ func startIdle(b *testing.B, groups int, quiet bool) *idleShards {
 
 func (s *idleShards) stop() {
 	for _, c := range s.committers {
-		c.Close() // nothing is sent any more
+		c.Close() // no messages are sent any more
 	}
 	for i := range s.inbox {
 		close(s.inbox[i])
@@ -95,8 +95,8 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkIdleGroups measures the cost of groups without work: the share of one core that a shard takes, with 1,024
-// groups of three members in one process, at rest and, to compare, with heartbeats. The network is a channel: the cost
-// of gRPC for the heartbeats is additional. Run it with -benchtime 1x.
+// groups of three members in one process. It measures groups that rest and, for comparison, groups with heartbeats.
+// The network is a channel; the cost of gRPC for heartbeats would be additional. Run it with -benchtime 1x.
 func BenchmarkIdleGroups(b *testing.B) {
 	const groups = 1024
 	for _, quiet := range []bool{true, false} {

@@ -30,9 +30,9 @@ const (
 	benchWriters     = 64
 )
 
-// BenchmarkDurablePut puts records of 10 KB by 64 writers into 1 and 64 groups, compared to 64 writers that each append
-// the same bytes to a file of their own and call fdatasync. Both run in turns; the ratio is that of the medians.
-// -benchtime counts rounds; each round writes SHEAF_BENCH_RECORDS records (default 20,000).
+// BenchmarkDurablePut has 64 writers that put records of 10 KB into 1 and 64 groups. It compares them with 64 writers
+// that each append the same bytes to a file of their own and call fdatasync. Both run in turns; the ratio is that of
+// the medians. -benchtime counts rounds; each round writes SHEAF_BENCH_RECORDS records (default 20,000).
 func BenchmarkDurablePut(b *testing.B) {
 	records := 20000
 	if s := os.Getenv("SHEAF_BENCH_RECORDS"); s != "" {
@@ -66,7 +66,7 @@ func BenchmarkDurablePut(b *testing.B) {
 		}
 	}
 	for _, v := range variants {
-		run(-1, v) // warm
+		run(-1, v) // to warm up
 	}
 	b.ResetTimer()
 	for i := range b.N {
@@ -131,8 +131,8 @@ func rawAppend(b *testing.B, dir string, records int, data []byte) float64 {
 	})
 }
 
-// BenchmarkMemoryPut puts small records by 64 writers into 1 and 64 groups on a disk in memory: it measures the cost of
-// a durable write without its disk, including the journal and all locks.
+// BenchmarkMemoryPut has 64 writers that put small records into 1 and 64 groups on a disk in memory. So it measures
+// the cost of a durable write without the disk, including the journal and all locks.
 func BenchmarkMemoryPut(b *testing.B) {
 	for _, groups := range []int{1, 64} {
 		b.Run(fmt.Sprintf("groups=%d", groups), func(b *testing.B) {
@@ -159,7 +159,7 @@ func durablePut(b *testing.B, fs vfs.FS, dir string, groups, records int, data [
 	return rate
 }
 
-// BenchmarkPropose measures the cost of a write without a disk: 64 writers, one group.
+// BenchmarkPropose measures the cost of a write without a disk, with 64 writers and one group.
 func BenchmarkPropose(b *testing.B) {
 	for _, size := range []int{100, benchRecordBytes} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {

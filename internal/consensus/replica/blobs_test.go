@@ -106,8 +106,8 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 	})
 }
 
-// A leader's last entry cannot be replicated if its blob is damaged and no other member has it. Such a leader is
-// replaced, without that entry, once the others can elect one of them.
+// A leader's last entry cannot be replicated if its blob is damaged and no other member has the blob. Such a leader
+// is replaced, and the entry is lost, once the other members can elect one of them.
 func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -153,7 +153,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 			_, err := leader.log.Get(3, group.GetOptions{})
 			return err == nil
 		})
-		repairs, err := leader.log.Repairs(t.Context()) // as background care asks for
+		repairs, err := leader.log.Repairs(t.Context()) // background care makes the same call
 		if err != nil || len(repairs) != 0 || leader.Status().Damaged {
 			t.Errorf("the old leader is damaged on, by an entry that it has no more: %v, %v", repairs, err)
 		}
@@ -161,11 +161,12 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	})
 }
 
-// A leader that hangs in the middle of a blob does not prevent a follower from fetching it from the next leader.
+// A leader that hangs in the middle of a blob does not prevent a follower from fetching the blob from the next
+// leader.
 func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		var hung, slow atomic.Uint64 // from this leader, this follower gets nothing
+		var hung, slow atomic.Uint64 // the follower slow gets nothing from the leader hung
 		var waiting atomic.Bool
 		n.change = func(id uint64, o *Options) {
 			o.FetchBlobs = func(ctx context.Context, from uint64, refs []format.BlobRef) error {
@@ -188,7 +189,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 		hung.Store(first)
 		slow.Store(follower)
 		ref := leader.blob(t, "large")
-		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}})) // by the third member
+		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}})) // the third member makes it committed
 		until(t, "the follower waits for the blob", waiting.Load)
 		n.isolate(first, true)
 		_, err := n.write(t, first, put(2, "by both that are left"))
@@ -202,7 +203,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	})
 }
 
-// Stop ends a fetch that hangs, and only a few messages wait for fetches.
+// Stop ends a fetch that hangs. Only a few messages wait for fetches.
 func TestStopEndsFetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")
@@ -215,7 +216,7 @@ func TestStopEndsFetches(t *testing.T) {
 			}
 		})
 		ref := one.blob(t, "x")
-		ref.ID[0]++ // one that is not here
+		ref.ID[0]++ // a blob that is not here
 		entry := format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: 1, Data: ref.Encode()}
 		term, from, to := uint64(9), uint64(2), uint64(raftID)
 		for i := range uint64(20) {

@@ -97,7 +97,7 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
 			t.Fatalf("after the replacement: %v", conf)
 		}
-		// The new voter counts: without it and the lost one there is no majority; with it there is.
+		// The new voter counts: with it there is a majority, and without it and the lost voter there is none.
 		n.stop(gone)
 		third := 6 - first - gone
 		n.isolate(third, true)
@@ -142,8 +142,9 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), heir))
 		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
 		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica usually learns of its removal. It never does if the last message to it was in flight when
-		// the new leader applied the change: placement then informs it. In both cases it disturbs no other member.
+		// The removed replica usually learns of its removal. It does not if the last message to it was in flight when
+		// the new leader applied the change; placement then informs it. In both cases it does not disturb the other
+		// members.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[heir].Status().Leader {
@@ -176,7 +177,7 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 			t.Errorf("on a follower: %v", err)
 		}
 		for id := range n.members {
-			n.isolate(id, true) // so that the first change stays under way
+			n.isolate(id, true) // so that the first change remains in progress
 		}
 		unknown := make(chan error, 1)
 		go func() { unknown <- leader.ChangeMembers(t.Context(), change(learner(4))) }()
@@ -190,14 +191,14 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 	})
 }
 
-// Raft accepts one membership change at a time, including those of an earlier leader, and replaces another one by an
+// Raft accepts one membership change at a time, including those of an earlier leader, and replaces a second one by an
 // empty entry. Such a change must not count as done.
 func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		_, leader := n.lead()
 		c := leader.state.lock()
-		ok(t, c.node.raft.ProposeConfChange(change(learner(8)))) // not applied when the next one comes
+		ok(t, c.node.raft.ProposeConfChange(change(learner(8)))) // it is not applied when the next change is proposed
 		second := &memberChange{data: []byte{}, done: make(chan struct{})}
 		c.members.change = second
 		c.unlock()
@@ -225,7 +226,7 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 		n.isolate(away, true)
 		c := leader.state.lock()
 		ok(t, c.node.raft.ProposeConfChange(change(add(4), remove(away))))
-		c.node.raft.TransferLeader(away) // the request never reaches that member
+		c.node.raft.TransferLeader(away) // the member never receives the request
 		c.observe()
 		c.unlock()
 		leader.seat.Schedule()
@@ -239,8 +240,9 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	})
 }
 
-// A follower that was away receives a membership change together with the information that it is committed. While its
-// disk is full, it cannot record the membership. It must not confuse that membership with the next one.
+// A follower that was unreachable receives a membership change together with the information that the change is
+// committed. While its disk is full, it cannot record the membership. It must not confuse that membership with the
+// next one.
 func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -277,8 +279,8 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	})
 }
 
-// If the leader dies right after a membership change, the remaining members know of the change. By the previous
-// membership, the one voter of two that is left would be no majority.
+// If the leader dies right after a membership change, the remaining members know the change. By the previous
+// membership, the one that is left of two voters would not be a majority.
 func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -293,14 +295,14 @@ func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 			return m.Progress[2].Match == m.LastIndex
 		})
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
-		synctest.Wait() // waits for the messages in flight, and for no clock
+		synctest.Wait() // waits for the messages in flight, but for no clock
 		n.stop(id)
 		_, leader = n.lead()
 		leader.must(t, put(1, "a"))
 	})
 }
 
-// A membership change that Raft cannot apply fails the replica: it must not be left locked.
+// A membership change that Raft cannot apply fails the replica, but must not leave it locked.
 func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := newMachine(t, vfstest.NewMem(), "/v").open("7", nil)
@@ -312,13 +314,13 @@ func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	})
 }
 
-// A member that sends something impossible, as after an unnoticed rollback of its disk, fails the replica. The
-// replica's pending writes are answered.
+// A member that sends an impossible message, as after an unnoticed rollback of its disk, makes the replica fail. The
+// replica must answer its pending writes.
 func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		id, leader, p := n.cutOff(t, put(1, "a"))
-		synctest.Wait() // Raft has the write
+		synctest.Wait() // Raft has accepted the write by then
 		from, term, commit := id%3+1, leader.Members().Term+1, uint64(1_000_000)
 		err := leader.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &from, To: &id, Term: &term, Commit: &commit,
@@ -352,7 +354,7 @@ func TestLeadIsHandedOver(t *testing.T) {
 		}
 		until(t, "the new leader serves", func() bool { return follower.Status().Leader })
 		follower.must(t, put(1, "b"))
-		ok(t, leader.TransferLeader(timeout(t), second)) // leads already
+		ok(t, leader.TransferLeader(timeout(t), second)) // it leads already
 		if err := leader.TransferLeader(timeout(t), first); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("by a follower: %v", err)
 		}
@@ -368,12 +370,13 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
-// A voter that has just been a learner does not know yet that it may lead: the request to campaign waits until it does.
+// A voter that was a learner until just now does not know yet that it may lead. The request to campaign must wait
+// until it knows.
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// No member receives what this leader appends after the change. Otherwise the new voter might lack that, and
-		// would not be elected.
+		// No member receives the entries that this leader appends after the change. Otherwise the new voter might
+		// lack such an entry, and would not be elected.
 		var alone atomic.Uint64
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
@@ -433,7 +436,7 @@ func TestLeadIsHandedOverWhenTheOtherIsNear(t *testing.T) {
 		handed := make(chan error, 1)
 		go func() { handed <- leader.TransferLeader(timeout(t), second) }()
 		synctest.Wait()
-		leader.must(t, put(1, "meanwhile")) // ErrNoLeader, where the transfer has begun
+		leader.must(t, put(1, "meanwhile")) // ErrNoLeader if the transfer has already begun
 		n.isolate(second, false)
 		ok(t, <-handed)
 	})
@@ -453,7 +456,8 @@ func TestDamageBarsFromLeading(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "needle"))
 		last := leader.must(t, put(2, "b")).Index
-		until(t, "all have everything", func() bool { // else the leader must read damaged entries for lagging members
+		// otherwise the leader would have to read damaged entries for lagging members
+		until(t, "all have everything", func() bool {
 			for _, m := range n.members {
 				if m.Status().AppliedIndex < last {
 					return false
@@ -474,7 +478,7 @@ func TestDamageBarsFromLeading(t *testing.T) {
 			t.Fatalf("hand-over to the damaged replica: %v", err)
 		}
 		until(t, "it leads on", func() bool { return now.Status().Leader })
-		// This member votes and takes entries, but never campaigns.
+		// The third member votes and accepts entries, but never campaigns.
 		third := 6 - first - second
 		n.isolate(third, true)
 		now.must(t, put(3, "held by the damaged one"))
@@ -567,7 +571,7 @@ func TestFormingGroupTakesNoWrites(t *testing.T) {
 	m.halt()
 	asked = 0
 	again := newMachine(t, mem, "/v").open("7", forming)
-	again.must(t, put(3, "a")) // the group has held a write: it never forms again
+	again.must(t, put(3, "a")) // the group has held a write, so it never forms again
 }
 
 func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {

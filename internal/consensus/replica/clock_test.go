@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The clock costs nothing for replicas at rest, and runs again as soon as they have something to do.
+// The clock costs nothing for resting replicas, and runs again as soon as they have something to do.
 func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -28,7 +28,7 @@ func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 		}
 		n.stop(first)
 		n.down(first)
-		_, leader = n.lead() // by the clocks of the others
+		_, leader = n.lead() // the clocks of the others lead to an election
 		leader.must(t, put(1, "b"))
 		until(t, "the marks are written, and the clock stops again", func() bool { return all() == 0 })
 	})

@@ -33,8 +33,8 @@ func hasConfirmation(m *raftpb.Message) bool {
 	})
 }
 
-// A replaced member is gone for good, and the leader dies as soon as it reports that the change is over. The two
-// remaining members are a majority of the new members. A member that still counts by the old ones would find no
+// A replaced member will not come back, and the leader dies as soon as it reports that the change is over. The two
+// remaining members are a majority of the new members. A member that still counts by the old membership would find no
 // majority. Messages that only announce the commit are lost.
 func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -67,13 +67,13 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	})
 }
 
-// The membership becomes durable before the commit index does. After a restart, Raft therefore commits a change that is
-// already in force once more.
+// The membership becomes durable before the commit index. So after a restart, Raft commits a change again that is
+// already in force.
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// The third member hears of the commit only after it has written the change, and receives nothing after it:
-		// either would make the commit durable.
+		// The third member learns of the commit only after it has written the change, and receives nothing
+		// afterwards. An earlier or a later message would make the commit durable.
 		var third, deaf atomic.Uint64
 		n.change = func(_ uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool {
@@ -123,7 +123,7 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	})
 }
 
-// A leader that is deposed in the round in which it applies its change does not know which members know of the change.
+// A leader that is deposed in the round in which it applies its change does not know which members know the change.
 func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -133,7 +133,7 @@ func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
 		defer c.unlock()
 		at := c.node.applied
 		one := &memberChange{proposed: true, index: at, done: make(chan struct{})}
-		// This is what observe does before the entries of the round are applied.
+		// observe does the same before the entries of the round are applied.
 		c.members.change, c.node.leader, c.node.lost = one, false, true
 		c.setMembers(c.members.conf, at)
 		select {

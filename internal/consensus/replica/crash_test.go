@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// ledger remembers what was acknowledged. It holds a write before the next crash point only if the write was
+// ledger remembers what was acknowledged. It has a write before the next crash point only if the write was
 // acknowledged before that point.
 type ledger struct {
 	mu    sync.Mutex
@@ -25,13 +25,13 @@ func (l *ledger) note(id int64, r Result) {
 	l.acked[id] = r
 }
 
-const clients, puts = 8, 12 // writers, and what each puts between two crashes
+const clients, puts = 8, 12 // number of writers, and of the puts of each writer between two crashes
 
 func crashData(id int64) string { return fmt.Sprintf("%d:%0*d", id, int(id%97)*10, id) }
 
-// Concurrent writers put records, each with its own request id, into several groups; power cuts occur at any operation
-// on the disk. After each, everything acknowledged before is there, a repeated write returns the first result, and an
-// unacknowledged write is there once or not at all.
+// Concurrent writers put records, each with its own request id, into several groups. Power cuts occur at any
+// operation on the disk. After each power cut, everything that was acknowledged before must exist, a repeated write
+// must return the first result, and an unacknowledged write must exist once or not at all.
 func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	crashes := 60
 	if soaktest.Long() {
@@ -50,7 +50,7 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	for crash := range crashes {
 		survival := vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)], Seed: uint64(crash)}
 		shared = crash%4 > 0
-		if crash%4 == 2 { // another one while the journal is read back
+		if crash%4 == 2 { // another power cut while the journal is read back
 			mem.CrashAfter(mem.OpCount() + int64(random.IntN(6)))
 			_, _ = replay(mem, "/v")
 			mem = mem.CrashClone(survival)
@@ -111,7 +111,7 @@ func checkAfterCrash(t *testing.T, members []*member, known *ledger, next int64,
 		}
 		seen.verified++
 		if id < next-puts*clients {
-			continue // repeated after an earlier crash
+			continue // it was repeated after an earlier crash
 		}
 		again := one.must(t, put(id, crashData(id)).request(uint64(id), 9))
 		switch {

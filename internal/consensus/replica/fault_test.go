@@ -22,7 +22,7 @@ func TestFailedSyncIsSurvivedOnce(t *testing.T) {
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
 	fault := faulty.Add(&vfstest.Fault{Match: isSegmentSync, Count: 1, Effect: vfstest.EffectDrop})
-	one.must(t, put(2, "b")) // lost by the first sync, rewritten in a new segment
+	one.must(t, put(2, "b")) // the first sync loses it, so it is rewritten in a new segment
 	if fault.Fired() != 1 {
 		t.Fatalf("fired %d times", fault.Fired())
 	}
@@ -63,8 +63,8 @@ func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
 	ok(t, bad.Stop(timeout(t)))
 }
 
-// A leader whose disk hangs is deposed. Its waiting callers get an answer while the disk still hangs, so that they can
-// ask others. The writes that it had begun continue when the disk answers.
+// A leader whose disk hangs is deposed. Its waiting callers get an answer while the disk still hangs, so that they
+// can ask other members. The writes that it had begun continue when the disk works again.
 func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	n := newNetwork(t)
 	id, leader := n.lead()
@@ -158,7 +158,7 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 	ok(t, one.Stop(timeout(t)))
 }
 
-// A membership that Raft has adopted is recorded in a new file, which a full disk refuses.
+// A membership that Raft has adopted is recorded in a new file, for which a full disk has no space.
 func TestMembershipWaitsForRoom(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
@@ -191,7 +191,7 @@ func TestInFlightBytesAreBounded(t *testing.T) {
 	one := m.open("7", func(_ *group.Options, o *Options) { o.InFlightBytesMax = 10000 })
 	g := holdSyncs(faulty)
 	defer g.release()
-	big := one.Propose(put(1, strings.Repeat("x", 20000))) // alone, so it passes
+	big := one.Propose(put(1, strings.Repeat("x", 20000))) // a single write is always admitted
 	if _, err := one.do(t, put(2, "x")); !errors.Is(err, ErrOverloaded) || errors.Is(err, ErrOutcomeUnknown) {
 		t.Fatalf("beyond the bound: %v", err)
 	}

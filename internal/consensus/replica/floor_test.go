@@ -13,9 +13,10 @@ import (
 )
 
 // A round applies an entry and waits for a sync. Meanwhile the entry is compacted away, so that the log begins after
-// the last index that Raft knows as applied, and the leader fails. Raft panics if a member campaigns at that moment.
+// the last index that Raft knows to be applied, and the leader fails. Raft would panic if a member campaigned at that
+// moment.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
-	for range 100 { // the round that applies the entry is not always the one that syncs
+	for range 100 { // often, because the round that applies the entry is not always the one that syncs
 		met := false
 		synctest.Test(t, func(t *testing.T) { met = campaignsInARound(t) })
 		if met {
@@ -25,11 +26,11 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	t.Fatal("no round applied an entry and synced")
 }
 
-// campaignsInARound returns false if the entry was applied too early, or in a round without a sync. Nothing is tested
-// then.
+// campaignsInARound returns false if the entry was applied too early, or in a round without a sync. In that case
+// nothing is tested.
 func campaignsInARound(t *testing.T) bool {
 	n := makeNetwork(t)
-	var held atomic.Uint64 // whose round is held up before its sync
+	var held atomic.Uint64 // the member whose round is held up before its sync
 	entered, end := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(end) })
 	defer release()
@@ -47,7 +48,7 @@ func campaignsInARound(t *testing.T) bool {
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
-	n.lose(func(m *raftpb.Message) bool { // by which it would hear what is committed
+	n.lose(func(m *raftpb.Message) bool { // these messages would tell it what is committed
 		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
 			len(m.GetEntries()) == 0)
 	})
@@ -58,7 +59,7 @@ func campaignsInARound(t *testing.T) bool {
 		return last == newest
 	})
 	if one.log.AppliedIndex() == newest {
-		return false // it has heard that this is committed
+		return false // it already knows that this entry is committed
 	}
 	ok(t, one.log.Seal())
 	n.lose(nil)
@@ -73,7 +74,8 @@ func campaignsInARound(t *testing.T) bool {
 	}
 
 	n.isolate(id, true)
-	rejected := one.Step(&raftpb.Message{ // from a leader that it does not know yet: nothing to keep for later
+	// from a leader that this replica does not know yet, so there is no request to keep
+	rejected := one.Step(&raftpb.Message{
 		Type: raftpb.MsgTimeoutNow.Enum(), From: new(6 - id - to), To: &to, Term: new(one.Members().Term),
 	})
 	if rejected == nil {

@@ -102,13 +102,13 @@ func (m *machine) open(name string, change func(*group.Options, *Options)) *memb
 	return one
 }
 
-// halt stops everything as a killed process would stop: nothing is drained or sealed.
+// halt stops everything as if the process were killed: nothing is drained or sealed.
 func (m *machine) halt() {
 	if m.committer == nil {
 		return
 	}
 	m.committer.Close()
-	_, _ = m.journal.Close() // its files stay where a log needs them
+	_, _ = m.journal.Close() // its files are kept if a log still needs them
 	for _, one := range m.members {
 		one.log.Close(false)
 	}
@@ -151,7 +151,7 @@ func (w write) ifAbsent() write              { w.Condition.IfAbsent = true; retu
 func (w write) ifVersion(index uint64) write { w.Condition.IfVersion = index; return w }
 func (w write) request(a, b uint64) write    { w.RequestID = requestID(a, b); return w }
 
-// Propose is Replica.Propose.
+// Propose does what Replica.Propose does.
 func (one *member) Propose(w write) *Pending { return one.Replica.Propose(w.Write) }
 
 // do proposes a write and waits for its result.
@@ -160,7 +160,7 @@ func (one *member) do(t testing.TB, w write) (Result, error) {
 	return one.Propose(w).Wait(timeout(t))
 }
 
-// must is do for a write that succeeds.
+// must does what do does, for a write that must succeed.
 func (one *member) must(t testing.TB, w write) Result {
 	t.Helper()
 	result, err := one.do(t, w)

@@ -50,14 +50,14 @@ func TestALeaseSparesQuestionsUntilItEnds(t *testing.T) {
 		if leader.Alone() {
 			t.Fatal("a leader with a lease takes itself for the only voter")
 		}
-		// Reads that follow one another keep the lease, and none of them waits.
+		// Consecutive reads keep the lease, and none of them waits.
 		for range 40 {
 			time.Sleep(leaseTime / 5)
 			if !leader.Readable() {
 				t.Fatal("the lease of a leader that is read has ended")
 			}
 		}
-		// A partitioned leader answers nothing once its lease is over, though it still believes that it leads.
+		// A partitioned leader answers no reads once its lease has ended, although it still believes that it leads.
 		n.isolate(id, true)
 		time.Sleep(leaseTime)
 		if leader.Readable() || !leader.Status().Leader {
@@ -72,7 +72,7 @@ func TestHandingOverEndsTheLeaseForTheTerm(t *testing.T) {
 		id, leader := n.lead()
 		n.questions(t, leader)
 		to, _ := n.follower(id)
-		n.isolate(to, true) // the call to campaign does not reach it, now
+		n.isolate(to, true) // the request to campaign does not reach the member yet
 		if err := leader.TransferLeader(timeout(t), to); !errors.Is(err, ErrNotTransferred) {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 			ok(t, one.Step(m))
 			synctest.Wait()
 		}
-		synctest.Wait() // what the third one answered meanwhile is no vote of this one
+		synctest.Wait() // answers of the third member in the meantime must not count as votes for this one
 		before := votes()
 		call()
 		if votes() != before {
@@ -121,8 +121,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
-// The leader's shard was silent for an election timeout. One member learns of that late, after it has answered the
-// leader again. Another member learns of it in time, hears nothing from the leader and would vote for the first one.
+// The leader's shard was silent for an election timeout. One member is told so late, after it has answered the leader
+// again. Another member is told in time, hears nothing from the leader and would vote for the first one.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := leasing(t)
@@ -130,9 +130,9 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		leader.must(t, put(1, "a"))
 		b, c := id%3+1, (id+1)%3+1
 		if c < b {
-			b, c = c, b // the lower one campaigns first
+			b, c = c, b // the member with the lower id campaigns first
 		}
-		time.Sleep(time.Second) // all know that it is committed
+		time.Sleep(time.Second) // until all know that it is committed
 		n.isolate(c, true)
 		time.Sleep(silenceMin)
 		n.members[c].PeerDown(id)
@@ -153,7 +153,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		}
 		begin := time.Now()
 		n.leader(t, id)
-		// Both may campaign at the same moment, and then take turns.
+		// Both members may campaign at the same moment; they then take turns.
 		if took, want := time.Since(begin), electionTimeout+2*earlyTicks*rounds.Tick; took > want {
 			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
 		}

@@ -17,16 +17,16 @@ import (
 
 // call is an operation on one record as a client saw it.
 type call struct {
-	what string // get, put, delete
+	what string // get, put or delete
 	id   int64
 	cond Condition
 }
 
-// reply is the answer to a call. index is that of the version read or written or, for a refusal, of the version named
-// as the current one.
+// reply is the answer to a call. index is that of the version that was read or written. For a refusal, it is that of
+// the version named as the current one.
 type reply struct {
 	index uint64
-	err   error // nil, ErrExists, ErrMismatch
+	err   error // nil, ErrExists or ErrMismatch
 }
 
 // recordModel models one record: the state is the index of the newest version, 0 if there is no record.
@@ -73,7 +73,7 @@ func TestConditionsAreLinearizablePerRecord(t *testing.T) {
 	for c := range clients {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(7, uint64(c)))
-			last := map[int64]uint64{} // version as this client knows it
+			last := map[int64]uint64{} // newest version of each record that this client knows
 			for i := range calls {
 				in := randomCall(random, last, records)
 				op := porcupine.Operation{ClientId: c, Input: in, Call: time.Since(begin).Nanoseconds()}
@@ -137,7 +137,7 @@ func (one *member) perform(t *testing.T, c call, client, number uint64) reply {
 		return reply{index: index}
 	}
 	w := write{Write{ID: c.id, Delete: c.what == "delete", Condition: c.cond}}
-	if number%3 == 0 { // twice at once, with one request id: the answer is that of one write
+	if number%3 == 0 { // two concurrent calls with one request id must get the answer of one write
 		w.RequestID = requestID(client, number)
 		one.Propose(w)
 	}

@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// A heartbeat whose commit index is beyond a follower's log shows that the leader counts on entries that the follower
-// acknowledged and no longer has. The follower fails with an error of its own for that, and the others go on.
+// A heartbeat with a commit index beyond a follower's log shows that the leader counts on entries that the follower
+// acknowledged and no longer has. The follower fails with the error for this case, and the other members continue.
 func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -25,7 +25,8 @@ func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 		ok(t, err)
 		err = follower.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &follower.opts.RaftID,
-			Term: new(leader.Members().Term), Commit: new(last + 100), // more than can come to the log meanwhile
+			// more entries than can be added to the log meanwhile
+			Term: new(leader.Members().Term), Commit: new(last + 100),
 		})
 		if !errors.Is(err, ErrLostEntries) || !errors.Is(follower.Status().Err, ErrLostEntries) {
 			t.Fatalf("a heartbeat beyond the log: %v, %v", err, follower.Status().Err)

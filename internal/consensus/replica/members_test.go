@@ -22,12 +22,12 @@ import (
 type network struct {
 	t       *testing.T
 	quiet   bool
-	change  func(id uint64, o *Options) // nil: nothing
+	change  func(id uint64, o *Options) // may be nil
 	mu      sync.Mutex
 	members map[uint64]*member
 	disks   map[uint64]*vfstest.Mem
-	faulty  map[uint64]*vfstest.Faulty // of members that were started, over their disks
-	cut     map[uint64]bool            // hears and says nothing
+	faulty  map[uint64]*vfstest.Faulty // the disks of started members, with faults
+	cut     map[uint64]bool            // members that are partitioned from all others
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message
 	sent    map[raftpb.MessageType]int
@@ -49,7 +49,7 @@ func (s sender) Send(messages []*raftpb.Message) {
 		}
 		select {
 		case s.net.inbox[m.GetTo()] <- proto.Clone(m).(*raftpb.Message):
-		default: // lost
+		default: // the message is lost
 		}
 	}
 }
@@ -60,7 +60,7 @@ func (n *network) isolate(id uint64, cut bool) {
 	n.cut[id] = cut
 }
 
-// lose sets which messages are lost from now on; nil: none.
+// lose sets which messages are lost from now on; nil means none.
 func (n *network) lose(which func(*raftpb.Message) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,7 +122,7 @@ func (n *network) start(id uint64) *member {
 	return one
 }
 
-// stop stops a member as a killed process would.
+// stop stops a member as if its process were killed.
 func (n *network) stop(id uint64) {
 	n.mu.Lock()
 	one, inbox := n.members[id], n.inbox[id]
@@ -149,8 +149,8 @@ func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 	return 0, nil
 }
 
-// write proposes to the current leader until the write is answered: on a slow machine the leader may change at any
-// moment.
+// write proposes to the current leader until the write is answered, because on a slow machine the leader may change
+// at any moment.
 func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	t.Helper()
 	for ctx := timeout(t); ; {
@@ -177,7 +177,7 @@ func (n *network) wantData(t *testing.T, one *member, id int64, want string) {
 	}
 }
 
-// cutOff isolates the leader and has it accept a write all the same.
+// cutOff isolates the leader and makes it accept a write nevertheless.
 func (n *network) cutOff(t *testing.T, w write) (uint64, *member, *Pending) {
 	t.Helper()
 	for ctx := timeout(t); ; {
@@ -187,14 +187,14 @@ func (n *network) cutOff(t *testing.T, w write) (uint64, *member, *Pending) {
 		if leader.Status().Leader {
 			return id, leader, p
 		}
-		n.isolate(id, false) // it had lost the lead before
+		n.isolate(id, false) // it had already lost the leadership
 		_, _ = p.Wait(ctx)
 		ok(t, ctx.Err())
 	}
 }
 
-// A deposed leader, such as one whose process was suspended, declines a write before it hears of the new leader. The
-// new leader answers the old one's question, and must not confirm the old one's state.
+// A deposed leader, for example one whose process was suspended, declines a write before it hears of the new leader.
+// The new leader answers the old leader's question, and must not confirm the old leader's state.
 func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -217,15 +217,15 @@ func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 				t.Errorf("write %d that was declined by the old leader: %+v, %v", i, result, err)
 			}
 		}
-		ok(t, <-reads) // it asks whoever leads
+		ok(t, <-reads) // the replica asks the present leader
 		n.wantData(t, old, 1, "second")
 	})
 }
 
-// keeping holds back the acknowledgements to a leader, as a suspended process leaves them unread.
+// keeping holds back the acknowledgements to a leader, like a suspended process that does not read them.
 type keeping struct {
 	Transport
-	to   *atomic.Uint64 // 0: nobody
+	to   *atomic.Uint64 // 0: none
 	kept chan *raftpb.Message
 }
 
@@ -239,8 +239,8 @@ func (k keeping) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// Old acknowledgements commit a write, but do not show who leads now: a refusal that waits for that write waits for a
-// majority, too.
+// Old acknowledgements commit a write, but do not show which member leads now. So a refusal that waits for that write
+// must also wait for a majority.
 func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -288,7 +288,7 @@ func testThreeVoters(t *testing.T) {
 	if _, err := n.write(t, 0, put(1, "x").ifAbsent()); !errors.Is(err, ErrExists) {
 		t.Fatalf("if absent: %v", err)
 	}
-	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) { // once more where the follower has come to lead
+	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) { // again if the follower has become the leader
 		first, _ := n.leader(t, 0)
 		follower := n.members[first%3+1]
 		n.wantData(t, follower, 49, "49") // the barrier asks the leader
@@ -298,7 +298,8 @@ func testThreeVoters(t *testing.T) {
 		}
 	}
 
-	// The leader is partitioned: what it accepts then is not acknowledged, and it answers no linearizable read.
+	// The leader is partitioned: a write that it accepts now is not acknowledged, and it answers no linearizable
+	// read.
 	first, leader, lost := n.cutOff(t, put(100, "lost"))
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

@@ -22,9 +22,9 @@ func (s silent) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// The first leader writes an entry that no other member receives. The second leader writes its own entry with the same
-// index, in a newer term. Then the first one leads again, and its entry of the older term overwrites that of the newer
-// term. The log of the second leader is sound.
+// The first leader writes an entry that no other member receives. The second leader writes its own entry with the
+// same index, in a newer term. Then the first one leads again, and its entry of the older term overwrites the one of
+// the newer term. The log of the second leader has no damage.
 func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -83,6 +83,6 @@ func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 		check(two)
 		n.stop(second)
 		check(n.start(second))
-		_, _ = write.Wait(timeout(t)) // its outcome is known to nobody
+		_, _ = write.Wait(timeout(t)) // no member knows its outcome
 	})
 }

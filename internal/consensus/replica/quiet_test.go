@@ -45,7 +45,7 @@ func (n *network) messages() (count int) {
 	return count
 }
 
-// down tells the members what a transport reports when the shard of one falls silent.
+// down reports to the members, as a transport does, that the shard of one member fell silent.
 func (n *network) down(gone uint64) {
 	for id, one := range n.members {
 		if id != gone {
@@ -108,7 +108,7 @@ func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 			t.Errorf("the election took %v", took)
 		}
 		now.must(t, put(1, "b"))
-		n.rest(2) // without the one that is gone
+		n.rest(2) // without the member that is gone
 		again := n.start(first)
 		n.up(first)
 		until(t, "the one that is back has everything", func() bool {
@@ -149,7 +149,7 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 					if sent, awake := n.messages()-before, n.awake(); sent != 0 || awake != 0 || n.resting() != 2 {
 						t.Fatalf("in an hour of rest %d messages were sent; %d members are awake", sent, awake)
 					}
-					now.must(t, put(2, "b")) // work wakes them, and leaves no trace
+					now.must(t, put(2, "b")) // work wakes them, and afterwards they rest again
 					n.rest(2)
 					until(t, "no clock runs", func() bool { return n.awake() == 0 })
 				}
@@ -158,8 +158,8 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	}
 }
 
-// The remaining members campaign in turn, so that no two of them take votes from each other, also while the group is at
-// work. The time is virtual.
+// The remaining members campaign in turn, so that no two of them take votes from each other, even while the group is
+// at work. The time is virtual.
 func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 	for _, rests := range []bool{true, false} {
 		t.Run(fmt.Sprintf("rests %v", rests), func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 						n.rest(3)
 					}
 					n.stop(first)
-					time.Sleep(time.Second) // of silence
+					time.Sleep(time.Second) // time of silence
 					n.down(first)
 					begin := time.Now()
 					n.lead()
@@ -206,7 +206,7 @@ func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	})
 }
 
-// A learner never campaigns. When it is back before its shard was missed, it has to tell a leader at rest.
+// A learner never campaigns. If it comes back before its shard was missed, it has to wake the resting leader.
 func TestLearnerBackSoonFindsTheLeaderAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -241,8 +241,8 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	})
 }
 
-// A member that lacks something that the mark covers does not rest, and tells the leader. An outdated mark puts no
-// member to rest.
+// A member that lacks something which the mark covers does not rest, and tells the leader so. An outdated mark puts
+// no member to rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)

@@ -36,7 +36,8 @@ func TestSoleVoterWritesAfterStart(t *testing.T) {
 	}
 }
 
-// The log is asked for the newest version before the replica is locked. What is applied in between counts, too.
+// The newest version is looked up in the log before the replica is locked. Entries that are applied in between must
+// count too.
 func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
@@ -80,7 +81,7 @@ func TestCommitTimeNeverDecreases(t *testing.T) {
 	}
 }
 
-// After Stop the log holds the commit index, so the next start finds everything applied.
+// After Stop the log holds the commit index, so the next start applies everything that was committed.
 func TestStopLeavesNothingUnapplied(t *testing.T) {
 	mem := vfstest.NewMem()
 	m := newMachine(t, mem, "/v")

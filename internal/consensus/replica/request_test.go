@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A repeated write finds the first one, whatever the clocks of the machines say: a clock that is set forward or back,
-// the clock of another leader, or the clock at a start.
+// A repeated write finds the first one, whatever the clocks of the machines say: a clock may be set forward or back,
+// another leader may have another clock, and the clock at a start may be wrong.
 func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	for _, ahead := range []time.Duration{11 * time.Minute, -11 * time.Minute} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	}
 }
 
-// A late duplicate of a write that did nothing gets the same answer, and does nothing, too.
+// A late duplicate of a write that did nothing gets the same answer, and also does nothing.
 func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies), func(t *testing.T) {
@@ -93,8 +93,8 @@ func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 				wantRefusal(t, err, ErrMismatch, first.Index)
 				one.wantData(t, 5, "c")
 
-				// A request id under which nothing was written is still free: another write may use it, and then it is
-				// taken.
+				// A request id under which nothing was written is still free: another write may use it, and the id
+				// then belongs to that write.
 				current := one.must(t, put(5, "d")).Index
 				if done := one.must(t, put(5, "b").ifVersion(current).request(3, 1)); done.Repeated || done.Index == 0 {
 					t.Fatalf("another condition: %+v", done)

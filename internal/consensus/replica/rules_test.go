@@ -170,7 +170,7 @@ func TestRule2_NothingIsSeenBeforeItIsCommitted(t *testing.T) {
 	if _, found := one.data(t, 2); found {
 		t.Fatal("an uncommitted record is visible")
 	}
-	// Each of these is refused or does nothing because of a write that is not committed yet.
+	// Each of these writes is refused or does nothing because of a write that is not committed yet.
 	exists := one.Propose(put(2, "y").ifAbsent())
 	mismatch := one.Propose(put(1, "z").ifVersion(old.Index))
 	gone := one.Propose(del(2))
@@ -215,8 +215,8 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller has received, in a result or in a refusal, remains taken after crashes that lose everything
-// that may be lost.
+// Every index that a caller has received, in a result or in a refusal, remains taken after crashes that lose
+// everything that they may lose.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record
@@ -234,7 +234,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		}
 		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
 			Seed: uint64(crash)})
-		m.halt() // the old machine runs on for a moment: its acknowledgements after the cut do not count
+		m.halt() // the old machine runs on for a moment; acknowledgements after the power cut do not count
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
@@ -247,7 +247,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 			}
 			head, _, err := after.log.Head(id)
 			if err != nil {
-				continue // acknowledged after the cut
+				continue // it was acknowledged after the power cut
 			}
 			if other, taken := seen[head]; taken && other != id {
 				t.Fatalf("crash %d: index %d was seen of record %d, now it is record %d's", crash, head, other, id)
@@ -291,7 +291,7 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	one.must(t, del(1))
 	refuse.Store(false)
 
-	// The reserve is used up, too: the log itself has no space.
+	// The reserve is used up too, so that the log itself has no space.
 	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate
 	}, Err: syscall.ENOSPC})
@@ -345,7 +345,7 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 		ok(t, ctx.Err())
 	}
 	before := fault.Fired()
-	time.Sleep(3 * rounds.Interval) // nothing to await: this checks that nothing comes
+	time.Sleep(3 * rounds.Interval) // a real wait, because the test checks that nothing happens
 	if fault.Fired() != before {
 		t.Fatal("the mark of a group at rest is written again")
 	}
@@ -363,7 +363,7 @@ func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
 		ok(t, ctx.Err())
 	}
 	c := one.state.lock()
-	c.full.ticks = 1 << 30 // not by the clock
+	c.full.ticks = 1 << 30 // so that the clock does not try again
 	c.unlock()
 	noRoom.Remove()
 	m.committer.SpaceFreed()

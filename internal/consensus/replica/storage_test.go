@@ -24,7 +24,7 @@ type brokenLog struct {
 
 func (b brokenLog) Entries(_, _, _ uint64) ([]*raftpb.Entry, error) { return nil, b.err }
 
-// Raft panics on any error except raft.ErrCompacted, and the replica then has failed until a restart.
+// Raft panics on any error except raft.ErrCompacted, and the replica then remains failed until a restart.
 func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 	damaged := fmt.Errorf("entries from index 7: %w", &format.DamageError{})
 	if _, err := (storage{store: brokenLog{err: damaged}}).Entries(7, 8,
@@ -38,8 +38,8 @@ func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 }
 
 // A power cut kept the entries of a write but not the commit index that was written with them. The entries are two
-// changes of the members, and the second change was proposed when the first one was applied. The replica must count
-// votes at least by the first change.
+// membership changes, and the second change was proposed when the first one was applied. The replica must count votes
+// at least by the first change.
 func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	opts := m.logOptions("7")
@@ -70,7 +70,7 @@ func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
 	}
 }
 
-// nobody drops every message.
+// nobody is a transport that drops every message.
 type nobody struct{}
 
 func (nobody) Send([]*raftpb.Message) {}

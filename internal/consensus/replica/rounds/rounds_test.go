@@ -14,9 +14,9 @@ import (
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
-// fake is a replica whose rounds a test holds up.
+// fake is a replica whose rounds a test can hold up.
 type fake struct {
-	round   func() // nil: nothing
+	round   func() // called in each round; may be nil
 	rounds  atomic.Int32
 	inside  atomic.Int32
 	marks   atomic.Int32
@@ -26,7 +26,7 @@ type fake struct {
 	rests   atomic.Bool
 	stuck   atomic.Bool
 	badMark atomic.Bool
-	twice   atomic.Bool // two goroutines were in a round
+	twice   atomic.Bool // two goroutines were in a round at the same time
 }
 
 func (f *fake) Round() bool {
@@ -235,7 +235,7 @@ func TestSyncsAreSharedWhereSeveralRoundsAreUnderWay(t *testing.T) {
 		if err := c.Sync(one, true); err != nil || one.syncs.Load() != 1 || one.shared.Load() != 1 {
 			t.Fatal("it was told to share")
 		}
-		log := &fakeLog{hold: make(chan struct{})} // too much to share
+		log := &fakeLog{hold: make(chan struct{})} // too large to share a sync
 		for range syncsMax + 5 {
 			enter(t, c, &fake{round: func() { _ = c.Sync(log, false) }}).Schedule()
 		}

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// fakeLog is a log whose contents a test sets.
+// fakeLog is a log whose content a test sets.
 type fakeLog struct {
 	applied  uint64
 	heads    map[int64]uint64
@@ -38,14 +38,14 @@ type leader struct {
 	*Queue
 	log      *fakeLog
 	lead     Lead
-	entries  []entry // in the log, not applied
+	entries  []entry // entries in the log that are not applied
 	next     uint64  // index of the next entry
 	declined map[*Pending]uint64
 	syncs    SyncLog
 }
 
 type entry struct {
-	p       *Pending // for its id and kind alone
+	p       *Pending // used only for its id and kind
 	index   uint64
 	request format.Request
 }
@@ -203,7 +203,7 @@ func TestAConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantRefusal(t, l.Accept(&w, draft, l.lead), ErrExists, 100)
 }
 
-// Where other members can lead, a committed version may be old: the caller says when it is known to be current.
+// If other members can lead, a committed version may be outdated: the caller says when it is known to be current.
 func TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead(t *testing.T) {
 	l := newLeader(nil)
 	l.lead.Sole = false
@@ -294,7 +294,7 @@ func TestWhatIsInFlightIsBounded(t *testing.T) {
 		o.InFlightBytesMax = 1000
 		o.Admit = func(int64, bool) error { return refuse }
 	})
-	l.propose(put(1, string(make([]byte, 5000)))) // alone, so it passes
+	l.propose(put(1, string(make([]byte, 5000)))) // a single write is always admitted
 	if err := l.propose(put(2, "b")).Refused(); !errors.Is(err, ErrOverloaded) {
 		t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func TestCommitTimesNeverGoBack(t *testing.T) {
 	}
 }
 
-// Entries that were applied before the start are read back once, and again when damage was repaired that may have
+// Entries that were applied before the start are read back once, and again after a repair of damage that may have
 // hidden some of them.
 func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	log := &fakeLog{applied: 10, damaged: true, recent: []format.Request{{RequestID: requestID(1, 1), Index: 10},
@@ -366,8 +366,8 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	}
 }
 
-// The model of a record is its newest version in the order in which writes were accepted. Each write is answered as the
-// model says, however storing and applying interleave with the writes.
+// In the model, the newest version of a record follows the order in which writes were accepted. Each write is
+// answered as the model says, however storing and applying interleave with the writes.
 func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		l := newLeader(nil)

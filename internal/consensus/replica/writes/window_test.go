@@ -18,12 +18,12 @@ func requestID(a, b uint64) (id [16]byte) {
 	return id
 }
 
-// slotFor returns the slot of a write that was applied at a time.
+// slotFor returns the slot of a write that was applied at the given time.
 func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 	return windowSlot{requestID: id, index: index, time: at, delete: index%2 == 0, at: at}
 }
 
-// The window behaves like a plain list of the last writes from which entries that are too old or too many are removed.
+// The window behaves like a plain list of the last writes, without those that are too old or too many.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"),
@@ -80,7 +80,7 @@ func TestWindowRemembersTheLastWrites(t *testing.T) {
 	})
 }
 
-// Writes that the log returns after a start are placed before those applied since.
+// Writes that the log returns after a start are placed before those that were applied since then.
 func TestWindowPutsOlderWritesBefore(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		writes := rapid.IntRange(1, 20).Draw(t, "writes")
@@ -120,7 +120,7 @@ func TestWindowGivesMemoryBack(t *testing.T) {
 	for w.trim(int64(time.Minute)) {
 	}
 	for range 5 {
-		w.trim(int64(time.Minute)) // memory goes step by step
+		w.trim(int64(time.Minute)) // memory is released step by step
 	}
 	if w.held() != 100 || len(w.slots) > 1024 || len(w.at) != 100 {
 		t.Fatalf("%d held in %d slots and %d of the map", w.held(), len(w.slots), len(w.at))
