@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// lookAt does with a listing of these keys whatever is done with one, and fails where something holds what no writer
-// writes.
+// lookAt does everything with a listing of these keys that the product does with a listing. It fails if something in
+// it could not have been written by Sheaf.
 func lookAt(t *testing.T, found map[string]string) {
 	t.Helper()
 	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)
@@ -55,7 +55,7 @@ func lookAt(t *testing.T, found map[string]string) {
 	}
 }
 
-// soundKeys are the keys of a store with three shards and two groups.
+// soundKeys returns the valid keys of a store with three shards and two groups.
 func soundKeys(t testing.TB) map[string]any {
 	t.Helper()
 	as := func(value any) (out map[string]any) {
@@ -89,8 +89,8 @@ func soundKeys(t testing.TB) map[string]any {
 	return out
 }
 
-// TestAbsurdValuesInEtcd: each field of each key may hold anything that JSON can say. Nothing panics, and nothing
-// absurd comes into a view: the key is left out. It costs 4 s.
+// TestAbsurdValuesInEtcd sets each field of each key to anything that JSON can express. Nothing may panic, and no
+// absurd value may get into a view: the key must be left out. The test costs 4 s.
 func TestAbsurdValuesInEtcd(t *testing.T) {
 	absurd := []any{
 		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",
@@ -121,7 +121,7 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 	}
 }
 
-// FuzzEtcdValues: any bytes at any key.
+// FuzzEtcdValues sets any key to any bytes.
 func FuzzEtcdValues(f *testing.F) {
 	for name, value := range soundKeys(f) {
 		b, err := json.Marshal(value)

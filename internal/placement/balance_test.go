@@ -14,12 +14,12 @@ import (
 
 const gib = int64(1) << 30
 
-// moves returns a policy that moves groups without limits.
+// moves returns a policy that allows moves without limits.
 func moves(copies int) Policy {
 	return Policy{Copies: copies, Moves: true, MovesMax: -1, ShardMovesMax: -1}
 }
 
-// drawStore makes a store whose groups are all placed, on shards of any size and domain.
+// drawStore draws a store whose groups are all placed, on shards of any size and domain.
 func drawStore(t *rapid.T, copies int) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{},
 		States: map[string]ShardState{}}
@@ -77,7 +77,7 @@ func arrive(v View, groups ...string) (View, int64) {
 	return v, bytes
 }
 
-// carryOut applies plans until nothing changes any more, and counts the bytes that moved.
+// carryOut carries out plans until nothing changes any more, and counts the bytes that moved.
 func carryOut(t interface{ Fatalf(string, ...any) }, v View, policy Policy) (View, int64) {
 	total := int64(0)
 	for round := 0; ; round++ {
@@ -152,10 +152,10 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 	})
 }
 
-// Moves run in waves while shards are drained and cordoned. The limits hold, and balance moves no more bytes than all
-// copies have, whichever move ends first. A wave is planned from what the last one left, so one group may move more
-// than once. In 790,000 changes to 400,000 stores, a group moved at most three times if it had one copy and six times
-// if it had three, and at most 0.8 of the bytes moved.
+// Moves run in waves while shards are drained and cordoned. The limits must hold, and balancing must move no more
+// bytes than all copies have, whichever move ends first. A wave is planned from the state that the last wave left, so
+// one group may move more than once. In 790,000 changes to 400,000 stores, a group moved at most three times if it
+// had one copy and six times if it had three, and at most 0.8 of the bytes moved.
 func TestWavesComeToAnEnd(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
@@ -175,7 +175,7 @@ func TestWavesComeToAnEnd(t *testing.T) {
 
 // runWaves begins and ends moves in any order until nothing is left to do.
 func runWaves(t *rapid.T, v View, policy Policy) View {
-	changed := map[string]int{} // by group, for balance
+	changed := map[string]int{} // for each group: the number of its moves for balance
 	moved, all := int64(0), int64(0)
 	for _, g := range v.Groups {
 		all += g.Bytes * int64(len(g.Members))

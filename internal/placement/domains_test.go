@@ -7,7 +7,7 @@ import (
 )
 
 func TestSharedDomains(t *testing.T) {
-	domain := func(shard string) string { // the digits of its name
+	domain := func(shard string) string { // the digits of the shard's name
 		return strings.TrimLeft(shard, "abc")
 	}
 	for name, c := range map[string]struct{ from, to, want string }{
@@ -31,8 +31,8 @@ func TestSharedDomains(t *testing.T) {
 	}
 }
 
-// A move that must put two copies into one domain says so before its target is set. Here, two shards of the group are
-// in one domain because a node was relabelled.
+// A move that must put two copies into one domain is reported as such before its target is set. Here, two shards of
+// the group are in one domain because a node was relabelled.
 func TestMovesTellOfSharedDomains(t *testing.T) {
 	v := loaded(5, 10, 3)
 	for name, s := range v.Shards {
@@ -66,8 +66,8 @@ func TestMovesTellOfSharedDomains(t *testing.T) {
 	}
 }
 
-// A shard that is not registered counts as in its last domain: no second copy goes there while the shard is
-// unreachable.
+// A shard that is not registered counts as being in its last domain: no second copy is placed there while the shard
+// is unreachable.
 func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	v := View{
 		Shards: map[string]Shard{}, Targets: map[string]Target{"g": {Group: "g", Shards: []string{"a", "b", "c"}}},
@@ -106,7 +106,7 @@ func TestAStoreRemembersDomains(t *testing.T) {
 		return s.withDomains(v)
 	}
 	first := view(Shard{Name: "a", Domain: "n1"}, Shard{Name: "b", Domain: "n2"}, Shard{Name: "c"})
-	second := view(Shard{Name: "b", Domain: "n3"}) // a is away, b is elsewhere
+	second := view(Shard{Name: "b", Domain: "n3"}) // a is gone, and b is in another domain
 	for _, c := range []struct {
 		view              View
 		name, shard, want string

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// A shard that learns of a freeze in an etcd that was set back must not see the freeze together with the contents of
-// the etcd before. The shards in a view decide which volumes are believed.
+// A shard that learns of a freeze in an etcd that was set back must not see the freeze together with the content of
+// the earlier etcd, because the shards in a view decide which volumes are believed.
 func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
 }
@@ -35,13 +35,13 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	views := follower.Follow(ctx, placement.Progress{}, placement.Own{Shard: "b"})
 	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
 	backup := own.Backup()
-	// This write, which removes a, is not in the backup: so the revision of the backup is behind.
+	// This write, which removes a, is not in the backup, so the revision of the backup is lower.
 	if _, err := client.Delete(ctx, "/sheaf/"+store.Name()+"/shards/a"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
 	own.Restore(backup)
-	synctest.Wait() // the client has noticed
+	synctest.Wait() // waits until the client has noticed
 	if err := store.Freeze(ctx, "the test", "it was set back"); err != nil {
 		t.Fatal(err)
 	}

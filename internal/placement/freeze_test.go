@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// newBackedUp starts an etcd that can be set back, and a client of it.
+// newBackedUp starts an etcd that can be set back, and makes a client for it.
 func newBackedUp(t *testing.T) (*memetcdtest.Server, *clientv3.Client) {
 	server := memetcdtest.New(t)
 	return server, server.Client(t)
@@ -42,8 +42,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// An etcd is set back under those who follow it and under those who start to, even if its revision has grown beyond the
-// one that they saw.
+// An etcd is set back under processes that follow it, and under processes that start to follow it, even if its
+// revision has grown beyond the one that they saw.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func setBack(t *testing.T, grown bool) {
 	stays := at("stays", 1, 1, "a")
 	backup := own.Backup()
 	moved, later := at("moved", 2, 5, "b"), at("later", 1, 1, "b")
-	// The volume of a shard remembers it.
+	// The volume of a shard remembers the mark.
 	view, err := store.View(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func setBack(t *testing.T, grown bool) {
 	}
 
 	own.Restore(backup)
-	synctest.Wait() // the client has noticed
+	synctest.Wait() // waits until the client has noticed
 	if grown {
 		for {
 			put, err := client.Put(ctx, "somebody/else", "x")
@@ -102,7 +102,7 @@ func setBack(t *testing.T, grown bool) {
 			}
 		}
 	}
-	again := sameStore(t, client, store) // a process that begins now
+	again := sameStore(t, client, store) // a process that starts now
 	held := await(t, ctx, again.Follow(ctx, seen, placement.Own{Shard: "a"}), "it is known to be older",
 		func(v placement.View) bool {
 			return v.Held() != ""
@@ -113,7 +113,7 @@ func setBack(t *testing.T, grown bool) {
 	if _, err := again.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); !errors.Is(err, placement.ErrFrozen) {
 		t.Errorf("planning on it: %v", err)
 	}
-	fresh := sameStore(t, client, store) // and one that has never seen it
+	fresh := sameStore(t, client, store) // a process that has never seen the store
 	if v, err := fresh.View(ctx); err != nil || v.Freeze == nil || v.SetBack != "" {
 		t.Fatalf("nobody else hears of it: %+v, %v", v, err)
 	}
@@ -137,7 +137,7 @@ func setBack(t *testing.T, grown bool) {
 	default:
 	}
 
-	// The volumes say what is true. The volume with group later did not answer at first.
+	// The volumes say what is true. The volume with the group later does not answer at first.
 	found := func(shard string, groups ...placement.Group) placement.FoundVolume {
 		v := placement.FoundVolume{
 			Shard: shard, UUID: volumeOf(shard), Store: meta.StoreUUID,
@@ -190,13 +190,14 @@ func setBack(t *testing.T, grown bool) {
 	if planned, err := store.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err != nil || planned.TargetsWritten > 0 {
 		t.Errorf("planning again: %+v, %v", planned, err)
 	}
-	// The state before the reconciliation is now the older one, whatever its revision.
+	// The state before the reconciliation now counts as the older one, whatever its revision.
 	if v.Mark.Behind(seen.Mark) != "" || seen.Behind(v.Mark) == "" {
 		t.Errorf("marks %+v, %+v", v.Mark, seen)
 	}
 }
 
-// A group that was created a second time under the name of a group on the volumes is not overwritten: a person decides.
+// A group that was created again with the name of a group on the volumes is not overwritten, because a person must
+// decide.
 func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	synctest.Test(t, aGroupThatWasMadeTwiceIsNotReconciled)
 }
@@ -230,7 +231,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
 		t.Errorf("%+v, %v", v, err)
 	}
-	// A person decides by force.
+	// With force, a person decides.
 	if err := store.Restore(ctx, r, true); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +253,7 @@ func sameStore(t *testing.T, client *clientv3.Client, of *placement.Store) *plac
 
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
-// A status says since when etcd has not answered, and why it is not followed.
+// The status says since when etcd has not answered, and why it is not followed.
 func TestAStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
 	synctest.Test(t, aStoreTellsWhenEtcdAnsweredLast)
 }
@@ -289,7 +290,7 @@ func aStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
 		return last.After(first)
 	})
 	own.Away()
-	const silent = 3 * time.Second // longer than the time between two questions
+	const silent = 3 * time.Second // longer than the time between two looks
 	until("etcd is gone", func(d time.Duration, _ string) bool { return d > silent })
 	own.Back()
 	until("etcd is back", func(d time.Duration, _ string) bool { return d < silent })

@@ -44,14 +44,15 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for n := range rounds {
-			time.Sleep(time.Duration(n%4) * viewDebounce / 2) // some views come between, some changes come together
+			// so that some views are sent in between, and some changes come together
+			time.Sleep(time.Duration(n%4) * viewDebounce / 2)
 			shards := []string{fmt.Sprint("s", n)}
 			if err := store.SetTargets(ctx, []Target{{Group: "a", Shards: shards}, {Group: "b", Shards: shards}}); err != nil {
 				t.Error(err)
 				cancel()
 				return
 			}
-			// Another store's keys must not show.
+			// Keys of another store must not be seen.
 			if _, err := client.Put(ctx, "/sheaf/s2/targets/c", "x"); err != nil {
 				t.Error(err)
 			}
@@ -77,7 +78,7 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	}
 }
 
-// TestAPlannerThatLostItsTermWritesNothing fences with an election key that is gone.
+// TestAPlannerThatLostItsTermWritesNothing makes writes conditional on an election key that is gone.
 func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	synctest.Test(t, aPlannerThatLostItsTermWritesNothing)
 }
@@ -99,7 +100,7 @@ func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	if answer, err := client.Get(ctx, "/sheaf/s/", clientv3.WithPrefix()); err != nil || len(answer.Kvs) != 0 {
 		t.Fatalf("etcd holds %v, %v", answer.Kvs, err)
 	}
-	// createGroups keeps what exists.
+	// createGroups must keep existing groups.
 	for range 2 {
 		if err := store.createGroups(ctx, View{}, groups); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// loaded returns a settled store of groups of 1 GiB, in which each shard is a domain of its own.
+// loaded returns a settled store with groups of 1 GiB. Each shard is a domain of its own.
 func loaded(shards, groups, copies int) View {
 	v := cluster(shards, groups, shards)
 	for name, g := range v.Groups {
@@ -44,7 +44,7 @@ func TestLoadsFollowCapacity(t *testing.T) {
 		s.CapacityBytes = tib << 40
 		v.Shards[name] = s
 	}
-	for name, g := range v.Groups { // all on the first one
+	for name, g := range v.Groups { // all groups are on the first shard
 		g.Bytes, g.Members, g.Leader = gib, []Member{{Shard: "s0000"}}, "s0000"
 		v.Groups[name] = g
 		v.Targets[name] = Target{Group: name, Shards: []string{"s0000"}}
@@ -58,7 +58,7 @@ func TestLoadsFollowCapacity(t *testing.T) {
 
 func TestLeadersAreLevelled(t *testing.T) {
 	v := loaded(4, 100, 3)
-	for name, target := range v.Targets { // one shard leads all that it has
+	for name, target := range v.Targets { // one shard leads all groups that it has
 		if n := slices.Index(target.Shards, "s0002"); n > 0 {
 			target.Shards = slices.Clone(target.Shards)
 			target.Shards[0], target.Shards[n] = target.Shards[n], target.Shards[0]
@@ -80,7 +80,7 @@ func TestLeadersAreLevelled(t *testing.T) {
 	}
 }
 
-// A shard that is gone keeps its groups until a person, or the operator, says that it is to be drained.
+// A shard that is gone keeps its groups until a person, or the operator, requests that it be drained.
 func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	v := loaded(4, 20, 3)
 	on := bytesOn(v)["s0001"]
@@ -98,7 +98,7 @@ func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	}
 }
 
-// A move for balance goes on even if the shard that it leaves could keep the group. A move off a draining shard is
+// A move for balance continues even if the shard that the group leaves could keep it. A move off a draining shard is
 // reversed when the drain is cancelled.
 func TestWhetherAMoveGoesBackDependsOnItsReason(t *testing.T) {
 	v := cluster(2, 1, 2)
@@ -144,7 +144,7 @@ func TestMovesShowsWhatRunsAndWhatWouldFollow(t *testing.T) {
 	}
 }
 
-// BenchmarkBalance measures the time.
+// BenchmarkBalance measures the time of this test's plan.
 func TestBalanceAtFullSize(t *testing.T) {
 	v := crowded()
 	targets, _ := Plan(v, moves(3))
@@ -158,7 +158,7 @@ func TestBalanceAtFullSize(t *testing.T) {
 	}
 }
 
-// crowded returns a store of 10,000 groups on half of its 1,000 shards.
+// crowded returns a store in which 10,000 groups are on half of the 1,000 shards.
 func crowded() View {
 	v := cluster(500, 10_000, 500)
 	for name, g := range v.Groups {

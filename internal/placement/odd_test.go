@@ -66,8 +66,8 @@ var oddValues = []struct{ name, value string }{
 	{"weights/s1/0000", `{"shard":"s1","groups":{"0":{"uuid":"01000000-0000-0000-0000-000000000000","bytes":-5}}}`},
 }
 
-// TestOneOddKeyIsLeftOutAndNamed: whatever one key holds, a listing gives everything else, and says which key it is and
-// what is wrong. It costs 0.1 s.
+// TestOneOddKeyIsLeftOutAndNamed checks that, whatever one key holds, a listing has everything else, and names the
+// key and what is wrong. The test costs 0.1 s.
 func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	for _, odd := range oddValues {
 		t.Run(odd.name+"="+odd.value, func(t *testing.T) {
@@ -99,8 +99,8 @@ func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	}
 }
 
-// TestAGroupThatNobodyCanReadStaysAsItIs: a group whose key or target cannot be read is neither made anew nor placed,
-// its shard is not forgotten, and the other groups are planned.
+// TestAGroupThatNobodyCanReadStaysAsItIs checks that a group whose key or target cannot be read is neither created
+// again nor placed, that its shard is not forgotten, and that the other groups are planned.
 func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	for _, name := range []string{"groups/0", "targets/0"} {
 		t.Run(name, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	}
 }
 
-// TestWhoKnewAKeyGoesOnWithIt: a watcher keeps the value that it knew, also when it lists again, takes the odd key for
-// no setback of etcd, and drops the problem when the key is put right.
+// TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the value that it knew, even when it lists again. The
+// watcher must not take the odd key for a setback of etcd, and must drop the problem when the key is corrected.
 func TestWhoKnewAKeyGoesOnWithIt(t *testing.T) { synctest.Test(t, whoKnewAKeyGoesOnWithIt) }
 
 func whoKnewAKeyGoesOnWithIt(t *testing.T) {
@@ -151,7 +151,7 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 		r.put(t, ctx, name, "?")
 	}
 	odd := await(t, ctx, views, "three odd keys", func(v placement.View) bool { return len(v.Odd) == 3 })
-	time.Sleep(time.Minute) // meta has changed: it lists again
+	time.Sleep(time.Minute) // meta has changed, so the watcher lists again
 	for len(views) > 0 {
 		odd = <-views
 	}
@@ -168,7 +168,7 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 	})
 }
 
-// TestAFreezeThatNobodyCanReadIsAFreeze.
+// TestAFreezeThatNobodyCanReadIsAFreeze checks that an unreadable freeze counts as a freeze.
 func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -184,8 +184,8 @@ func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	})
 }
 
-// TestWithoutMetaTheReasonIsTold: nothing can be known of a store whose meta cannot be read. Who asks is told so, and
-// not that etcd is silent or that there is no store.
+// TestWithoutMetaTheReasonIsTold checks the error for a store whose meta cannot be read, of which nothing can be
+// known. It must say so, and not that etcd is silent or that there is no store.
 func TestWithoutMetaTheReasonIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -211,7 +211,7 @@ func TestWithoutMetaTheReasonIsTold(t *testing.T) {
 	})
 }
 
-// TestAnOddStateIsReplaced: who sets a shard's state writes over a value that cannot be used.
+// TestAnOddStateIsReplaced checks that setting a shard's state overwrites a value that cannot be used.
 func TestAnOddStateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -226,8 +226,9 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 	})
 }
 
-// TestAnAbsurdRecordOfAVolumeIsNoSetback: where etcd's record of a volume cannot be, its shard is not registered, and
-// the reason is the key. The volume does not count as set back, for which it would be replaced.
+// TestAnAbsurdRecordOfAVolumeIsNoSetback has an impossible record of a volume in etcd. The shard must not be
+// registered, and the error must name the key. The volume must not count as set back, because it would then be
+// replaced.
 func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// register makes a shard known until the test ends.
+// register registers a shard until the test ends.
 func register(t *testing.T, store *placement.Store, name string) placement.Shard {
 	t.Helper()
 	shard := placement.Shard{Name: name, Address: name + ":7610", VolumeUUID: uuid.New(), Generation: 1}
@@ -56,7 +56,7 @@ func planOnceByManyAtOnce(t *testing.T) {
 	}
 	register(t, store, "a")
 	register(t, store, "b")
-	// There are several operators: each of them either succeeds or is told that another was faster.
+	// There are several operators. Each of them either succeeds or learns that another one was faster.
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -133,8 +133,8 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 	}
 }
 
-// etcd is stopped, wiped and started empty under a watcher. The watcher keeps its view, follows nothing of another
-// store, and goes on with a higher epoch once placement was rebuilt.
+// etcd is stopped, wiped and started empty under a watcher. The watcher must keep its view, follow no other store,
+// and continue with a higher epoch once placement was rebuilt.
 func TestWatchOverAWipedEtcd(t *testing.T) { synctest.Test(t, watchOverAWipedEtcd) }
 
 func watchOverAWipedEtcd(t *testing.T) {
@@ -162,7 +162,7 @@ func watchOverAWipedEtcd(t *testing.T) {
 	}
 
 	server.Wipe()
-	synctest.Wait() // the client has noticed
+	synctest.Wait() // waits until the client has noticed
 	if _, err := store.ViewOf(ctx, meta.StoreUUID); !errors.Is(err, placement.ErrPlacementLost) {
 		t.Fatalf("after the wipe: error %v", err)
 	}
@@ -171,7 +171,7 @@ func watchOverAWipedEtcd(t *testing.T) {
 		select {
 		case v := <-views:
 			t.Fatalf("%s: a view was given: %+v", what, v)
-		case <-time.After(5 * time.Second): // two looks of the watcher
+		case <-time.After(5 * time.Second): // enough for two looks of the watcher
 		}
 	}
 	quiet("an empty etcd")
@@ -313,7 +313,7 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
-	// A replica that a move left behind is no member, and a replica that nobody can name is left out.
+	// A replica that a move left behind is not a member, and a replica whose name is unknown is left out.
 	v := volumes(2)
 	v[0].Replicas = []placement.FoundReplica{replica("0", 7, 1), {UUID: uuid.New(), Message: "unreadable"}}
 	v[1].Replicas = []placement.FoundReplica{replica("0", 8, 2)}

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// drawView makes a cluster: shards in few domains and in every state; groups that are new, placed, half-moved, or on
+// drawView draws a cluster: shards in few domains and in every state; groups that are new, placed, half-moved, or on
 // lost shards.
 func drawView(t *rapid.T) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{}}
@@ -129,7 +129,7 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 
 // checkLeastMovement checks that a member is removed only for a reason.
 func checkLeastMovement(t *rapid.T, v View, g Group, wanted []string, policy Policy) {
-	stay := map[string]bool{} // domains of members that may stay
+	stay := map[string]bool{} // domains of the members that may remain
 	for _, m := range g.Members {
 		if v.Shards[m.Shard].State != Draining {
 			stay[domainOf(v, m.Shard)] = true
@@ -267,7 +267,7 @@ func TestPlanSaysWhyAGroupIsUnplaced(t *testing.T) {
 	}
 }
 
-// TestPlanAtFullSize checks the size that design.md names, and logs the time; see BenchmarkPlan.
+// TestPlanAtFullSize checks a store of the size in design.md, and logs the time; see BenchmarkPlan.
 func TestPlanAtFullSize(t *testing.T) {
 	v := cluster(1000, 10_000, 3)
 	began := time.Now()
@@ -308,7 +308,7 @@ func TestFirstPlacementWaitsForShards(t *testing.T) {
 	if len(targets) != 2 || len(unplaced) != 0 || targets[0].Shards[0] == targets[1].Shards[0] {
 		t.Fatalf("both alive: targets %v, unplaced %v", targets, unplaced)
 	}
-	// A store that was placed before goes on with the shards that are alive.
+	// A store that was placed earlier continues with the shards that are alive.
 	delete(view.Shards, "b")
 	view.Groups["0"] = Group{Name: "0", Members: []Member{{Shard: "a"}}}
 	if targets, unplaced := Plan(view, policy); len(targets) == 0 || len(unplaced) != 0 {
@@ -316,8 +316,8 @@ func TestFirstPlacementWaitsForShards(t *testing.T) {
 	}
 }
 
-// TestPlanForgetsWhatItCouldNotPlace: group a finds only two of three shards; these two must not count as taken when
-// the plan chooses for group b.
+// TestPlanForgetsWhatItCouldNotPlace has a group a for which only two of three shards are found. These two shards
+// must not count as taken when the plan chooses for group b.
 func TestPlanForgetsWhatItCouldNotPlace(t *testing.T) {
 	v := cluster(0, 0, 1)
 	for name, domain := range map[string]string{"s1": "d1", "s2": "d1", "s3": "d2"} {

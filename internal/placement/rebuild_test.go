@@ -33,7 +33,7 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	abc, bcd := []uint64{1, 3, 5}, []uint64{3, 5, 7}
 	for name, c := range map[string]struct {
 		shards  map[string]r
-		members string // shard and role of each, in order; ? is one that was not found
+		members string // shard and role of each member, in order; ? for a member that was not found
 		leader  string
 		short   bool
 		fails   bool

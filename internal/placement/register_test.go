@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// Every registry passes this table, also those that stand in for this one. It runs on a real etcd, and on the in-memory
-// etcd of the other tests of this package, so both must behave alike.
+// Every implementation of the registry must pass this table. It runs on a real etcd, and on the in-memory etcd of the
+// other tests in this package, so both must behave in the same way.
 func TestRegisterShard(t *testing.T) {
 	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, onEtcd(t)) })
 }
@@ -31,23 +31,23 @@ func TestRegisterShardInMemory(t *testing.T) {
 	})
 }
 
-// The table cannot show this case: an etcd that was set back knows less than the volume, which is not the fault of the
-// volume. A volume that was set back further than etcd is noticed there, too.
+// The table cannot show this case: an etcd that was set back knows less than the volume, and that is not the fault of
+// the volume. A volume that was set back further than etcd is still detected.
 func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
 	volume := uuid.New()
 	for _, c := range []struct {
-		registered, generation uint64 // in etcd
-		here, known            uint64 // on the volume, which is in generation 9
+		registered, generation uint64 // values in etcd
+		here, known            uint64 // values on the volume, which is in generation 9
 		want                   error
 	}{
 		{20, 8, 21, 20, nil},
-		{15, 7, 21, 20, nil}, // set back
+		{15, 7, 21, 20, nil}, // etcd was set back
 		{1, 1, 21, 20, nil},
-		{0, 0, 21, 20, nil}, // to before steps were known
+		{0, 0, 21, 20, nil}, // etcd was set back to a time before steps were known
 		{15, 7, 14, 13, placement.ErrRolledBack},
 		{15, 7, 16, 15, nil},
-		{15, 7, 16, 14, placement.ErrRolledBack}, // another has registered meanwhile
+		{15, 7, 16, 14, placement.ErrRolledBack}, // another process has registered meanwhile
 		{15, 9, 21, 20, placement.ErrRolledBack},
 	} {
 		err := placement.MayFollow(placement.VolumeRecord{Volume: volume, Generation: c.generation, Step: step(c.registered),
@@ -60,8 +60,8 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	}
 }
 
-// When a lease has expired, the new registration reports the current step of the volume. It does so also to an etcd
-// that was set back to a step between the one at the start and the current one.
+// When a lease has expired, the new registration reports the current step of the volume. It does so even to an etcd
+// that was set back to a step between that of the start and the current one.
 func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	synctest.Test(t, aRegistrationMadeAnewTellsTheLastStep)
 }
@@ -123,9 +123,9 @@ func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	}
 }
 
-// An etcd that was rebuilt from the volumes knows the step of each volume, so it notices an earlier state of a volume
-// from then on. A shard that kept running meanwhile, and has told etcd its step itself, is not set back by its earlier
-// answer.
+// An etcd that was rebuilt from the volumes knows the step of each volume, so from then on it detects an earlier
+// state of a volume. A shard that kept running meanwhile has itself reported its step to etcd, and is not set back by
+// its earlier answer.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	synctest.Test(t, aRebuiltEtcdKnowsTheStepsOfVolumes)
 }
@@ -180,7 +180,7 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	if err := store.Restore(ctx, rebuilt, false); err != nil {
 		t.Fatal(err)
 	}
-	// The shard goes on, from the step that it reported and from later ones.
+	// The shard continues, from the step that it reported and from later ones.
 	for range 3 {
 		if err := p.Again(ctx); err != nil {
 			t.Fatalf("the shard that ran all the time cannot register again: %v", err)
@@ -231,15 +231,15 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 		t.Fatalf("a copy of a live volume: error %v", err)
 	}
 	stop()
-	stopClone, err := store.RegisterShard(ctx, clone) // the listener is somebody else's now
+	stopClone, err := store.RegisterShard(ctx, clone) // the listener belongs to another process now
 	if err != nil {
 		t.Fatalf("the shard has stopped: %v", err)
 	}
 	stopClone()
 }
 
-// A shard whose lease expired is told if another has registered in its place meanwhile. A shard that etcd merely forgot
-// is not.
+// A shard whose lease expired is told if another process has registered in its place meanwhile. A shard that etcd
+// merely forgot is not told so.
 func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsTold)
 }
@@ -286,7 +286,7 @@ func aShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 		t.Fatalf("it was told %v", err)
 	default:
 	}
-	// A twin takes the key, as it may when the key is gone, and the lease expires.
+	// A twin takes the key, as it may do when the key is gone, and the lease expires.
 	twin := first
 	twin.Generation, twin.Address = 2, "127.0.0.1:2"
 	value, err := json.Marshal(twin)
@@ -327,7 +327,7 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 		t.Fatalf("the volume of a live shard under another name: error %v", err)
 	}
 	stop()
-	stopNew, err := store.RegisterShard(ctx, shard("a")) // a has another disk now
+	stopNew, err := store.RegisterShard(ctx, shard("a")) // shard a has another disk now
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 		t.Fatalf("the volume of a shard that has another one now: %v", err)
 	}
 	defer stopB()
-	a.Generation = 3 // the first shard would take its disk back, but that is live
+	a.Generation = 3 // the first shard would take its disk back, but that disk is live
 	stopNew()
 	if _, err := store.RegisterShard(ctx, a); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("the volume is live as b: error %v", err)
@@ -376,10 +376,10 @@ func anOlderLeaderDoesNotWriteAGroup(t *testing.T) {
 	put(3, 10, nil)
 	put(3, 9, placement.ErrStaleLeader)
 	put(2, 12, placement.ErrStaleLeader)
-	put(4, 9, placement.ErrStaleLeader) // it leads, and has not applied everything yet
+	put(4, 9, placement.ErrStaleLeader) // this leader has not applied everything yet
 	put(4, 11, nil)
 	late := g
-	if g, err = store.PutGroup(ctx, g); err != nil { // a report comes between
+	if g, err = store.PutGroup(ctx, g); err != nil { // a report is written in between
 		t.Fatal(err)
 	}
 	late.Term = 9

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// grownSince restores a backup of etcd, lets change write to it, as others would for a while, and returns a backup of
-// the result.
+// grownSince restores a backup of etcd, lets change write to that etcd, as other processes would for a while, and
+// returns a backup of the result.
 func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	change func(store *placement.Store)) memetcdtest.Backup {
 	t.Helper()
@@ -26,13 +26,13 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	return server.Backup()
 }
 
-// An etcd is set back under a shard that watches its own groups, under one that watches everything, and under a process
-// that lists etcd now and then. Each must notice, however much others have written to the older etcd before it is heard
-// of again.
+// An etcd is set back under a shard that watches its own groups, under a process that watches everything, and under a
+// process that lists etcd now and then. Each must notice this, however much others have written to the older etcd
+// before etcd answers again.
 func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 	for name, c := range map[string]struct {
-		mine, others int // writes after the backup, of the shard's own group and of others
-		grown        int // writes of others to the older etcd before anybody hears of it
+		mine, others int // number of writes after the backup, to the shard's own group and to others
+		grown        int // number of writes to the older etcd before the process hears from it
 	}{
 		"only others' groups had changed":                                {0, 20, 5},
 		"its own group had changed, and the older etcd has outgrown all": {3, 3, 40},
@@ -52,7 +52,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 	mustInit(t, ctx, store, meta)
 	write := func(store *placement.Store, name, shard string) placement.Group {
 		t.Helper()
-		var g placement.Group // as it is there, where it is
+		var g placement.Group // the group as etcd holds it
 		if err := placementtest.Again(ctx, func() (err error) {
 			g, _, err = store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
 			return err
@@ -101,7 +101,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		}
 	})
 	own.Restore(older)
-	synctest.Wait() // the client has noticed
+	synctest.Wait() // waits until the client has noticed
 
 	if _, err := planner.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err == nil {
 		t.Errorf("it is planned on an older etcd")
@@ -114,7 +114,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		_, held := gateway.LastAnswer()
 		return held != ""
 	})
-	// This process starts with what the volume of the shard remembers, as after a kill.
+	// This process starts with what the shard's volume remembers, as after a kill.
 	restarted := sameStore(t, client, store)
 	first := <-restarted.Follow(ctx, placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
 	if first.SetBack == "" {

@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// onEtcd returns a client of a real etcd, for the few tests that need one. All others run in virtual time on an etcd in
-// memory: see memetcdtest.
+// onEtcd returns a client of a real etcd, for the few tests that need one. All others run in virtual time on an etcd
+// in memory: see memetcdtest.
 func onEtcd(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := etcdtest.Shared(tb).Client()
@@ -78,8 +78,8 @@ func mustTarget(t *testing.T, ctx context.Context, store *placement.Store, targe
 	}
 }
 
-// mustPut writes a group that is as it was read. If etcd carried out an attempt but answered too late, mustPut finds
-// the group as it was to be written.
+// mustPut writes a group that has not changed since it was read. If etcd carried out an attempt but answered too
+// late, mustPut finds the group already written.
 func mustPut(t *testing.T, ctx context.Context, store *placement.Store, g placement.Group) (written placement.Group) {
 	t.Helper()
 	tries := 0
@@ -311,7 +311,8 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	store := newStore(t, memetcdtest.New(t).Client(t)) // a goroutine that is left keeps the bubble from its end, and fails
+	// a goroutine that is left would keep the bubble from ending, and so fail the test
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	views := store.Watch(ctx)
 	select {
 	case v := <-views:
@@ -373,9 +374,9 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	views := store.Watch(ctx)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
 	server.Away()
-	synctest.Wait() // clients have tried to connect again, and wait for the next try
+	synctest.Wait() // waits until clients have tried to connect again, and wait for the next attempt
 	server.Back()
-	// While the watcher is disconnected there are many revisions, then a compaction.
+	// While the watcher is disconnected, many revisions are written, and then compacted.
 	second := server.Client(t)
 	other := sameStore(t, second, store)
 	for n := range 5 {
@@ -383,7 +384,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	}
 	server.Compact()
 	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
-	// Remove the registration, as a lease that expires does: the shard registers again on its own.
+	// The registration is removed, as if its lease had expired: the shard registers again by itself.
 	leases, err := second.Leases(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -391,7 +392,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	if len(leases.Leases) == 0 {
 		t.Fatal("no lease: the fault cannot be injected")
 	}
-	registered := func() int64 { // under which lease; 0: it is not
+	registered := func() int64 { // returns the lease of the registration; 0: there is none
 		t.Helper()
 		answer, err := second.Get(ctx, placement.PrefixDefault+"/"+store.Name()+"/shards/a")
 		if err != nil {
@@ -408,7 +409,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A process that reads views late sees none without the shard.
+	// A process that reads views late must not see one without the shard.
 	for now := registered(); now == 0 || now == before; now = registered() {
 		if ctx.Err() != nil {
 			t.Fatal("it does not register again")
@@ -459,7 +460,7 @@ func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 			t.Fatalf("group %d has keys %d to %d, want %d to %d", n, g.KeyFirst, g.KeyLast, f, l)
 		}
 	}
-	// Whichever planner was elected: one is gone, and the other plans on.
+	// Whichever planner is elected, when one is gone, the other continues to plan.
 	cancelFirst()
 	lateGroup := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "late", 0))
 	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {

@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// A ledger of tenants is written only in place of the one that was read, and is read together with the number of the
-// tenants' groups. A store that does not exist has no ledgers, and no view contains them.
+// A ledger of a tenant is written only in place of the one that was read, and is read together with the number of the
+// tenant's groups. A store that does not exist has no ledgers, and no view contains them.
 func TestLedgersOfTenants(t *testing.T) { synctest.Test(t, ledgersOfTenants) }
 
 func ledgersOfTenants(t *testing.T) {
@@ -30,7 +30,7 @@ func ledgersOfTenants(t *testing.T) {
 	put("a", "one", 0, true)
 	put("a", "two", 0, false)
 	keys := make([]placement.TenantKey, 0, 60)
-	for range 29 { // more than go in one transaction
+	for range 29 { // more than fit into one transaction
 		keys = append(keys, placement.TenantKey{Name: "a", Prefix: "a-"}, placement.TenantKey{Name: "b", Prefix: "b-"})
 	}
 	found, err := store.Ledgers(ctx, keys)

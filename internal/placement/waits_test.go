@@ -44,8 +44,8 @@ func (c *captured) has(words string) bool {
 	return strings.Contains(c.b.String(), words)
 }
 
-// An old registration that nobody renews may never expire, for example when etcd does not let leases expire. A shard
-// does not wait for it endlessly.
+// An old registration that is not renewed may never expire, for example because etcd does not let leases expire. A
+// shard must not wait for this for ever.
 func TestARegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	synctest.Test(t, aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd)
 }
@@ -93,7 +93,7 @@ func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 type slowEtcd struct {
 	clientv3.Lease
 	clientv3.KV
-	grants, writes int // that fail
+	grants, writes int // number of calls that fail
 }
 
 func (s *slowEtcd) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
@@ -128,7 +128,7 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	t.etcd.writes--
 	switch t.etcd.writes {
 	case 1:
-		if _, err := t.Txn.Commit(); err != nil { // it is done, and not answered
+		if _, err := t.Txn.Commit(); err != nil { // the write is done, but not answered
 			return nil, err
 		}
 		return nil, rpctypes.ErrTimeout
@@ -138,7 +138,7 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// The first registration of a shard survives an etcd whose disk stalls for a while: the start does not fail.
+// The first registration of a shard outlasts an etcd whose disk stalls for a while: the start must not fail.
 func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlastsASlowEtcd) }
 
 func aStartOutlastsASlowEtcd(t *testing.T) {
@@ -163,7 +163,7 @@ func aStartOutlastsASlowEtcd(t *testing.T) {
 	}
 }
 
-// A watch that cannot list etcd reports that once, and goes on when it can.
+// A watch that cannot list etcd reports that once, and continues when it can.
 func TestAWatchThatCannotListSaysSo(t *testing.T) { synctest.Test(t, aWatchThatCannotListSaysSo) }
 
 func aWatchThatCannotListSaysSo(t *testing.T) {
@@ -202,6 +202,6 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 		t.Fatal("it does not go on")
 	}
 	cancel()
-	for range views { // closed when the watch has ended, which reads sayFailing
+	for range views { // closed when the watch, which reads sayFailing, has ended
 	}
 }

@@ -16,12 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// watchersPerConnection is the number of shards that share a connection, so that a thousand fit into one process.
+// watchersPerConnection is the number of shards that share a connection, so that a thousand shards fit into one
+// process.
 const watchersPerConnection = 25
 
-// TestWritesToManyWatchers writes each of many groups once while as many watchers listen: first watches of all groups
-// whose answers are only counted, then shards that follow their own groups. It prints the time until each has heard
-// what it listens to, from a real etcd and in real time. SHEAF_WATCHERS=1000 is the size of a large store.
+// TestWritesToManyWatchers writes each of many groups once while as many watchers listen. The first watchers watch
+// all groups and only count the answers; the second ones are shards that follow their own groups. The test prints the
+// time until each watcher has received its changes, from a real etcd and in real time. SHEAF_WATCHERS=1000 is the
+// size of a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
 	if words := os.Getenv("SHEAF_WATCHERS"); words != "" {
@@ -116,7 +118,7 @@ func putAll(t *testing.T, ctx context.Context, store *placement.Store, groups []
 	}
 }
 
-// watchEverything starts n watches of all groups of a store. heard waits until each has heard of n writes.
+// watchEverything starts n watches of all groups of a store. heard waits until each has received n writes.
 func watchEverything(t *testing.T, ctx context.Context, store *placement.Store, n int) (heard func() int64) {
 	t.Helper()
 	var wait sync.WaitGroup

@@ -55,7 +55,7 @@ func newWakesRig(t *testing.T) *wakesRig {
 	return r
 }
 
-// somewhere returns up to four members and the shards that they are on, some shards perhaps unknown or repeated.
+// somewhere returns up to four members and the shards that they are on. Some shards may be unknown or repeated.
 func (r *wakesRig) somewhere(dice *rand.Rand) (members []Member, names []string) {
 	for n := range dice.IntN(5) {
 		name := r.shards[dice.IntN(len(r.shards))]
@@ -63,7 +63,7 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []Member, names []string)
 			names = append(names, name)
 		}
 		if dice.IntN(10) == 0 {
-			name = "" // nobody knows where it is
+			name = "" // its place is unknown
 		}
 		members = append(members, Member{Shard: name, VolumeUUID: uuid.New(), RaftID: dice.Uint64() | 1,
 			Role: []Role{Voter, Learner}[n%2]})
@@ -77,7 +77,7 @@ func passing(err error) bool {
 		errors.Is(err, ErrFrozen)
 }
 
-// act does one thing that planners, shards and gateways do, and says what it did.
+// act does one thing that planners, shards and gateways do, and returns a description of it.
 func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err error) {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -117,7 +117,7 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 	}
 }
 
-// rebuilt returns what the volumes might say of all or some of the groups in etcd.
+// rebuilt returns what the volumes might say about all or some of the groups in etcd.
 func (r *wakesRig) rebuilt(dice *rand.Rand) Rebuilt {
 	r.t.Helper()
 	view, err := r.store.View(r.ctx)
@@ -136,7 +136,7 @@ func (r *wakesRig) rebuilt(dice *rand.Rand) Rebuilt {
 	return out
 }
 
-// old writes like an older program: only a group or a target.
+// old writes only a group or a target, like an older program.
 func (r *wakesRig) old(dice *rand.Rand) error {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -165,7 +165,7 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 	return err
 }
 
-// wrong says where the wakes differ from what groups and targets say; empty: nowhere.
+// wrong says where the wakes differ from what groups and targets say; empty if they do not differ.
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())
@@ -211,7 +211,7 @@ func (r *wakesRig) wrong() string {
 }
 
 // TestWakesAreWhatGroupsAndTargetsSay does random things, one after another and several at a time. Each write of a
-// group tells exactly the shards that the group or its target names, in the same transaction.
+// group must wake exactly the shards that the group or its target names, in the same transaction.
 func TestWakesAreWhatGroupsAndTargetsSay(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -250,7 +250,7 @@ func wakesOfSeed(t *testing.T, seed uint64) {
 	t.Log(did)
 }
 
-// one does one of all the things that may happen, including the loss or setback of the store.
+// one does one random thing, which may be a loss or setback of the store.
 func (r *wakesRig) one(dice *rand.Rand) (what string, err error) {
 	switch dice.IntN(12) {
 	case 0:
@@ -294,16 +294,16 @@ func (r *wakesRig) several(dice *rand.Rand) {
 	}
 }
 
-// TestTheKeeperTellsWhatOlderProgramsWrite lets programs that know no wakes write next to those that do. In the end,
-// each shard sees its groups as they are, and the wakes are what groups and targets say, even if the shard that keeps
-// the wakes is gone.
+// TestTheKeeperTellsWhatOlderProgramsWrite lets programs that do not know wakes write concurrently with those that
+// do. In the end, each shard must see its groups as they are, and the wakes must be those of the groups and targets,
+// even if the shard that keeps the wakes is gone.
 func TestTheKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 	synctest.Test(t, theKeeperTellsWhatOlderProgramsWrite)
 }
 
 func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(7, 18))
-	for range 40 { // a store that was never written by another
+	for range 40 { // a store to which only older programs have written
 		if err := r.old(dice); err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +357,7 @@ func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 		name := ""
 		r.eventually("somebody keeps the wakes", func() string {
 			keeper, err := r.client.Get(r.ctx, r.store.prefix+keeperKey)
-			if err != nil || len(keeper.Kvs) != 1 { // not between one whose lease ran out and the next
+			if err != nil || len(keeper.Kvs) != 1 { // there is no keeper between the end of one lease and the next
 				return fmt.Sprint(keeper, err)
 			}
 			name = string(keeper.Kvs[0].Value)
@@ -365,7 +365,7 @@ func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 		})
 		t.Logf("round %d: shard %s kept the wakes", round, name)
 		stops[name]()
-		for range views[name] { // until it has ended
+		for range views[name] { // until the watch has ended
 		}
 		views[name], stops[name] = follow(name)
 		defer stops[name]()

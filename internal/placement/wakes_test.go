@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// countedWatcher counts what etcd delivers to the watches of a client, except that of the one shard that keeps the
-// wakes of all.
+// countedWatcher counts what etcd delivers to the watches of a client, except that of the one shard that keeps all
+// wakes.
 type countedWatcher struct {
 	clientv3.Watcher
 	responses atomic.Int64
@@ -44,7 +44,7 @@ func (c *countedWatcher) Watch(ctx context.Context, key string, options ...clien
 	return out
 }
 
-// follower is what a shard sees of etcd, with a client of its own.
+// follower is what a shard sees of etcd, through a client of its own.
 type follower struct {
 	name    string
 	store   *placement.Store
@@ -79,7 +79,8 @@ func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follo
 	return next
 }
 
-// TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group on another shard is written.
+// TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group on another shard is
+// written.
 func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	synctest.Test(t, aShardIsNotWokenByWhatIsNotItsOwn)
 }
@@ -116,7 +117,7 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		if n > 0 {
 			write(&groups[n])
 		}
-		// etcd delivers to one client in order: when this write is here, all earlier ones are.
+		// etcd delivers to one client in order: when this write has arrived, all earlier ones have.
 		await(t, ctx, f.views, "its own group as it was written last", func(v placement.View) bool {
 			return v.Groups[groups[n].Name].Revision == groups[n].Revision
 		})
@@ -131,8 +132,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard makes the folder of a group that is on another shard by then. It is told of the group, although nothing wakes
-// it.
+// A shard makes the folder of a group that is on another shard by then. The shard must learn of the group, although
+// nothing wakes it.
 func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderItHas)
 }
@@ -163,8 +164,8 @@ func aShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
 }
 
-// The folder is made right after the shard has taken its first view, while the follower finds out which groups belong
-// to the shard.
+// The folder is made right after the shard has taken its first view, while the follower determines which groups
+// belong to the shard.
 func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView)
 }
@@ -179,12 +180,12 @@ func aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	mustPut(t, ctx, store, g)
 	var there atomic.Bool
 	following, hasAsked := make(chan (<-chan placement.View), 1), make(chan struct{})
-	asked := sync.OnceFunc(func() { // the follower asks for the first time
+	asked := sync.OnceFunc(func() { // called when the follower asks for the first time
 		views := <-following
 		select {
-		case <-views: // the reader has it, and left the group out: there is no folder yet
+		case <-views: // the reader has the view, without the group, because there was no folder yet
 			there.Store(true)
-		default: // the reader is still to get it
+		default: // the reader will get the view later
 		}
 		following <- views
 		close(hasAsked)

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// led makes a group of one copy that a shard leads. Its bytes and records are in the group itself, where older programs
-// report them.
+// led makes a group of one copy that a shard leads. The group's bytes and records are in the group itself, where
+// older programs report them.
 func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard string) placement.Group {
 	t.Helper()
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, name, 0)
@@ -26,8 +26,8 @@ func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard 
 	return g
 }
 
-// A view contains what the leader's shard reports of a group, if that shard still leads the group and runs a program
-// that reports it there.
+// A view contains what the leader's shard reports about a group, if that shard still leads the group and runs a
+// program that reports it there.
 func TestViewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	synctest.Test(t, viewsHaveWhatLeadersTellOfTheirGroups)
 }
@@ -108,7 +108,7 @@ func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	has("another leads it", 30)
 }
 
-// Many groups need several keys: all groups are reported, except those that the shard no longer leads.
+// Many groups need several keys. All groups must be reported, except those that the shard no longer leads.
 func TestWeightsOfManyGroups(t *testing.T) { synctest.Test(t, weightsOfManyGroups) }
 
 func weightsOfManyGroups(t *testing.T) {
@@ -160,8 +160,8 @@ func weightsOfManyGroups(t *testing.T) {
 	}
 }
 
-// A shard hears only of the shards that its groups name and of what is wanted of it. It asks for a group that it does
-// not follow.
+// A shard hears only of the shards that its groups name, and of its own desired state. It can ask for a group that it
+// does not follow.
 func TestWhatAShardHears(t *testing.T) { synctest.Test(t, whatAShardHears) }
 
 func whatAShardHears(t *testing.T) {
@@ -193,7 +193,8 @@ func whatAShardHears(t *testing.T) {
 	mustTarget(t, ctx, store, placement.Target{Group: "mine", Shards: []string{"a", "c"}},
 		placement.Target{Group: "foreign", Shards: []string{"b", "d"}})
 	next("its target", func(v placement.View) bool { return len(v.Targets) == 1 && v.Targets["mine"].Shards[1] == "c" })
-	for _, name := range []string{"d", "c"} { // d is nothing to it, and is known when c comes
+	// d does not concern the shard, and must have been delivered when c arrives
+	for _, name := range []string{"d", "c"} {
 		stop, err := store.RegisterShard(ctx, shard(name))
 		if err != nil {
 			t.Fatal(err)
@@ -215,7 +216,7 @@ func whatAShardHears(t *testing.T) {
 	}); v.States["b"] != "" {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
-	// Nothing wakes a shard for a group that is on its volume but not assigned to it.
+	// A group that is on the shard's volume but not assigned to the shard does not wake it.
 	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error {
 		g.ConfIndex++
 		return nil

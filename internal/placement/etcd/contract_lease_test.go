@@ -20,7 +20,7 @@ func (e *underTest) grant(seconds int64) clientv3.LeaseID {
 	return granted.ID
 }
 
-// leased lists the keys of a lease; "gone" means that the lease does not exist.
+// leased lists the keys of a lease. It returns "gone" if the lease does not exist.
 func (e *underTest) leased(id clientv3.LeaseID) string {
 	e.Helper()
 	left, err := e.client.TimeToLive(e.ctx, id, clientv3.WithAttachedKeys())
@@ -34,7 +34,7 @@ func (e *underTest) leased(id clientv3.LeaseID) string {
 	for _, key := range left.Keys {
 		names = append(names, strings.TrimPrefix(string(key), e.prefix))
 	}
-	slices.Sort(names) // etcd has them in no order
+	slices.Sort(names) // etcd returns them in arbitrary order
 	return strings.Join(names, " ")
 }
 
@@ -150,17 +150,17 @@ var rowsOfLeases = []row{
 		e.put("renewed", "1", clientv3.WithLease(renewed))
 		e.put("left", "1", clientv3.WithLease(left))
 		watched := e.client.Watch(e.ctx, e.prefix+"left")
-		for range 2 { // the first answer is to the first renewal, at once
+		for range 2 { // the first answer is that to the first renewal, which is sent immediately
 			if _, open := <-renewals; !open {
 				e.Fatal("it is renewed no more")
 			}
 		}
-		<-watched // the longer one has run out
+		<-watched // waits until the longer lease has expired
 		is(e, "what is left", e.found(e.get("", clientv3.WithPrefix())), "renewed=1")
 		if _, err := e.client.Revoke(e.ctx, renewed); err != nil {
 			e.Fatal(err)
 		}
-		for range renewals { // closed when the client finds it gone
+		for range renewals { // the client closes it when it finds that the lease is gone
 		}
 	}},
 }
@@ -211,7 +211,7 @@ var rowsOfElections = []row{
 			e.Fatal(err)
 		}
 		lead(2)
-		<-sessions[1].Done() // when it is renewed the next time, each third of its time
+		<-sessions[1].Done() // at the next renewal, after a third of the lease's time
 		is(e, "that the one before leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[1].Key()), "=",
 			elections[1].Rev())), false)
 		if err := sessions[2].Close(); err != nil {

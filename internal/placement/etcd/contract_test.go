@@ -18,29 +18,29 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// This table is what Sheaf depends on in etcd. Each row runs on a real etcd, and on the in-memory etcd that tests use
-// in its place: it finds a double that behaves differently. A test that finds another difference between the two adds a
-// row.
+// This table lists the behaviour of etcd on which Sheaf depends. Each row runs on a real etcd, and on the in-memory
+// etcd that tests use in its place, so that a difference between the two is found. If a test finds another
+// difference, a row is added.
 
 // row is one behaviour.
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits means that the row waits for real time on a real etcd, in parallel with other rows. It reads no revision
-	// that another row may compact, and does not expect its writes to be the only ones.
+	// waits means that the row waits for real time on a real etcd, in parallel with other rows. Such a row reads no
+	// revision that another row may compact, and does not expect its writes to be the only ones.
 	waits bool
 }
 
 var contract = slices.Concat(rowsOfKeys, rowsOfTransactions, rowsOfLeases, rowsOfWatches, rowsOfElections,
 	rowsOfOutages)
 
-// underTest is an etcd and one client of it.
+// underTest is an etcd and one client of that etcd.
 type underTest struct {
 	*testing.T
 	ctx     context.Context
 	client  *clientv3.Client
-	connect func() *clientv3.Client // another client
-	prefix  string                  // of the row's keys
+	connect func() *clientv3.Client // makes another client
+	prefix  string                  // common prefix of the row's keys
 	server  server
 }
 

@@ -1,4 +1,4 @@
 package etcd
 
-// MarkBehind notes in a member's folder the message with which etcd gives up.
+// MarkBehind records in a member's folder the message with which etcd gives up.
 func MarkBehind(c *MemberConfig, words string) error { return c.markBehind(words) }

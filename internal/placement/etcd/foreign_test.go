@@ -12,12 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// A member owns its disk alone, as a shard does. It looks before it writes: what somebody left there stays as it was,
-// and is named. The files are those of the operating system, because etcd writes to no other ones.
+// A member must be the only owner of its disk, like a shard. It looks before it writes: foreign files must remain as
+// they were, and must be named. The test uses files of the operating system because etcd writes to no others.
 func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	for name, row := range map[string]struct {
-		there []string // files, and folders with a slash behind them
-		named string   // empty: the disk is taken
+		there []string // files, and folders with a slash at the end
+		named string   // the name in the error; empty: the disk is accepted
 	}{
 		"a blank disk":               {there: nil},
 		"a new ext4":                 {there: []string{"lost+found/"}},
@@ -68,7 +68,7 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	}
 }
 
-// What is put beside the data of a member later stops no member: a restart would cost the quorum.
+// Files that are added beside the data of a member later must not prevent a restart, which would cost the quorum.
 func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Mount = filepath.Dir(cfg.Dir)
@@ -87,7 +87,7 @@ func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	}
 }
 
-// tree lists what is below a folder.
+// tree lists everything below a folder.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var paths []string

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// freePort returns an address on which nobody listens.
+// freePort returns an address on which no process listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	address, err := loopback.FreeAddress()
@@ -57,8 +57,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// again repeats an action until it succeeds: while the disk of a member stalls, the members choose another leader, and
-// refuse what they would do a moment later. Clients do not repeat writes on their own.
+// again repeats an action until it succeeds. While the disk of a member stalls, the members choose another leader,
+// and refuse calls that they would accept a moment later. Clients do not repeat writes by themselves.
 func again(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	ctx := testContext(t)
@@ -98,7 +98,7 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}), "k", "v")
 	m.Close()
 
-	cfg.Existing = true // as an operator says from then on
+	cfg.Existing = true // operators set this from now on
 	m = startMember(t, cfg)
 	again(t, "ready", m.Ready)
 	out, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Get(testContext(t), "k")
@@ -148,7 +148,7 @@ func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
 	if _, err := etcd.StartMember(testContext(t), cfg); !errors.Is(err, etcd.ErrEmptyExisting) {
 		t.Errorf("with members that do not answer: error %v", err)
 	}
-	// A folder that was claimed and then wiped counts as empty, too.
+	// A folder that was taken and then wiped also counts as empty.
 	if names, err := os.ReadDir(cfg.Dir); err == nil {
 		for _, name := range names {
 			t.Logf("left: %s", name.Name())
@@ -194,7 +194,7 @@ func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {
 	client := dial(t, etcd.ClientConfig{Endpoints: endpoints})
 	put(t, client, "k", "1")
 	members["a"].Close()
-	put(t, client, "k", "2") // with two of three
+	put(t, client, "k", "2") // two of three members are enough
 	cfg := configs["a"]
 	cfg.Existing = true
 	m := startMember(t, cfg)
@@ -327,8 +327,8 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 			t.Errorf("%s: etcd was read", name)
 		}
 	}
-	// The files are read for each connection: a client with a foreign certificate is accepted once that certificate is
-	// replaced.
+	// The files are read for each connection, so a client with a foreign certificate is accepted once that
+	// certificate is replaced.
 	rotated := with
 	rotated.CertFile, rotated.KeyFile = stranger.sign(t, strangers, "client")
 	client := dial(t, rotated)

@@ -22,7 +22,7 @@ func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) 
 	})
 }
 
-// A watch whose stream breaks resumes with what was written in the meantime, and delivers each change once.
+// A watch whose stream breaks resumes with the changes that were made meanwhile, and delivers each change once.
 func TestBrokenWatchesGoOn(t *testing.T) {
 	inMemory(t, func(e *underTest, server *memetcdtest.Server) {
 		watched := e.watch("", clientv3.WithPrefix())
@@ -47,8 +47,8 @@ func TestBrokenWatchesGoOn(t *testing.T) {
 	})
 }
 
-// A watch that asks for progress and hears of no change for a minute is told the current revision of etcd, and resumes
-// from there after a compaction. A watch that does not ask fails.
+// A watch that asks for progress and has no change for a minute receives the current revision of etcd, from which it
+// resumes after a compaction. A watch that does not ask for progress fails.
 func TestProgressOutlivesCompaction(t *testing.T) {
 	for asks, want := range map[bool]error{true: nil, false: rpctypes.ErrCompacted} {
 		inMemory(t, func(e *underTest, server *memetcdtest.Server) {
@@ -140,7 +140,7 @@ func TestAWipedEtcdIsAnother(t *testing.T) {
 		is(e, "another cluster", after.Header.ClusterId != before.ClusterId, true)
 		is(e, "the lease", e.leased(id), "gone")
 		e.put("a", "2")
-		for range 2 { // a backup stays as it was
+		for range 2 { // a backup does not change
 			server.Restore(backup)
 			is(e, "the key", e.found(e.get("a")), "a=1")
 			is(e, "the cluster", e.get("a").Header.ClusterId, before.ClusterId)

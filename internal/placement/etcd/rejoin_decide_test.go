@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// seen returns a cluster of a, b and c from words: "a", "c dead", "c learner", "c new" (added, not started), "b sick",
+// seen makes a cluster of a, b and c from words: "a", "c dead", "c learner", "c new" (added, not started), "b sick",
 // "c gone".
 func seen(words ...string) *View {
 	v := &View{ClusterID: 7}
@@ -29,7 +29,7 @@ func seen(words ...string) *View {
 	return v
 }
 
-// This member is c, whose id was 'c' before its disk was replaced, and 1000+'c' after it was added again.
+// This member is c. Its id was 'c' before its disk was replaced, and 1000+'c' after it was added again.
 func TestDecideRejoin(t *testing.T) {
 	const c, again = uint64('c'), 1000 + uint64('c')
 	empty, own := folder{Empty: true}, folder{MemberID: c, ClusterID: 7}

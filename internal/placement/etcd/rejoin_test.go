@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// TestMain lets more clusters wait in parallel than there are processors: etcd requires five quiet seconds between two
-// changes of its members.
+// TestMain lets more clusters wait in parallel than there are processors, because etcd requires five quiet seconds
+// between two changes of its members.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil {
@@ -74,13 +74,13 @@ func newTrio(t *testing.T) *trio {
 		}
 	})
 	for name, cfg := range r.configs {
-		cfg.Existing = true // as an operator says from then on
+		cfg.Existing = true // operators set this from now on
 		r.configs[name] = cfg
 	}
 	return r
 }
 
-// stop ends a member; its folder remains.
+// stop stops a member and keeps its folder.
 func (r *trio) stop(name string) {
 	r.members[name].Close()
 	delete(r.members, name)
@@ -98,7 +98,7 @@ func (r *trio) start(name string) *etcd.Member {
 	return m
 }
 
-// refused starts a member, which must not come up, and returns the reason.
+// refused starts a member that must not come up, and returns the reason.
 func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 	r.t.Helper()
 	cfg := r.configs[name]
@@ -121,7 +121,7 @@ func (r *trio) must(err error) {
 	}
 }
 
-// client returns a client of the members that run.
+// client returns a client for the running members.
 func (r *trio) client() *clientv3.Client {
 	r.t.Helper()
 	var endpoints []string
@@ -136,7 +136,7 @@ func (r *trio) put(key, value string) {
 	put(r.t, r.client(), key, value)
 }
 
-// has waits until a member has stored a value itself: what the others acknowledge reaches it a moment later.
+// has waits until a member has stored a value itself. It receives what the others acknowledge a moment later.
 func (r *trio) has(name, key, value string) {
 	r.t.Helper()
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
@@ -176,8 +176,8 @@ func (r *trio) ids() map[string]uint64 {
 	return out
 }
 
-// change changes the members as soon as etcd accepts how well the others are connected. done is the error that a retry
-// gets if an attempt succeeded without an answer in time.
+// change changes the members as soon as etcd considers the others well connected. done is the error of a retry after
+// an attempt that succeeded without an answer in time.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
@@ -207,8 +207,8 @@ func (r *trio) add(peerURLs []string) {
 	})
 }
 
-// rejoined starts c, which must be another member than before, with everything that the others have, and with no folder
-// set aside.
+// rejoined starts c. It must be another member than before, with everything that the others have, and no folder may
+// be left set aside.
 func (r *trio) rejoined(before map[string]uint64) {
 	r.t.Helper()
 	r.put("missed", "while c was away")
@@ -234,7 +234,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// c is a full member: the cluster survives the loss of another one.
+	// c must be a full member: the cluster survives the loss of another one.
 	r.stop("a")
 	r.put("k", "of b and c")
 	r.has("c", "k", "of b and c")
@@ -265,7 +265,7 @@ func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
 	r.rejoined(before)
 }
 
-// An older program left this folder when it started on a replaced disk: a log that contains nothing except the old id.
+// An older program left this folder when it started on a replaced disk: the log contains nothing except the old id.
 func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := newTrio(t)
@@ -286,8 +286,8 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself notices, says so, and gives up; the next start acts on that. The process would end there: cmd/sheaf
-	// has a test of that.
+	// etcd itself notices this, reports it, and gives up; the next start acts on the report. The process would end
+	// here, which a test in cmd/sheaf covers.
 	r.must(etcd.MarkBehind(&cfg,
 		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
 	if err := r.refused("c", func(c *etcd.MemberConfig) {
@@ -313,7 +313,7 @@ func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	r.rejoined(before)
 }
 
-// After a crash behind any step, the next start recognizes the steps that are done.
+// After a crash at the end of any step, the next start recognizes the steps that are done.
 func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 	peerURL := func(r *trio) []string { return []string{"http://" + r.configs["c"].ListenPeer} }
 	for name, reach := range map[string]func(r *trio, id uint64){
@@ -328,7 +328,7 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 			r.remove(id)
 			r.add(peerURL(r))
 			cfg := r.configs["c"]
-			cfg.Rejoin = false // nobody promotes it
+			cfg.Rejoin = false // so that it is not promoted
 			m, err := etcd.StartMember(testContext(r.t), cfg)
 			r.must(err)
 			again(r.t, "a learner says that it is one", func(ctx context.Context) error {
@@ -421,7 +421,7 @@ func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	r := newTrio(t)
 	r.put("k", "v")
 	before := r.ids()
-	// This is another process of the same name, with a folder of its own, as if somebody started it twice.
+	// This is another process with the same name and a folder of its own, as if the member was started twice.
 	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
 	if !strings.Contains(err.Error(), "answers at its address") {
 		t.Errorf("error %v", err)
@@ -431,7 +431,7 @@ func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	}
 }
 
-// A member that lost its data does not found a cluster, even if the initial cluster state is new.
+// A member that lost its data does not form a new cluster, even if the initial cluster state is new.
 func TestAnEmptyMemberOfAClusterThatHasFormedFormsNoOther(t *testing.T) {
 	t.Parallel()
 	r := newTrio(t)

@@ -26,7 +26,7 @@ type secured struct {
 	*trio
 	by    *authority.Authority
 	store identity.Store
-	dir   string // of the members' certificates
+	dir   string // folder of the members' certificates
 	ips   []net.IP
 }
 
@@ -64,7 +64,7 @@ func (s *secured) source() *certs.Source {
 	return source
 }
 
-// as connects to etcd like a process in a mode.
+// as connects to etcd like a process with the given identity and mode.
 func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	s.t.Helper()
 	source, err := certs.InMemory(certs.Config{}, s.files(id, mode))
@@ -138,7 +138,7 @@ func newSecured(t *testing.T, mode certs.Mode) *secured {
 	return s
 }
 
-// restart restarts a member with the current contents of its folder.
+// restart restarts a member with the current content of its folder.
 func (s *secured) restart(name string) {
 	s.t.Helper()
 	s.stop(name)
@@ -148,7 +148,8 @@ func (s *secured) restart(name string) {
 	s.start(name)
 }
 
-// The etcd of a store switches to TLS and back, one member at a time, and to a new authority, while others write to it.
+// The etcd of a store switches to TLS and back, one member at a time, and to a new authority, while clients write to
+// it.
 func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: restarts members of etcd again and again")
@@ -171,12 +172,12 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 			if r, ok := s.members[name].Report(); !ok || r.Mode != mode {
 				t.Errorf("%s reports %+v", name, r)
 			}
-			write(certs.Both) // clients that speak TLS are understood in each mode
+			write(certs.Both) // in each mode, members accept clients that speak TLS
 		}
 		if mode != certs.Required {
 			write(certs.Plaintext)
 		}
-		// Each member becomes known by an address of that mode.
+		// Each member becomes known by an address of the new mode.
 		scheme := map[certs.Mode]string{certs.Plaintext: "http://", certs.Both: "https://", certs.Required: "https://"}[mode]
 		for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
 			list, err := s.as(shard, certs.Both).MemberList(ctx)
@@ -184,7 +185,7 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 				t.Fatalf("not all members are known by an address of mode %s: %v", mode, err)
 			}
 			if err != nil {
-				continue // they choose a leader
+				continue // the members are choosing a leader
 			}
 			n := 0
 			for _, m := range list.Members {
@@ -228,7 +229,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		if status.Code(err) != c.want {
 			t.Errorf("%s reads: %v", c.id, err)
 		}
-		// A watch is a stream.
+		// This call is a stream: a watch.
 		ctx, cancel := context.WithCancel(testContext(t))
 		w, open := <-client.Watch(ctx, "k", clientv3.WithCreatedNotify())
 		cancel()
@@ -236,8 +237,8 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 			t.Errorf("%s watches: %+v", c.id, w)
 		}
 	}
-	// The caller belongs to another store of the same authority. The client itself notices that the etcd is not its
-	// own; if the client does not check, etcd refuses it.
+	// The caller belongs to another store with the same authority. The client itself notices that the etcd belongs to
+	// another store. If the client does not check this, etcd refuses the client.
 	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard,
 		Name: "main-0"}, certs.Required))
 	if err != nil {
@@ -262,7 +263,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		_ = conn.Close()
 		t.Error("the port of members without TLS is open")
 	}
-	// A shard is no member, although the same authority issued its certificate.
+	// A shard is not a member, although the same authority issued its certificate.
 	all := s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required)
 	pair, err := tls.X509KeyPair(all[certs.CertificateFile], all[certs.KeyFile])
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess: etcd ends its process when its disk fails. What it says last is handed on,
-// with the folder and what to do, and nothing else of what it says.
+// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes the disk of etcd fail, so that etcd ends its process. Its last
+// message must be forwarded, with the folder and what to do, and no other message.
 func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	var said bytes.Buffer
 	before := slog.Default()
@@ -42,7 +42,8 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	}
 }
 
-// What etcd says at a first start, where nothing is wrong, is no error; any other failure of the same step is.
+// At a first start, when nothing is wrong, etcd logs an error that is not forwarded as one. Any other failure of the
+// same step is.
 func TestAFirstStartLogsNoError(t *testing.T) {
 	for why, want := range map[string]bool{
 		"cannot detect storage schema version: missing term information": false,
