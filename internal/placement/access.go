@@ -18,8 +18,8 @@ type grants struct{ keys }
 
 // Access is the table of grants, as stored in etcd.
 type Access struct {
-	Table    []byte // nil: there is no table
-	Revision int64  // revision of the key; 0: there is no table
+	Table    []byte // nil if there is no table
+	Revision int64  // revision of the key; 0 if there is no table
 }
 
 // Access reads the table of grants.

@@ -130,7 +130,7 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 		if g, err := decodeGroup(rest, kv.Value, kv.ModRevision); err == nil && !gone {
 			n = naming{concerned(g, Target{}), kv.ModRevision}
 		} else if !gone {
-			return // it cannot be read, so the shards that it named before are not woken
+			return // a group or target that cannot be read wakes no shard that it named before
 		}
 		k.groups[rest], touched[rest] = n, true
 	case targetsKey:

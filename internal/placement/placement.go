@@ -66,7 +66,7 @@ type Shard struct {
 	// Domain is the failure domain. No two copies of a group are placed in one domain. Empty: the shard is a domain
 	// of its own.
 	Domain        string     `json:"domain"`
-	State         ShardState `json:"state"` // empty: Active
+	State         ShardState `json:"state"` // empty means Active
 	CapacityBytes int64      `json:"capacityBytes"`
 	Node          string     `json:"node,omitempty"` // the place where the shard runs, as configured; for people
 	Zone          string     `json:"zone,omitempty"`

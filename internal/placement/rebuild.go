@@ -49,7 +49,7 @@ type FoundReplica struct {
 	Name            string // empty if the manifest cannot be read
 	UUID            uuid.UUID
 	Store           uuid.UUID
-	RaftID          uint64 // 0: unknown
+	RaftID          uint64 // 0 if it is unknown
 	Voters          []uint64
 	Outgoing        []uint64 // the voters of the previous membership, while both memberships must agree
 	Learners        []uint64

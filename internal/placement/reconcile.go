@@ -99,7 +99,7 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	if SameSet(old.Shards, target.Shards) {
 		target.Shards = old.Shards
 	}
-	// What the volumes hold also overwrites keys that cannot be used.
+	// The content of the volumes also overwrites keys that cannot be used.
 	there.Revision, old.Revision = c.st.revisionOf(groupsKey+g.Name), c.st.revisionOf(targetsKey+g.Name)
 	return c.put(ctx, g, target, pair{there, old})
 }

@@ -238,8 +238,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	stopClone()
 }
 
-// A shard whose lease expired is told if another process has registered in its place meanwhile. A shard that etcd
-// merely forgot is not told so.
+// A shard whose lease expired learns if another process has registered in its place meanwhile. A shard that etcd has
+// only forgotten registers again.
 func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsTold)
 }

@@ -13,8 +13,8 @@ type ledgers struct{ keys }
 
 // Ledger says how much of a tenant's data each shard stores, as recorded in etcd.
 type Ledger struct {
-	Value    []byte // nil: there is no ledger
-	Revision int64  // revision of the key; 0: there is no ledger
+	Value    []byte // nil if there is no ledger
+	Revision int64  // revision of the key; 0 if there is no ledger
 	Groups   int64  // number of groups of the store whose names begin with the tenant's prefix
 }
 

@@ -63,7 +63,7 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []Member, names []string)
 			names = append(names, name)
 		}
 		if dice.IntN(10) == 0 {
-			name = "" // its place is unknown
+			name = "" // the place of this member is unknown
 		}
 		members = append(members, Member{Shard: name, VolumeUUID: uuid.New(), RaftID: dice.Uint64() | 1,
 			Role: []Role{Voter, Learner}[n%2]})

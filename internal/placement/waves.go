@@ -27,7 +27,7 @@ func (p *planner) why(g *planned) Reason {
 		case domains[s.domain] || slices.ContainsFunc(g.chosen, func(k int) bool { return p.shards[k].domain == s.domain }):
 			reason = ForDomain
 		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
-			reason = ForBalance // the move goes to another shard than first planned
+			reason = ForBalance // the move goes to a shard other than the one planned first
 		}
 		domains[s.domain] = true
 	}
@@ -132,7 +132,7 @@ type moveBudget struct {
 	shardMax    int
 }
 
-// underWay returns the budget with the moves under way counted.
+// underWay returns the budget, in which the moves under way are counted.
 func (p *planner) underWay() *moveBudget {
 	limit := func(n, byDefault int) int {
 		switch {

@@ -52,7 +52,7 @@ func splitWeights(shard string, weights map[string]Weight) []weightsPart {
 	}
 	for name, w := range weights {
 		h := fnv.New32a()
-		_, _ = h.Write([]byte(name)) // it never fails
+		_, _ = h.Write([]byte(name)) // a write to a hash never fails
 		parts[int(h.Sum32())%len(parts)].Groups[name] = w
 	}
 	return parts
@@ -104,7 +104,7 @@ func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight,
 type shardWeights struct {
 	parts map[string]weightsPart
 	at    map[string]int64  // revisions of the parts
-	all   map[string]Weight // nil: must be computed
+	all   map[string]Weight // merged result; nil if it must be computed
 }
 
 func newShardWeights() *shardWeights {
@@ -192,7 +192,7 @@ func (st *state) weigh(groups map[string]Group) {
 			continue
 		}
 		if shard, registered := st.shards[leader]; registered && !shard.Weighs {
-			continue // that shard runs an older program, which reports its figures in the group
+			continue // the shard runs an older program, which reports its figures in the group
 		}
 		w, ok := told.merged()[name]
 		if !ok || w.UUID != g.UUID {

@@ -36,7 +36,7 @@ func (d *decider) membersNow() []placement.Member {
 		if listed[m.RaftID] || !member && !d.planned(m) {
 			continue
 		}
-		if m.Shard == "" { // its location may have become known
+		if m.Shard == "" { // the member's location may have become known
 			m = d.where[m.RaftID]
 		}
 		if member {

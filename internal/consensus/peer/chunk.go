@@ -37,7 +37,7 @@ const (
 // sentChunk is a message with a chunk that is to be sent.
 type sentChunk struct {
 	field  protowire.Number
-	chunk  *peerv1.FileChunk // its data is in buffer
+	chunk  *peerv1.FileChunk // the data of the chunk is in buffer
 	buffer *[]byte           // from message.Pool, to which sending returns it
 }
 

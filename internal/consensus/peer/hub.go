@@ -55,8 +55,8 @@ type Options struct {
 	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send. 0: no limit.
 	FetchBytesPerSecond int64
 	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
-	PingEvery           time.Duration // 0: 300 ms
-	SilenceMax          time.Duration // 0: 1 s
+	PingEvery           time.Duration // 0 means 300 ms
+	SilenceMax          time.Duration // 0 means 1 s
 	// StallMax is the time without an answer after which a connection is closed. 0: 10 s.
 	StallMax time.Duration
 }
@@ -276,8 +276,7 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 	}
 }
 
-// lost tells the group that a message was not sent. It does so later in another goroutine, because the sender holds
-// locks.
+// lost tells the group that a message was not sent. It does so in another goroutine, because the sender holds locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {

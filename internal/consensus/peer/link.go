@@ -50,7 +50,7 @@ type link struct {
 	since     time.Time
 
 	mu       sync.Mutex
-	reported map[member]struct{} // members that were told about lost messages since the last connection
+	reported map[member]struct{} // members to which lost messages were reported since the last connection
 }
 
 // member is a member of a group.

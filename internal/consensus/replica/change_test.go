@@ -198,7 +198,8 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 		n := newNetwork(t)
 		_, leader := n.lead()
 		c := leader.state.lock()
-		ok(t, c.node.raft.ProposeConfChange(change(learner(8)))) // it is not applied when the next change is proposed
+		// this change is not applied when the next one is proposed
+		ok(t, c.node.raft.ProposeConfChange(change(learner(8))))
 		second := &memberChange{data: []byte{}, done: make(chan struct{})}
 		c.members.change = second
 		c.unlock()
@@ -354,7 +355,7 @@ func TestLeadIsHandedOver(t *testing.T) {
 		}
 		until(t, "the new leader serves", func() bool { return follower.Status().Leader })
 		follower.must(t, put(1, "b"))
-		ok(t, leader.TransferLeader(timeout(t), second)) // it leads already
+		ok(t, leader.TransferLeader(timeout(t), second)) // the member leads already
 		if err := leader.TransferLeader(timeout(t), first); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("by a follower: %v", err)
 		}

@@ -41,7 +41,7 @@ func (c *core) tick() []*raftpb.Message {
 func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):
-		c.node.raft.TickQuiesced() // its clock runs, so that it votes, but it must never campaign
+		c.node.raft.TickQuiesced() // the replica's clock runs, so that the replica votes, but it must never campaign
 	case barred || c.node.leader && !c.members.isVoter():
 		c.node.raft.Tick()
 		return c.transfer.yield(barred)

@@ -23,7 +23,7 @@ type confirmation struct {
 // pending reports whether a majority may not know of the change yet.
 func (c confirmation) pending() bool { return c.due || c.asked }
 
-// stored looks for the confirmation among the entries of a Ready. It was the last proposal before that Ready.
+// stored looks for the confirmation, which was the last proposal, among the entries of a Ready.
 func (c *confirmation) stored(entries []*raftpb.Entry) {
 	if c.asked && c.index == 0 {
 		c.index = entries[len(entries)-1].GetIndex()

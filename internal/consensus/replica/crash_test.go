@@ -31,7 +31,7 @@ func crashData(id int64) string { return fmt.Sprintf("%d:%0*d", id, int(id%97)*1
 
 // Concurrent writers put records, each with its own request id, into several groups. Power cuts occur at any
 // operation on the disk. After each power cut, everything that was acknowledged before must exist, a repeated write
-// must return the first result, and an unacknowledged write must exist once or not at all.
+// must return the first result, and an unacknowledged write must exist at most once.
 func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	crashes := 60
 	if soaktest.Long() {
@@ -111,7 +111,7 @@ func checkAfterCrash(t *testing.T, members []*member, known *ledger, next int64,
 		}
 		seen.verified++
 		if id < next-puts*clients {
-			continue // it was repeated after an earlier crash
+			continue // the write was repeated after an earlier crash
 		}
 		again := one.must(t, put(id, crashData(id)).request(uint64(id), 9))
 		switch {

@@ -48,7 +48,7 @@ func campaignsInARound(t *testing.T) bool {
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
-	n.lose(func(m *raftpb.Message) bool { // these messages would tell it what is committed
+	n.lose(func(m *raftpb.Message) bool { // these messages would tell the held member what is committed
 		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
 			len(m.GetEntries()) == 0)
 	})
@@ -59,7 +59,7 @@ func campaignsInARound(t *testing.T) bool {
 		return last == newest
 	})
 	if one.log.AppliedIndex() == newest {
-		return false // it already knows that this entry is committed
+		return false // the held member already knows that this entry is committed
 	}
 	ok(t, one.log.Seal())
 	n.lose(nil)

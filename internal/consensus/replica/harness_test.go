@@ -108,7 +108,7 @@ func (m *machine) halt() {
 		return
 	}
 	m.committer.Close()
-	_, _ = m.journal.Close() // its files are kept if a log still needs them
+	_, _ = m.journal.Close() // the journal's files are kept if a log still needs them
 	for _, one := range m.members {
 		one.log.Close(false)
 	}

@@ -13,26 +13,27 @@ import (
 // lease says whether this replica may answer reads without asking the other members. Its methods may be called with
 // or without the core's mutex.
 //
-// A leader whose question was answered by the majority may answer reads alone for leaseTime, counted from the time of
-// the question. This is safe because a member that answers has heard from a leader, and from then on gives its vote
-// to no other member for an election timeout. So while the lease runs, no other leader can be elected, and no other
-// member can acknowledge a write. Four rules ensure this; each rule has a test that fails without it.
+// A leader whose question was answered by the majority may answer reads without asking again for leaseTime, which
+// counts from the time of the question. This is safe because a member that answers has heard from a leader, and from
+// then on gives its vote to no other member for an election timeout. So while the lease runs, no other leader can be
+// elected, and no other member can acknowledge a write. Four rules ensure this; each rule has a test that fails
+// without it.
 //
-//  1. The lease counts from before the question was sent, and ends by this process's monotonic clock, which goes on
-//     while the process is stopped. It is checked before the log is read, so that the data read afterwards is at least
-//     as new.
+//  1. The lease counts from a time before the question was sent, and ends by this process's monotonic clock, which
+//     continues while the process is stopped. It is checked before the log is read, so that the data read afterwards
+//     is at least as new.
 //  2. leaseTime is far below the election timeout of 10 ticks (9 if a tick comes late), which followers measure by
-//     their own clocks: these may run faster by 80 %.
-//     A member to which it is reported that its leader's shard is silent (PeerDown) may vote sooner, but not before it
-//     has itself heard nothing from the leader for an election timeout: the report may come late, after the member has
-//     answered the leader again.
-//  3. A replica that has just started does not know what it has answered: it gives no vote for voteSilence, which is
-//     more than leaseTime.
-//  4. A member to which the lead is handed over need not wait for anybody, because the leader that hands it over has no
-//     lease for the rest of its term.
+//     their own clocks; these clocks may run faster by 80 %.
+//     A member that learns that its leader's shard is silent (PeerDown) may vote earlier, but not before the member
+//     itself has heard nothing from the leader for an election timeout, because the report may come late, after the
+//     member has answered the leader again.
+//  3. A replica that has just started does not know what it has answered, so it gives no vote for voteSilence, which
+//     is longer than leaseTime.
+//  4. A member to which the leadership is transferred need not wait, because the leader that transfers the leadership
+//     has no lease for the rest of its term.
 //
-// The machines must guarantee that a clock does not stand still while its process, or its whole virtual machine,
-// stands still and others go on.
+// The machines must guarantee that a clock does not stop while its process, or its whole virtual machine, is stopped
+// and others continue.
 type lease struct {
 	seat    *rounds.Seat
 	rules   rules.Off
@@ -41,7 +42,7 @@ type lease struct {
 	// soleVoter means that this node is the sole voter and leader, and has applied an entry of its own term, so that
 	// its log holds everything that was ever acknowledged.
 	soleVoter atomic.Bool
-	until     atomic.Int64 // monotonic time until which this leader may answer reads alone; 0: it may not
+	until     atomic.Int64 // monotonic time until which the lease runs; 0 if there is no lease
 	renew     atomic.Bool  // ask the majority although no read waits, to extend the lease
 }
 
@@ -70,7 +71,7 @@ func (l *lease) isValid() bool {
 // end ends the lease.
 func (l *lease) end() { l.until.Store(0) }
 
-// endAll ends the permission to answer reads alone, even for a sole voter.
+// endAll makes every read ask the majority, even the reads of a sole voter.
 func (l *lease) endAll() {
 	l.soleVoter.Store(false)
 	l.end()

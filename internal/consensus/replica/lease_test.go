@@ -121,8 +121,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
-// The leader's shard was silent for an election timeout. One member is told so late, after it has answered the leader
-// again. Another member is told in time, hears nothing from the leader and would vote for the first one.
+// The leader's shard was silent for an election timeout. One member learns of this late, after it has answered the
+// leader again. Another member learns of it in time, hears nothing from the leader and would vote for the first one.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := leasing(t)

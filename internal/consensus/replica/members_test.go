@@ -187,7 +187,7 @@ func (n *network) cutOff(t *testing.T, w write) (uint64, *member, *Pending) {
 		if leader.Status().Leader {
 			return id, leader, p
 		}
-		n.isolate(id, false) // it had already lost the leadership
+		n.isolate(id, false) // the member had already lost the leadership
 		_, _ = p.Wait(ctx)
 		ok(t, ctx.Err())
 	}
@@ -225,7 +225,7 @@ func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 // keeping holds back the acknowledgements to a leader, like a suspended process that does not read them.
 type keeping struct {
 	Transport
-	to   *atomic.Uint64 // 0: none
+	to   *atomic.Uint64 // Raft id of that leader; 0 means no leader
 	kept chan *raftpb.Message
 }
 

@@ -100,7 +100,7 @@ func (n *node) now() standing {
 }
 
 // propose passes entries to Raft as the leader. An error means that Raft accepted none of them, because it lost the
-// leadership or is handing it over.
+// leadership or is transferring it.
 func (n *node) propose(entries ...*raftpb.Entry) error {
 	return n.raft.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(n.id), Entries: entries})
 }

@@ -12,7 +12,7 @@ import (
 // silent drops the entries that any leader sends, except those to one member.
 type silent struct {
 	Transport
-	but *atomic.Uint64 // 0: nothing is dropped
+	but *atomic.Uint64 // the only member that gets entries; 0: nothing is dropped
 }
 
 func (s silent) Send(messages []*raftpb.Message) {

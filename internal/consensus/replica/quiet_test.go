@@ -241,8 +241,8 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	})
 }
 
-// A member that lacks something which the mark covers does not rest, and tells the leader so. An outdated mark puts
-// no member to rest.
+// A member that lacks something which the mark covers does not rest, and wakes the leader. An outdated mark puts no
+// member to rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)

@@ -55,7 +55,7 @@ type Options struct {
 	// InFlightBytesMax bounds the bytes that are proposed and not yet applied; above it, writes get ErrOverloaded. A
 	// single write is always admitted. 0: DefaultInFlightBytesMax.
 	InFlightBytesMax int64
-	Now              func() time.Time // nil: time.Now
+	Now              func() time.Time // nil means time.Now
 	Logger           *slog.Logger     // nil: messages are discarded
 	// Admit is called before each write with the number of bytes that the write will store (disk reserve, memory). If
 	// it is nil, every write is admitted. delete is true for a delete. Admit is called with the replica locked, so it

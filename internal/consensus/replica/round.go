@@ -36,7 +36,7 @@ type round struct {
 	taken    bool       // ready was taken from Raft and is not finished
 	ready    raft.Ready // the Ready in progress: entries and hard state to write, committed entries to apply
 	appended bool       // ready is in the group's log, perhaps not synced
-	synced   bool       // ready is synced as well
+	synced   bool       // ready is synced too
 	done     bool       // the committed entries of ready that were already in the log are applied
 	early    bool       // the messages that need not wait for the sync were sent
 	late     bool       // the other messages were sent
@@ -47,7 +47,7 @@ type round struct {
 	// The fields below are about the rest of the committed entries, after a membership could not be recorded for lack
 	// of disk space.
 	visible    bool              // the log has applied them
-	behind     int               // the number of these entries that are done
+	behind     int               // how many of the committed entries were processed after they became visible
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog

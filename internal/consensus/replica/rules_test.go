@@ -234,7 +234,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		}
 		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
 			Seed: uint64(crash)})
-		m.halt() // the old machine runs on for a moment; acknowledgements after the power cut do not count
+		m.halt() // the old machine still runs for a moment; acknowledgements after the power cut do not count
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
@@ -247,7 +247,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 			}
 			head, _, err := after.log.Head(id)
 			if err != nil {
-				continue // it was acknowledged after the power cut
+				continue // the write was acknowledged after the power cut
 			}
 			if other, taken := seen[head]; taken && other != id {
 				t.Fatalf("crash %d: index %d was seen of record %d, now it is record %d's", crash, head, other, id)

@@ -17,9 +17,9 @@ import (
 // SnapshotConfig says where the member's snapshots are stored. A snapshot is a file that etcdutl restores: the database
 // and its SHA-256.
 type SnapshotConfig struct {
-	Dir   string        // empty: no snapshots are taken
-	Every time.Duration // 0: 30 min
-	Keep  int           // 0: 5
+	Dir   string        // if it is empty, no snapshots are taken
+	Every time.Duration // 0 means 30 min
+	Keep  int           // number of snapshots to keep; 0 means 5
 }
 
 const (
@@ -50,7 +50,7 @@ type Status struct {
 	Token             string         `json:"token"`
 	MemberID          string         `json:"memberID"`
 	ClusterID         string         `json:"clusterID"`
-	LeaderID          string         `json:"leaderID"` // empty: no leader is known
+	LeaderID          string         `json:"leaderID"` // empty if no leader is known
 	IsLeader          bool           `json:"isLeader"`
 	IsLearner         bool           `json:"isLearner"` // the member has joined, but has no vote yet
 	Revision          int64          `json:"revision"`

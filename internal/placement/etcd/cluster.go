@@ -18,10 +18,10 @@ const peerTimeout = 2 * time.Second
 // Peer is one member of a cluster: what the cluster records about it, and what it reports itself.
 type Peer struct {
 	ID         uint64
-	Name       string // empty: the member was added and has not started yet
+	Name       string // empty if the member was added and has not started yet
 	PeerURLs   []string
 	ClientURLs []string
-	Learner    bool // it copies the log, without a vote
+	Learner    bool // the member copies the log, but has no vote
 
 	Answers  bool
 	Trouble  string // why the member is not healthy; empty if it is

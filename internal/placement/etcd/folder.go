@@ -59,7 +59,7 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was opened only for reading
+	defer func() { _ = f.Close() }() // the file was only opened for reading
 	decoder := wal.NewDecoder(fileutil.NewFileReader(f))
 	for {
 		var record walpb.Record

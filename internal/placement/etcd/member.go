@@ -58,10 +58,10 @@ type MemberConfig struct {
 	// CompactionMode is periodic (CompactionRetention is a duration) or revision (CompactionRetention is a number of
 	// revisions). If it is empty, the mode is periodic, 5m.
 	CompactionMode, CompactionRetention string
-	QuotaBytes                          int64 // 0: 2 GiB
+	QuotaBytes                          int64 // 0 means 2 GiB
 
 	Snapshots   SnapshotConfig
-	DefragEvery time.Duration // 0: never
+	DefragEvery time.Duration // 0 means never
 
 	// Rejoin lets a member whose data are lost join the others as a new member. It applies if the folder is empty or
 	// lacks entries that the cluster relies on, while a quorum of the others answers, and all of them are healthy.

@@ -256,13 +256,13 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for id := range dropped {
 		c.blobs.drop(id)
 	}
-	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // the bytes of the dropped blobs are freed as well
+	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // the bytes of the dropped blobs are also freed
 	return nil
 }
 
 // pace limits a byte rate. It uses the real clock, because Options.Now may stand still in tests.
 type pace struct {
-	bytesPerSecond int64 // 0: no limit
+	bytesPerSecond int64 // 0 means no limit
 	began          time.Time
 	bytes          int64
 }

@@ -23,7 +23,7 @@ type folder struct {
 	now      func() time.Time
 	logger   *slog.Logger
 
-	manifest *format.Manifest // its content on disk
+	manifest *format.Manifest // the manifest as it is on disk
 	// unsure says that a manifest may have been replaced, perhaps not durably. It must be written again before
 	// anything is acknowledged.
 	unsure     bool

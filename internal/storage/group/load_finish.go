@@ -60,7 +60,7 @@ func (ld *loading) checkTail() error {
 // openActive makes the last segment ready for writing. If the segment has a torn tail, openActive truncates it first.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
-	f, err := s.reader() // it is opened for writing, unless the file was missing
+	f, err := s.reader() // the file is opened for writing, unless it was missing
 	if err != nil {
 		return err
 	}

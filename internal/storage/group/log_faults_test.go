@@ -88,7 +88,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			}
 			w.log.hints.writing.Wait()
 		}
-		_ = w.log.Tick() // it may fail once; the mark is then older
+		_ = w.log.Tick() // Tick may fail once; the mark is then older
 		if i%3 != 2 && fault.Fired() == 0 {
 			continue
 		}

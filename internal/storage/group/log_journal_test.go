@@ -71,7 +71,7 @@ func (j *journaled) after(redo bool) uint64 {
 		grouptest.Must(j.t, err)
 		share := found.Share(j.opts.Identity.Group)
 		grouptest.Must(j.t, Redo(disk, "/v/g", share))
-		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // it may be repeated
+		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // Redo may be repeated
 	}
 	opts := j.opts
 	opts.FS, opts.Journal = disk, nil

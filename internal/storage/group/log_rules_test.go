@@ -163,7 +163,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 		d.put(format.Entry{ID: i, Data: payload(i, 30)})
 	}
 	synced, last := d.log.w.end, d.last()
-	// not synced yet, so it is not part of the mark, and no reason to wait
+	// this entry is not synced yet, so it is not part of the mark, and no reason to wait
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)}))
 	ok(t, d.log.Tick())
 	mark, found, _, err := format.ReadMark(d.opts.FS, d.opts.Dir)

@@ -30,7 +30,7 @@ type view struct {
 	end     int64  // offset after the last frame
 	rows    *format.Rows
 	active  bool
-	scan    bool // it is read by a scan, so perhaps only once
+	scan    bool // the view is read by a scan, so perhaps only once
 }
 
 // views pins the segments that hold indexes from lo to hi. The caller must call unpin on each.

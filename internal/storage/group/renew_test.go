@@ -78,7 +78,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 	}
 }
 
-// The hint of the active segment is rewritten as well. It was not synced, so a power cut may remove it.
+// The hint of the active segment is also rewritten. It was not synced, so a power cut may remove it.
 func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 	const records, size = 100, 10 << 10

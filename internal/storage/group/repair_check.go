@@ -110,8 +110,8 @@ func entryChecksum(e *format.Entry) uint32 {
 // checkAbsent decides whether entries that the peer has compacted away may be dropped here too. A put that the peer
 // does not have was superseded there by an entry that is applied here, so it may be dropped. The peer drops a
 // tombstone when it holds no older version; but an older version that is stored here would come back without the
-// tombstone. A whole entry that may be void, and that the peer does not have, is dropped as well, because it is
-// unknown which entry replaced it.
+// tombstone. A whole entry that may be void, and that the peer does not have, is also dropped, because it is unknown
+// which entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
 	// given holds the indexes of given entries, except versions of which the peer has only the request: such a
 	// version counts as absent.

@@ -36,13 +36,13 @@ func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).lo
 // hiddenCut is one case of a hidden truncation.
 type hiddenCut struct {
 	hint  bool // there is a hint
-	void  bool // the content of the void entry is damaged as well
+	void  bool // the content of the void entry is damaged too
 	end   bool // no entry follows the damaged one in its batch
 	same  bool // another entry follows in the same segment
 	next  bool // another entry follows in the next segment
 	gone  bool // the member that supplies the repair has compacted the damaged entry away
 	none  bool // the damaged entry is not a version of a record, but a new leader's first entry
-	two   bool // two entries are void, and the entry that replaced the second one is damaged as well
+	two   bool // two entries are void, and the entry that replaced the second one is damaged too
 	older bool // another segment has a version of the record that the void version would have superseded
 }
 

@@ -35,7 +35,7 @@ type segment struct {
 
 	fileMu longlock.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, when it begins
-	// reads past the page cache; nil if there are none; set before the segment is published
+	// reads past the page cache; nil if all reads use the cache; set before the segment is published
 	cold *segio.ColdFile
 
 	// image is the content of the file in Resident residency, from its first byte to its end; for the active segment,

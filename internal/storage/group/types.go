@@ -59,7 +59,7 @@ type Options struct {
 	Residency    Residency
 	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
 	Retention    Retention
-	Budget       Budget // nil: no limit
+	Budget       Budget // nil means no limit
 	// Spare returns how many bytes the volume has above its reserve, which is not used for allocation in advance. nil
 	// means that there are enough.
 	Spare   func() int64
@@ -71,7 +71,7 @@ type Options struct {
 	// concurrently. If it is nil, each Load syncs its own file.
 	Durable func() error
 	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
-	Now     func() time.Time // nil: time.Now
+	Now     func() time.Time // nil means time.Now
 	Logger  *slog.Logger     // nil: messages are discarded
 	// UnsafeScan is for simulations, which must notice the violation: a scan then also returns records that an entry
 	// in a damaged range may have superseded.
@@ -127,7 +127,7 @@ type Record struct {
 
 // GetOptions are the options of Get.
 type GetOptions struct {
-	Index        uint64 // this version; 0: the newest
+	Index        uint64 // version to be read; 0 means the newest
 	MetadataOnly bool
 	Buffer       []byte // data and attributes are copied into it if it is large enough
 }
@@ -141,7 +141,7 @@ type OpenScan struct {
 	Opened time.Time
 	Used   time.Time // time of the last use; the present time while a caller reads it
 	Read   bool      // a caller has entered it
-	Keeps  bool      // it sees data that was superseded after the snapshot was taken
+	Keeps  bool      // the snapshot sees data that was superseded after it was taken
 }
 
 // ScanInfo describes an open snapshot.
@@ -154,7 +154,7 @@ type ScanInfo struct {
 // CompactOptions are the options of Compact.
 type CompactOptions struct {
 	All                bool  // segments with little to drop are rewritten too
-	RateBytesPerSecond int64 // 0: no limit
+	RateBytesPerSecond int64 // 0 means no limit
 	// Through is an index: segments with entries above it are not rewritten, so that members that do not have these
 	// entries yet can receive them one by one. 0 means that everything that is applied may be compacted.
 	Through uint64

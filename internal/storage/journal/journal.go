@@ -166,14 +166,15 @@ func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error
 // needs the space.
 func (m *Member) MustSync() bool { return m.mustSync.Load() }
 
-// Ended reports whether the journal was closed. The data that it held at that time stays in its files.
+// Ended reports whether the journal was closed. The data that it held at that time remains in its files.
 func (m *Member) Ended() bool {
 	m.journal.mu.Lock()
 	defer m.journal.mu.Unlock()
 	return m.journal.closed
 }
 
-// Durable tells the journal that everything the member wrote to it is now durable in the log's own files, or is void.
+// Durable tells the journal that everything that the member wrote to it is now durable in the log's own files, or is
+// void.
 func (m *Member) Durable() {
 	if !m.live.Load() {
 		return

@@ -16,7 +16,7 @@ const (
 
 // freeSpace is the state of the disk at its last examination.
 type freeSpace struct {
-	looked   time.Time // zero: the disk was never examined
+	looked   time.Time // zero if the disk was never examined
 	space    vfs.Space
 	admitted int64 // number of bytes admitted since then
 }

@@ -23,7 +23,7 @@ type Mount struct {
 	FileSystem string
 	Options    []string // options of the mount, then those of the file system
 	Source     string
-	Rotational *bool // nil: unknown
+	Rotational *bool // nil if unknown
 }
 
 // Mount reads /proc/self/mountinfo and the block device's queue.

@@ -162,7 +162,7 @@ type copies struct {
 	// superblock of the valid copy; if both copies are valid, of the one with the later generation and step
 	superblock Superblock
 	bad        []badCopy // the copies that are damaged
-	older      int       // the copy that is damaged or earlier; the last copy if both are equal
+	older      int       // the copy that is damaged or older; the last copy if both are equal
 }
 
 // badCopy is a damaged copy.

@@ -57,7 +57,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	if d.head.known {
 		before, h := q.newest[w.ID], d.head
 		if before == nil && h.applied != q.opts.Log.AppliedIndex() {
-			h = lookUp(w, q.opts.Log) // it was just read, so it is in memory
+			h = lookUp(w, q.opts.Log) // the head was just read, so it is in memory
 		}
 		if before == nil && h.err != nil {
 			return Failed(h.err)

@@ -34,10 +34,10 @@ type Pending struct {
 type role uint8
 
 const (
-	written  role = iota // it made an entry: it is answered when the entry is applied
-	refused              // a condition refused it: it is answered when the write that caused the refusal is applied
-	nothing              // a delete of nothing: it is answered when the delete before it is applied
-	repeated             // its request id is in progress: it is answered with the first write's result
+	written  role = iota // the write made an entry, and is answered when the entry is applied
+	refused              // a condition refused the write, which is answered when the cause of the refusal is applied
+	nothing              // the write deletes nothing, and is answered when the delete before it is applied
+	repeated             // the request id is in progress: the write is answered with the first write's result
 )
 
 // atOnce is the done channel of all writes that are answered immediately.

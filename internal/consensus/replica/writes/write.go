@@ -39,7 +39,7 @@ func (e *ConditionError) Unwrap() error { return e.Err }
 // Condition makes a write depend on the record's newest version.
 type Condition struct {
 	IfAbsent  bool
-	IfVersion uint64 // 0: there is no such condition
+	IfVersion uint64 // 0 means that there is no such condition
 }
 
 // Write is a put or a delete.
@@ -51,7 +51,7 @@ type Write struct {
 	Blob       *format.BlobRef // instead of Data
 	Timestamp  int64           // Unix ns; 0 with HasTime false: the commit time is used
 	HasTime    bool
-	RequestID  [16]byte // zero: there is none
+	RequestID  [16]byte // zero if there is none
 	Condition  Condition
 	Timed      bool // Result.Sync is to be set
 }

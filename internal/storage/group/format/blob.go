@@ -273,7 +273,7 @@ type blobReader struct {
 
 	mu     sync.Mutex
 	chunk  []byte // verified data of the chunk with that number. Guarded by mu
-	number int64  // -1: none. Guarded by mu
+	number int64  // -1 if there is no chunk. Guarded by mu
 }
 
 // OpenBlob opens the data of a blob in the folder of a group; group is the group's name, for messages. OpenBlob

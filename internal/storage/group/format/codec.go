@@ -10,7 +10,7 @@ import (
 // FormatVersion is the version of all files that this program writes, except segments of segmentVersionRequests.
 const FormatVersion = 1
 
-// Sizes in bytes.
+// These are sizes in bytes.
 const (
 	SegmentHeaderBytes = 128 // frames begin here
 	FrameHeaderBytes   = 80

@@ -55,7 +55,7 @@ type Entry struct {
 	Term       uint64
 	CommitTime int64    // Unix ns; set by the leader; never decreases in a group
 	Timestamp  int64    // Unix ns; set by the caller
-	RequestID  [16]byte // zero: none
+	RequestID  [16]byte // zero if there is none
 	Attributes []byte   // encoded by EncodeAttributes
 	Data       []byte
 }

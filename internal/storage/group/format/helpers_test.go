@@ -96,7 +96,7 @@ func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 
 var testSegment = SegmentID{1, 2, 3, 4, 5, 6, 7, 8}
 
-// repair corrects the checksum, so that the fuzzer gets past the checksum's test.
+// repair corrects the checksum, so that the fuzzer gets past the test of the checksum.
 func repair(b []byte) []byte {
 	if len(b) < headBytes {
 		return b

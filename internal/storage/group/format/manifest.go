@@ -40,7 +40,7 @@ type Manifest struct {
 	TombstoneFloor   uint64 // tombstones at or below this index may be dropped
 	Conf             *raftpb.ConfState
 	ConfIndex        uint64
-	HardState        StateRecord // its value when this manifest was written
+	HardState        StateRecord // the hard state when this manifest was written
 	AcceptedThrough  uint64      // damage at or below this index was accepted as lost
 	NextSegment      uint64      // number for the next segment file
 }

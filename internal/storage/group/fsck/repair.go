@@ -21,7 +21,7 @@ type RepairReport struct {
 	Quarantined []string     // names of the files in the group's quarantine folder
 	Rewritten   []string     // segments that were replaced
 	Dropped     int64        // whole entries that were dropped because their blob is bad
-	NextIndex   uint64       // index of the next entry if entries were given up; 0: none were
+	NextIndex   uint64       // index of the next entry if entries were given up; 0 if none were
 }
 
 // RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It

@@ -27,7 +27,7 @@ const verifyWorkers = 4
 type VerifyReport struct {
 	Group     string
 	Bytes     int64 // bytes read
-	Entries   int64 // whole entries
+	Entries   int64 // number of whole entries
 	Blobs     int64 // blobs that entries refer to
 	Damages   []format.Damage
 	TornBytes int64 // size of a torn tail above the synced mark; the next load truncates it, so it is not damage
@@ -39,7 +39,7 @@ type VerifyReport struct {
 
 // VerifyOptions holds the options of VerifyFiles.
 type VerifyOptions struct {
-	// Manifest is the manifest in memory. If it is nil, the file is read and checked as well.
+	// Manifest is the manifest in memory. If it is nil, the file is read and also checked.
 	Manifest *format.Manifest
 	// ActiveBytes is the end of the synced part of the active segment; the rest is not checked. 0 means the end of
 	// the file.

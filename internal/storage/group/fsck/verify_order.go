@@ -202,7 +202,7 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 				return err
 			}
 			seen++
-		case len(s.Bad) == 0: // else bad bytes were the entry, or hide what made it void
+		case len(s.Bad) == 0: // with bad bytes, the row's entry may be in them, or they may hide what made it void
 			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
 		}
 	}

@@ -84,7 +84,8 @@ func (v *verifier) scanSegments() error {
 	for _, s := range v.scans {
 		hard := s.State
 		if s.manifest.Sealed() {
-			hard.Vote = 0 // sealing has put it into the manifest; an installed segment has the vote of another replica
+			// sealing has put the vote into the manifest; an installed segment has the vote of another replica
+			hard.Vote = 0
 		}
 		v.hard.MergeHardState(hard)
 		if s.recovered != nil {

@@ -22,7 +22,7 @@ type DamagedID struct {
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	doubt         bool          // it may hold acknowledged data, so unlike a torn write it does not end the log
+	doubt         bool          // the range may hold acknowledged data, so unlike a torn write it does not end the log
 	known         *format.Entry // the entry, without attributes and data, if its header is intact
 	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
 	commit        uint64        // commit index of the state records before it
@@ -132,7 +132,7 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable,
 			known: &e, before: w.Last, After: e.Index,
 		}
-		w.Bad = append(w.Bad, b) // its commit does not matter, because the place of the range in the log is known
+		w.Bad = append(w.Bad, b) // the commit does not matter here, because the place of the range in the log is known
 		if e.Kind == format.KindState {
 			return
 		}

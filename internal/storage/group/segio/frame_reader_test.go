@@ -165,7 +165,7 @@ func TestFrameReaderGoesOnBehindBadBytes(t *testing.T) {
 	for round := range 300 {
 		image, frames := buildImage(rnd, 30, []int{40, 600, 9000}[round%3])
 		frames = append(frames, int64(len(image)))
-		// Overwrite one range, and count the frames that it touches.
+		// Each round overwrites one range, and counts the frames that it touches.
 		begin := format.SegmentHeaderBytes + rnd.IntN(len(image)-format.SegmentHeaderBytes)
 		end := min(len(image), begin+1+rnd.IntN(3000))
 		for k := begin; k < end; k++ {

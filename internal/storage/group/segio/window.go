@@ -15,7 +15,7 @@ const WindowBytes = 2 << 20
 // Window reads a file sequentially in large, aligned pieces and returns contiguous views of it. It replaces
 // unreadable sectors by bytes that no checksum passes.
 type Window struct {
-	src        io.ReaderAt // nil: bytes is the whole file
+	src        io.ReaderAt // nil if bytes is the whole file
 	ahead      *ReadAhead  // src, if it is a ReadAhead
 	end        int64       // end of the part of the file to be read
 	bytes      []byte      // content of the file from offset at on

@@ -35,6 +35,6 @@ type Options struct {
 	FS       vfs.FS
 	Dir      string // the group's folder
 	Identity format.Identity
-	Now      func() time.Time // nil: time.Now
+	Now      func() time.Time // nil means time.Now
 	Logger   *slog.Logger     // nil: messages are discarded
 }
