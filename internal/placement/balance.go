@@ -76,7 +76,7 @@ func (p *planner) balance() {
 	n := float64(max(1, len(b.part)))
 	b.bytesMean = bytes / n
 	b.extremes()
-	b.stepsLeft = 1000 + 16*p.policy.Copies*len(b.movers) // more than can be needed
+	b.stepsLeft = 1000 + 16*p.policy.Copies*len(b.movers) // more steps than balancing can need
 	for moved := true; moved && b.stepsLeft > 0; {
 		moved = b.level(b.bytesOf, b.bytesMean, bytesSlack, b.pickBytes)
 		moved = b.level(b.groupsOf, groups/n, groupsSlack, b.pickSmall) || moved

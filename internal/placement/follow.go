@@ -307,7 +307,7 @@ func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	var g Group
 	var t Target
 	if group != nil {
-		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if it cannot be read, the known value is kept
+		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if the group cannot be read, the known value is kept
 	}
 	if target != nil {
 		t, _ = decodeTarget(name, target.Value, target.ModRevision)

@@ -17,10 +17,10 @@ import (
 // ErrFrozen says that etcd holds an older state of the store than one that was seen before. Nothing was written.
 var ErrFrozen = errors.New("etcd was set back to an older state of this store")
 
-// Mark says up to which state the placement of a store was seen. Two marks of one store can be compared.
+// Mark is the state up to which a process has seen the placement of a store. Two marks of one store can be compared.
 type Mark struct {
 	Base uint64 // Meta.EpochBase, which grows when etcd is rebuilt or reconciled
-	// Revision is the revision of the whole etcd. Every write of any client to any key increases it.
+	// Revision is the revision of the whole etcd. Every write by any client to any key increases it.
 	Revision int64
 	// Content is the highest revision at which a key that is never deleted was written. It reveals an older etcd even
 	// if the restore raised etcd's revision.
@@ -28,7 +28,7 @@ type Mark struct {
 	// ContentKey is the key that was written at revision Content, without the store's prefix; empty if it is unknown.
 	// In every later state of the same etcd the key exists, with this value or a newer one.
 	ContentKey string
-	Cluster    uint64 // id of etcd's cluster; 0 if it is unknown
+	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }
 
 // Behind says why seen, a mark from before, is later than this mark; empty if it is not.

@@ -26,8 +26,8 @@ const (
 	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
 	// These keys sort after volumes/, so that no watch of an older program sees them.
 	wakesKey   = "wakes/"              // wakes.go
-	keeperKey  = "wakes-keeper"        // exists, under a lease, while a shard keeps the wakes
-	weightsKey = "weights/"            // weights.go
+	keeperKey  = "wakes-keeper"        // see wakes.go
+	weightsKey = "weights/"            // see weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
 )
 

@@ -46,7 +46,7 @@ func (m Meta) GroupLimit() int {
 	return m.GroupsMax
 }
 
-// ShardState is the state of a shard that a person requested.
+// ShardState is a state of a shard that a person can request.
 type ShardState string
 
 // These are the states of a shard.
@@ -111,7 +111,7 @@ type Group struct {
 	KeyFirst uint64    `json:"keyFirst,string"` // Hash only
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
-	Leader   string    `json:"leader"`  // name of its shard; empty if it is unknown
+	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
 	// Bytes and Records are the figures reported last, for balancing. The group's own key holds the figures from the
 	// last time when a leader wrote the members. Views of Watch and View hold what the leader's shard has reported
 	// since then; see Store.PutWeights.

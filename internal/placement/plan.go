@@ -93,7 +93,7 @@ func firstPlacementWaits(view View, policy Policy) string {
 // load is the planner's state of one shard.
 type load struct {
 	name    string
-	domain  int // number of the domain
+	domain  int // number that stands for the failure domain
 	known   bool
 	volume  uuid.UUID
 	state   ShardState
@@ -144,7 +144,7 @@ func newPlanner(view View, policy Policy) *planner {
 	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
 		g := planned{Group: view.Groups[name], old: view.Targets[name]}
 		for _, m := range g.Members {
-			if m.Role == Voter && m.Shard != "" { // the shard of a member is empty if it is unknown
+			if m.Role == Voter && m.Shard != "" { // an empty name means that the shard of the member is unknown
 				g.voters = append(g.voters, p.find(m.Shard))
 			}
 		}

@@ -41,7 +41,7 @@ type candidate struct {
 	store    *Store
 	policy   Policy
 	logger   *slog.Logger
-	elected  clientv3.Cmp      // the condition that its term continues
+	elected  clientv3.Cmp      // the condition that the planner's term continues
 	unplaced map[string]string // reasons by group, from the previous view in this term
 }
 
@@ -102,7 +102,7 @@ func (c *candidate) act(ctx context.Context, view View) error {
 	c.logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
 	late, err := c.store.setTargets(ctx, targets, view.pair, c.elected, c.store.notFrozen())
 	if len(late) > 0 {
-		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view contains them
+		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view contains the changed groups
 	}
 	return err
 }

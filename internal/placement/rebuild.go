@@ -26,7 +26,7 @@ type FoundVolume struct {
 	// Generation and Step are those of the superblock.
 	Generation uint64
 	Step       Step
-	Facts      *FoundFacts // nil if the volume does not know them
+	Facts      *FoundFacts // nil if the volume does not know the facts
 	Replicas   []FoundReplica
 }
 
@@ -49,7 +49,7 @@ type FoundReplica struct {
 	Name            string // empty if the manifest cannot be read
 	UUID            uuid.UUID
 	Store           uuid.UUID
-	RaftID          uint64 // 0 if it is unknown
+	RaftID          uint64 // 0 if unknown
 	Voters          []uint64
 	Outgoing        []uint64 // the voters of the previous membership, while both memberships must agree
 	Learners        []uint64

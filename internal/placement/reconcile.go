@@ -79,7 +79,7 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	}
 	if there.UUID == g.UUID {
 		if there.ConfIndex > g.ConfIndex && len(there.Members) > 0 {
-			return nil // the leader wrote this, and the found replicas do not know it yet
+			return nil // the leader wrote this membership, and the found replicas do not know it yet
 		}
 		// The older state may still know the shard of a member that did not answer.
 		for i, m := range g.Members {

@@ -22,7 +22,7 @@ import (
 // reconciled, which raises Meta.EpochBase. Without this rule, the older etcd would soon pass the comparison again,
 // because writes raise its revision too.
 
-// Progress says up to which state a store was seen.
+// Progress is the state up to which a process has seen a store.
 type Progress struct {
 	Store uuid.UUID
 	Mark
@@ -86,7 +86,7 @@ type memory struct {
 	mu         sync.Mutex // guards the fields below
 	observed   Progress   // the latest state of the store that this process has seen
 	lastAnswer time.Time  // when etcd last answered a watch
-	held       string     // why Watch withholds the present content of etcd; empty if it does not
+	held       string     // why Watch withholds the present content of etcd; empty if Watch does not withhold it
 	// domains holds the last registered failure domains of shards; see withDomains.
 	domains map[string]string
 	toldOdd map[string]int64 // keys that tellOdd has logged, with their revisions

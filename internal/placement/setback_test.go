@@ -32,7 +32,7 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 	for name, c := range map[string]struct {
 		mine, others int // number of writes after the backup, to the shard's own group and to others
-		grown        int // number of writes to the older etcd before the process hears from it
+		grown        int // number of writes to the older etcd before the process hears from etcd again
 	}{
 		"only others' groups had changed":                                {0, 20, 5},
 		"its own group had changed, and the older etcd has outgrown all": {3, 3, 40},

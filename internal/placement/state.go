@@ -21,7 +21,7 @@ type state struct {
 	asked        wroteAt // the contentKey of the earlier view, as this listing found it
 	cluster      uint64
 	base         uint64 // the base in meta at the time of the comparison
-	setBack      string // why it is older than an earlier view; empty if it is not
+	setBack      string // why this state is older than an earlier view; empty if it is not older
 	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
 	view         View
 	stale        [4]bool // whether shards, groups, targets and states have changed since the last publish
@@ -156,7 +156,7 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 		st.view.Freeze, st.freezeAt = f, kv.ModRevision
 	case volumesKey:
 		st.wrote(name, kv.ModRevision)
-		return false, nil // only the shard that registers the volume reads it
+		return false, nil // only the shard that registers the volume reads this key
 	case shardsKey:
 		var shard Shard
 		if shard, err = decodeShard(rest, kv.Value); err == nil {

@@ -9,11 +9,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes keys
-// wakes/SHARD/GROUP in the same transaction: one without a value for each shard that either of the two names. It
-// deletes the keys for shards that neither names any more. Such a key only means "look again": the true state is read
-// from the keys of the group and its target. Older programs do not write these keys; the keeper (keeper.go) does it
-// for them.
+// A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
+// transaction, an empty key wakes/SHARD/GROUP for each shard that either of the two names. It deletes the keys for
+// shards that neither of them names any more. Such a key only means "look again": the true state is read from the
+// keys of the group and its target. Older programs do not write these keys; the keeper (keeper.go) does it for them.
 
 // wakesMax bounds the number of shards that are woken for one group in one transaction. A group and its target name a
 // dozen shards at most.

@@ -103,8 +103,8 @@ func (c *topology) shared(list []int) int {
 }
 
 // needed tries all orders of steps. It returns the least number of shared domains that the worst membership of an
-// order must have. A step is the most general one that Raft allows: to any set that has as many voters as there are
-// copies, and has one of the previous voters, which leads meanwhile.
+// order must have. A step is the most general one that Raft allows: it leads to any set that has as many voters as
+// there are copies, and has one of the previous voters, which leads meanwhile.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {

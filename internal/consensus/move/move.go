@@ -49,7 +49,7 @@ type Progress struct {
 // Shard is what is known about a shard now. For a shard that is not registered, it is what was known last.
 type Shard struct {
 	Domain string    // failure domain; empty: the shard counts as a domain of its own
-	Volume uuid.UUID // volume under which the shard is registered; zero: it is not registered
+	Volume uuid.UUID // volume under which the shard is registered; zero if the shard is not registered
 	Alive  bool      // the shard is registered, or its peers hear it
 }
 

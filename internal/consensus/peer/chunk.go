@@ -38,7 +38,7 @@ const (
 type sentChunk struct {
 	field  protowire.Number
 	chunk  *peerv1.FileChunk // the data of the chunk is in buffer
-	buffer *[]byte           // from message.Pool, to which sending returns it
+	buffer *[]byte           // from message.Pool; sending returns the buffer to the pool
 }
 
 var _ message.Encoder = (*sentChunk)(nil)

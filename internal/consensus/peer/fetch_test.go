@@ -108,7 +108,7 @@ func random(n int) []byte {
 
 // sink collects files. It does not request files that it already has.
 type sink struct {
-	from     *store // the store whose files it wants; it wants the large ones in a second turn
+	from     *store // the store whose files the sink wants; the large ones in a second turn
 	files    map[string]*bytes.Buffer
 	whole    map[string]bool
 	got      Description
@@ -421,7 +421,7 @@ func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 		select {
 		case <-source.asked:
 			asked = true
-		case err := <-failed: // on a slow machine, a falls silent before b asks it
+		case err := <-failed: // on a slow machine, a falls silent before b asks
 			if err == nil || !strings.Contains(err.Error(), "from shard a: it is silent") {
 				t.Fatalf("got %v", err)
 			}

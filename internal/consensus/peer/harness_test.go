@@ -51,7 +51,7 @@ type node struct {
 	alive   map[string]bool
 	downs   int
 	changed chan struct{} // closed at each change
-	hold    chan struct{} // if not nil, Deliver waits for it
+	hold    chan struct{} // if not nil, Deliver waits for this channel
 }
 
 // start starts a hub with a name; change may be nil.

@@ -41,7 +41,7 @@ type link struct {
 
 	receivedAt atomic.Int64  // Hub.clock in ns when the peer was last heard; 0: never
 	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
-	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
+	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported the restart yet
 	number     atomic.Uint64 // number of the peer's process
 
 	// The fields below are used by the monitor. Guarded by Hub.mu.

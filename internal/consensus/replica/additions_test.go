@@ -66,7 +66,8 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "a"))
 		c := leader.state.lock()
-		ok(t, c.node.raft.ProposeConfChange(change(remove(first)))) // ChangeMembers would refuse it
+		// proposed directly, because ChangeMembers would refuse this change
+		ok(t, c.node.raft.ProposeConfChange(change(remove(first))))
 		c.unlock()
 		leader.seat.Schedule()
 		until(t, "it is no voter", func() bool { return leader.Status().Removed })

@@ -128,7 +128,7 @@ func (rd *round) changeMembers(e *raftpb.Entry) error {
 
 func (rd *round) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {
 	c := rd.state.lock()
-	defer c.unlock() // Raft panics if it cannot apply the change
+	defer c.unlock() // if Raft cannot apply the change, it panics
 	conf := c.node.raft.ApplyConfChange(change)
 	c.setMembers(conf, at)
 	c.observe()

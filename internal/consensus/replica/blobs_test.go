@@ -189,7 +189,8 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 		hung.Store(first)
 		slow.Store(follower)
 		ref := leader.blob(t, "large")
-		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}})) // the third member makes it committed
+		// the third member's answer makes the write committed
+		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}}))
 		until(t, "the follower waits for the blob", waiting.Load)
 		n.isolate(first, true)
 		_, err := n.write(t, first, put(2, "by both that are left"))

@@ -280,8 +280,8 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	})
 }
 
-// If the leader dies right after a membership change, the remaining members know the change. By the previous
-// membership, the one that is left of two voters would not be a majority.
+// If the leader dies right after a membership change, the remaining members know the change. If only the previous
+// membership, of two voters, were known, the remaining voter would not be a majority.
 func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

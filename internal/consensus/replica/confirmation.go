@@ -17,7 +17,7 @@ import "go.etcd.io/raft/v3/raftpb"
 type confirmation struct {
 	due   bool   // the entry has yet to be proposed
 	asked bool   // the entry was passed to Raft
-	index uint64 // index of the entry; 0 if it is not known yet
+	index uint64 // index of the entry; 0 if not known yet
 }
 
 // pending reports whether a majority may not know of the change yet.

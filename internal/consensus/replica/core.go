@@ -30,7 +30,7 @@ func (g *guarded) lock() *core {
 type core struct {
 	mu     sync.Mutex
 	err    error // why the replica has failed for good
-	broken bool  // a message broke the replica; the next round fails it and answers all calls
+	broken bool  // a message broke the replica; the next round fails the replica and answers all calls
 
 	seat      *rounds.Seat
 	logger    *slog.Logger

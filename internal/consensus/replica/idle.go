@@ -7,7 +7,7 @@ import "sync/atomic"
 type idle struct {
 	onlyMember atomic.Bool // no other member, not even a learner: Raft needs no clock
 	resting    atomic.Bool // the group rests: Raft needs no clock
-	stuck      atomic.Bool // the log has no space: the clock must try it again in any case
+	stuck      atomic.Bool // the log has no space, so the clock must retry the log in any case
 }
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }

@@ -132,7 +132,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		if c < b {
 			b, c = c, b // the member with the lower id campaigns first
 		}
-		time.Sleep(time.Second) // until all know that it is committed
+		time.Sleep(time.Second) // until all know that the write is committed
 		n.isolate(c, true)
 		time.Sleep(silenceMin)
 		n.members[c].PeerDown(id)

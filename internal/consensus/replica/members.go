@@ -41,7 +41,7 @@ type members struct {
 type memberChange struct {
 	data     []byte // as proposed
 	proposed bool   // the change was passed to Raft
-	index    uint64 // index of the change's entry; 0 if it is not known yet
+	index    uint64 // index of the change's entry; 0 if not known yet
 	done     chan struct{}
 	err      error // set before done is closed
 }

@@ -83,6 +83,6 @@ func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 		check(two)
 		n.stop(second)
 		check(n.start(second))
-		_, _ = write.Wait(timeout(t)) // no member knows its outcome
+		_, _ = write.Wait(timeout(t)) // no member knows the outcome of this write
 	})
 }

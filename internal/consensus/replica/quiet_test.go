@@ -149,7 +149,7 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 					if sent, awake := n.messages()-before, n.awake(); sent != 0 || awake != 0 || n.resting() != 2 {
 						t.Fatalf("in an hour of rest %d messages were sent; %d members are awake", sent, awake)
 					}
-					now.must(t, put(2, "b")) // work wakes them, and afterwards they rest again
+					now.must(t, put(2, "b")) // work wakes the members, which rest again afterwards
 					n.rest(2)
 					until(t, "no clock runs", func() bool { return n.awake() == 0 })
 				}

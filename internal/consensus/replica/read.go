@@ -44,11 +44,11 @@ type reader struct {
 type question struct {
 	number  uint64 // identifies the question; 0: none was asked yet
 	readers []*reader
-	index   uint64 // the answer: the index that must be applied; 0: there is no answer yet
-	ticks   int    // ticks since it was asked
+	index   uint64 // the index that must be applied, according to the answer; 0 before the answer
+	ticks   int    // ticks since the question was asked
 
 	askedAt    int64  // monotonic time just before the question was asked
-	leaderTerm uint64 // term in which this replica asks as the leader; 0 if it does not lead
+	leaderTerm uint64 // term in which this replica asks as the leader; 0 if this replica does not lead
 }
 
 // ReadBarrier returns when reads from the log see every write that was acknowledged before the call (linearizable).

@@ -46,7 +46,7 @@ type round struct {
 
 	// The fields below are about the rest of the committed entries, after a membership could not be recorded for lack
 	// of disk space.
-	visible    bool              // the log has applied them
+	visible    bool              // the log has applied the committed entries
 	behind     int               // how many of the committed entries were processed after they became visible
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 

@@ -14,7 +14,7 @@ type Probe struct {
 	BeforeSync func()              // called between the write and the sync of a round; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
 	Off        rules.Off           // rules that are switched off
-	Shared     bool                // even a single group shares syncs if there is a journal
+	Shared     bool                // if there is a journal, even a single group shares syncs
 }
 
 // seams holds the steps of a round that a test may observe, or whose rule a test may switch off. Without a Probe each

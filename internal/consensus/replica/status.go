@@ -16,7 +16,7 @@ type Status struct {
 	Term          uint64
 	AppliedIndex  uint64
 	InFlightBytes int64
-	Removed       bool  // the membership at AppliedIndex does not include this replica: it never campaigns
+	Removed       bool  // the membership at AppliedIndex does not include this replica, which therefore never campaigns
 	Learner       bool  // this replica has no vote
 	Damaged       bool  // the log has damage, which prevents this replica from leading if there are other voters
 	Err           error // why this replica cannot write any more, or cannot write now (group.ErrNoSpace); nil if it can

@@ -24,7 +24,7 @@ type Peer struct {
 	Learner    bool // the member copies the log, but has no vote
 
 	Answers  bool
-	Trouble  string // why the member is not healthy; empty if it is
+	Trouble  string // why the member is not healthy; empty if the member is healthy
 	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0 if it knows no leader
 	Index    uint64 // index of the last committed entry that the member has
 	DBBytes  int64

@@ -34,7 +34,7 @@ func (e *underTest) leased(id clientv3.LeaseID) string {
 	for _, key := range left.Keys {
 		names = append(names, strings.TrimPrefix(string(key), e.prefix))
 	}
-	slices.Sort(names) // etcd returns them in arbitrary order
+	slices.Sort(names) // etcd returns the keys in arbitrary order
 	return strings.Join(names, " ")
 }
 
@@ -160,7 +160,7 @@ var rowsOfLeases = []row{
 		if _, err := e.client.Revoke(e.ctx, renewed); err != nil {
 			e.Fatal(err)
 		}
-		for range renewals { // the client closes it when it finds that the lease is gone
+		for range renewals { // the client closes the channel when it finds that the lease is gone
 		}
 	}},
 }

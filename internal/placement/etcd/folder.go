@@ -28,7 +28,7 @@ const (
 // folder describes the data in a member's folder.
 type folder struct {
 	Empty     bool
-	MemberID  uint64 // 0 if the data do not contain it
+	MemberID  uint64 // 0 if the data do not contain the id
 	ClusterID uint64
 	Behind    bool // the folder lacks entries that the cluster relies on
 }

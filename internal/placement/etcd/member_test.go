@@ -98,7 +98,7 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}), "k", "v")
 	m.Close()
 
-	cfg.Existing = true // operators set this from now on
+	cfg.Existing = true // operators set Existing from now on
 	m = startMember(t, cfg)
 	again(t, "ready", m.Ready)
 	out, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Get(testContext(t), "k")

@@ -74,7 +74,7 @@ func newTrio(t *testing.T) *trio {
 		}
 	})
 	for name, cfg := range r.configs {
-		cfg.Existing = true // operators set this from now on
+		cfg.Existing = true // operators set Existing from now on
 		r.configs[name] = cfg
 	}
 	return r
@@ -328,7 +328,7 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 			r.remove(id)
 			r.add(peerURL(r))
 			cfg := r.configs["c"]
-			cfg.Rejoin = false // so that it is not promoted
+			cfg.Rejoin = false // so that no member promotes the learner
 			m, err := etcd.StartMember(testContext(r.t), cfg)
 			r.must(err)
 			again(r.t, "a learner says that it is one", func(ctx context.Context) error {

@@ -216,7 +216,7 @@ func (c *compaction) compactRun(run []view) error {
 	c.state.mu.RLock()
 	term, err := c.state.term(through)
 	c.state.mu.RUnlock()
-	if err != nil { // another compaction has already raised Raft's floor above it
+	if err != nil { // another compaction has already raised Raft's floor above this run
 		term = 0
 	}
 	r, err := c.rewrite(run)

@@ -131,7 +131,7 @@ func (ld *loading) run() error {
 		ld.state.terms = active.Terms // terms of the tail, which show which of its entries a leader has made void
 	}
 	err = ld.findTailIDs()
-	ld.state.terms = nil // assemble makes them from all segments
+	ld.state.terms = nil // assemble makes the terms from all segments
 	if err != nil {
 		return err
 	}

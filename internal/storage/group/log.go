@@ -20,7 +20,7 @@ type Log struct {
 	opts   Options
 	logger *slog.Logger
 	now    func() time.Time
-	ctx    context.Context // Close ends it
+	ctx    context.Context // Close ends this context
 	cancel context.CancelFunc
 
 	parts

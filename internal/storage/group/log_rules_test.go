@@ -34,7 +34,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		ok(t, d.append(format.Entry{ID: 1, Data: []byte("not yet")}, format.Entry{ID: 2, Kind: format.KindDelete},
 			format.Entry{ID: 3, Data: []byte("not yet")}))
 		ok(t, d.log.Sync())
-		ok(t, d.log.Seal()) // not even if they are sealed
+		ok(t, d.log.Seal()) // no read may see uncommitted entries, even in a sealed segment
 		see := func() {
 			t.Helper()
 			d.wants(1, []byte("committed"))

@@ -15,7 +15,7 @@ type markFile struct {
 	dir string
 
 	mu       sync.Mutex // guards the fields below
-	file     vfs.File   // nil if it is not open
+	file     vfs.File   // nil if the file is not open
 	broken   bool       // a write or sync failed, so the file must be created again
 	sequence uint64
 	last     format.Mark // the mark that was written last

@@ -112,7 +112,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 			ok(t, d.log.Seal())
 			_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
-			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // so that there is something to drop
+			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // so that compaction has something to drop
 			ok(t, d.log.Seal())
 			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)

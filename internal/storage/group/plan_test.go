@@ -42,7 +42,7 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		}
 		d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		d.wants(records-1, nil) // the log does not know that the last one is committed, but the plan counts it
+		d.wants(records-1, nil) // the log does not know that the last entry is committed, but the plan counts the entry
 	})
 }
 

@@ -27,8 +27,8 @@ type records struct {
 const readTries = 1000
 
 // Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits. The entry CRC
-// is checked on every read that uses the data (for resident images: at load). Get returns ErrNotFound, also if the
-// newest version is a delete; ErrVersionNotFound; or *DamageError.
+// is checked on every read that uses the data (for resident images: at load). Get returns ErrNotFound if there is no
+// such record or its newest version is a delete. It also returns ErrVersionNotFound and *DamageError.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err

@@ -153,12 +153,12 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 				} else if step.Status != segio.FrameContent || e.Index == next {
 					damage = &format.DamageError{Damage: v.damage(r.group, step)}
 				}
-				return true // an entry after it may be the one that counts
+				return true // a later entry may be the one that counts
 			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through ||
 				!r.isValid(e):
 				return true
 			case (e.Index > next || e.Kind == format.KindRequest) && !gaps:
-				return false // there is a gap because compaction has left no entry here
+				return false // a gap, because compaction has left no entry here
 			}
 			damage = nil
 			next = e.Index + 1

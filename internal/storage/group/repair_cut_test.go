@@ -37,7 +37,7 @@ func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).lo
 type hiddenCut struct {
 	hint  bool // there is a hint
 	void  bool // the content of the void entry is damaged too
-	end   bool // no entry follows the damaged one in its batch
+	end   bool // no entry follows the damaged one in the same batch
 	same  bool // another entry follows in the same segment
 	next  bool // another entry follows in the next segment
 	gone  bool // the member that supplies the repair has compacted the damaged entry away
@@ -150,7 +150,7 @@ func (c hiddenCut) test(t *testing.T) {
 	if c.gone && !c.hint && errors.Is(err, ErrRepairByInstall) {
 		ok(t, l.Close(false))
 		ok(t, twin.Close(false))
-		return // it is unknown what was there
+		return // nothing is known about the lost entry
 	}
 	ok(t, err)
 	if r, err := l.Get(2, GetOptions{}); !newest(r, err) {

@@ -35,7 +35,7 @@ type IndexRange struct{ First, Last uint64 }
 type Repair struct {
 	File   string
 	Ranges []IndexRange    // for a segment: entries to be fetched by Log.ReadRange of a peer; empty if no entry was hit
-	Blob   *format.BlobRef // for a blob: its reference; it is fetched whole, through Log.BlobWriter
+	Blob   *format.BlobRef // for a blob: the reference of the blob, which is fetched whole, through Log.BlobWriter
 }
 
 // Repairs reads the damaged files and returns what each file needs: RepairRange for a segment, BlobWriter for a blob.

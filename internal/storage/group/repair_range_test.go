@@ -463,7 +463,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
 	peer := &logDriver{t: t, opts: twin.opts, log: twin, term: 1, time: 1 << 40}
-	_, l := b.damagedEntry(t, 20) // here, this is the newest version of its record
+	_, l := b.damagedEntry(t, 20) // the newest version of a record on this member
 	id := b.frames[format.SegmentName(1)][0].id
 	for _, frames := range b.frames {
 		for _, f := range frames {

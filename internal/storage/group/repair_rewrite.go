@@ -165,7 +165,7 @@ func (p *rangeRepair) copyAll() error {
 		return failed == nil
 	})
 	if errors.Is(err, iofs.ErrNotExist) {
-		err = nil // no entry of it is left
+		err = nil // no entry of the segment is left
 	}
 	if err := errors.Join(err, failed); err != nil {
 		return err

@@ -48,7 +48,7 @@ type knownEntry struct {
 	tombstone bool
 	offset    int64   // offset of the frame, as in a place; 0: not known
 	length    int64   // length of the frame, as in a place; 0: not known
-	term      uint64  // 0 if it is not known
+	term      uint64  // 0 if not known
 	crc       *uint32 // checksum of the entry; nil: not known
 }
 

@@ -235,7 +235,7 @@ type sight int
 const (
 	sightNo    sight = iota // superseded before the snapshot, or void
 	sightYes                // in the snapshot
-	sightMoved              // the segment was swapped, so places in it are no longer valid
+	sightMoved              // the segment was swapped, so its places are no longer valid
 	sightGone               // the snapshot has expired
 )
 

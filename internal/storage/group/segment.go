@@ -34,7 +34,7 @@ type segment struct {
 	retired func()       // called when freed; may be nil; set before the list releases the segment
 
 	fileMu longlock.Mutex
-	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, when it begins
+	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, opened when the segment begins
 	// reads past the page cache; nil if all reads use the cache; set before the segment is published
 	cold *segio.ColdFile
 

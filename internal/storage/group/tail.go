@@ -11,7 +11,7 @@ import (
 type tailEntry struct {
 	raft  *raftpb.Entry
 	entry format.Entry // decoded; aliases raft.Data
-	loc   index.Loc    // place of its frame
+	loc   index.Loc    // place of the entry's frame
 }
 
 // tail is the end of the log in memory: consecutive entries from first on. Entries are added at its end and removed

@@ -129,7 +129,7 @@ type Record struct {
 type GetOptions struct {
 	Index        uint64 // version to be read; 0 means the newest
 	MetadataOnly bool
-	Buffer       []byte // data and attributes are copied into it if it is large enough
+	Buffer       []byte // if it is large enough, data and attributes are copied into this buffer
 }
 
 // ScanID identifies an open snapshot of a group. It is unique across restarts.
@@ -140,7 +140,7 @@ type OpenScan struct {
 	ID     ScanID
 	Opened time.Time
 	Used   time.Time // time of the last use; the present time while a caller reads it
-	Read   bool      // a caller has entered it
+	Read   bool      // a caller has entered the snapshot
 	Keeps  bool      // the snapshot sees data that was superseded after it was taken
 }
 

@@ -154,7 +154,7 @@ type hitRow struct {
 // hitSegment is a segment before it is damaged.
 type hitSegment struct {
 	name    string
-	end     int64 // end of its frames
+	end     int64 // end of the segment's frames
 	rows    []hitRow
 	lengths map[int64]int64 // lengths of frames, by offset
 }

@@ -29,7 +29,7 @@ type zerosAhead struct {
 
 	file  vfs.File // the file that the other fields refer to
 	cheap bool
-	end   int64 // everything before it was written
+	end   int64 // everything before this offset was written
 }
 
 // zerosShare returns the value of zerosAhead.share.

@@ -28,7 +28,7 @@ const (
 
 // iocb is struct iocb of linux/aio_abi.h on a little-endian machine.
 type iocb struct {
-	data      uint64 // the kernel returns it in the event
+	data      uint64 // the kernel returns this value in the event
 	_         [2]uint32
 	opcode    uint16
 	_         int16

@@ -33,7 +33,7 @@ type Facts struct {
 	Copies    int       `json:"copies"`
 	GroupsMax int       `json:"groupsMax"`
 	Created   string    `json:"created"`
-	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when this was written
+	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when the facts were written
 	// The Etcd fields say how far etcd was observed; together they are a placement.Mark. An etcd that is behind this
 	// mark was set back.
 	EtcdBase       uint64 `json:"etcdBase,omitempty"`

@@ -22,7 +22,8 @@ func TestMountTellsFileSystemsApart(t *testing.T) {
 		options        []string
 		want           string
 	}{
-		{"ext2", "ext4", 16 * mib, nil, "ext2"}, // the kernel mounts it by this driver if it has no other one
+		// the kernel mounts it by this driver if there is no other driver for it
+		{"ext2", "ext4", 16 * mib, nil, "ext2"},
 		{"ext3", "ext4", 16 * mib, nil, "ext3"},
 		{"ext4", "ext4", 16 * mib, nil, "ext4"},
 		{"ext4", "ext4", 16 * mib, []string{"-O", "inline_data"}, "ext4"},

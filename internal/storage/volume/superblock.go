@@ -240,7 +240,7 @@ func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, e
 // block is the content of one copy, as it was read.
 type block struct {
 	content []byte
-	err     error // why it could not be read
+	err     error // why the block could not be read
 }
 
 // readBlocks reads the copies separately, so that an unreadable sector affects only its own copy.

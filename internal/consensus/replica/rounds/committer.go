@@ -39,7 +39,7 @@ const (
 // Log is a log that a Committer syncs.
 type Log interface {
 	Sync() error
-	SyncShared() bool // if it returns false, it did nothing, and Sync must be called
+	SyncShared() bool // false means that nothing was done, and that Sync must be called
 }
 
 // Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the

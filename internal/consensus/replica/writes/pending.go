@@ -26,8 +26,8 @@ type Pending struct {
 	condition  Condition
 	request    format.Request // distinguishes the write from another one with the same request id
 	bytes      int64
-	payload    []byte     // kept until the log's entry has it
-	after      []*Pending // writes that are answered together with this one
+	payload    []byte     // kept until the entry in the log has the payload
+	after      []*Pending // writes that are answered together with this write
 }
 
 // role determines when and how a Pending is answered.

@@ -45,7 +45,7 @@ type leader struct {
 }
 
 type entry struct {
-	p       *Pending // used only for its id and kind
+	p       *Pending // used only for the id and the kind of the write
 	index   uint64
 	request format.Request
 }

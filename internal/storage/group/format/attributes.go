@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Attributes: key length (2), value length (4), key, value; keys ascending.
+// Attributes are encoded as key length (2), value length (4), key and value, in ascending order of the keys.
 const (
 	attributeHeaderBytes  = 6
 	attributeKeyBytesMax  = 255

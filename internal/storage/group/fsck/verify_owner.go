@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged returns a sentence for a folder that is named by the UUID of one group and holds the manifest of another.
-// The sentence says so, and what to do. It is empty if, as far as can be determined, the folder is not such a one. In
-// such a folder no file is bad: everything is whole, but in the wrong place.
+// Exchanged returns a sentence for a folder that is named by the UUID of one group, but holds the manifest of
+// another. The sentence says so, and what to do. For all other folders, as far as can be determined, it is empty. In
+// an exchanged folder no file is bad: everything is whole, but in the wrong place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {

@@ -25,7 +25,7 @@ type badRange struct {
 	doubt         bool          // the range may hold acknowledged data, so unlike a torn write it does not end the log
 	known         *format.Entry // the entry, without attributes and data, if its header is intact
 	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
-	commit        uint64        // commit index of the state records before it
+	commit        uint64        // commit index of the state records before the range
 	// truncatedFrom, if not 0, is an index from which the entries before this range may be void: the range may have held
 	// entries of another leader that truncated the log there, because the entry after it has another term.
 	truncatedFrom uint64

@@ -129,7 +129,7 @@ func (f *ColdFile) open() vfs.File {
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {
-		return nil // perhaps too many files are open; if so, the ordinary read reports it
+		return nil // perhaps too many files are open; if so, the ordinary read reports the problem
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)

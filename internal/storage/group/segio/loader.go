@@ -36,7 +36,7 @@ type LoaderOptions struct {
 type Loader struct {
 	opts  LoaderOptions
 	reads chan struct{} // holds a token for each read under way
-	turn  chan struct{} // on a rotational device, the segment that is being read holds it; nil: segments take no turns
+	turn  chan struct{} // on a rotational device, held by the segment that is being read; nil if segments take no turns
 	cache *pageCache
 
 	mu        sync.Mutex

@@ -155,7 +155,7 @@ func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 		n += len(block)
 	}
 	if !good && offset == 0 {
-		return 0, last // not a single block is readable: the file has failed, not a sector of it
+		return 0, last // not a single block can be read, so the file has failed, and not just a sector
 	}
 	return n, nil
 }

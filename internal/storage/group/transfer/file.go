@@ -209,7 +209,8 @@ func (w *installFile) commit() error {
 		return err
 	}
 	if err := w.file.Sync(); err != nil {
-		w.unwritten = true // the bytes that it could not write can still be read, and another sync would succeed
+		// the bytes that the device could not write can still be read, and another sync would succeed
+		w.unwritten = true
 		return err
 	}
 	if w.arrivals != nil {
@@ -272,7 +273,7 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 func (w *installFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
-		_, _ = w.arrivals.end() // Commit has used the result already, or nobody needs it
+		_, _ = w.arrivals.end() // Commit has used the result already, or the result is not needed
 	}
 	var err error
 	if w.unwritten {

@@ -40,7 +40,7 @@ type arrivals struct {
 	come  sync.Cond
 	at    int64 // number of bytes written. Guarded by mu
 	ended bool  // no more bytes will arrive. Guarded by mu
-	read  int64 // the bytes before it were read. Guarded by mu
+	read  int64 // the bytes before this offset were read. Guarded by mu
 }
 
 // follow starts to check a file while it is still being received.

@@ -48,7 +48,7 @@ type Install struct {
 // incomingFile is a file that is being gathered.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // its Number is the one in the file's name in the incoming folder
+	segment format.ManifestSegment // the Number is the one in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
 	inPlace bool // a blob that is already in the group's folder
