@@ -44,7 +44,7 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for n := range rounds {
-			// so that some views are sent in between, and some changes come together
+			// The pauses differ so that some views are sent in between, and some changes come together.
 			time.Sleep(time.Duration(n%4) * viewDebounce / 2)
 			shards := []string{fmt.Sprint("s", n)}
 			if err := store.SetTargets(ctx, []Target{{Group: "a", Shards: shards}, {Group: "b", Shards: shards}}); err != nil {

@@ -168,7 +168,7 @@ func (k *keeper) missing(group string) (ops []clientv3.Op) {
 			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
 		}
 	}
-	return ops[:min(len(ops), wakesMax)] // the watch reports these writes, and then the rest are written
+	return ops[:min(len(ops), wakesMax)] // the watch reports these writes, and the keeper then writes the rest
 }
 
 // repair writes the missing wakes of groups if group and target have not changed since they were read. If they have,

@@ -25,7 +25,7 @@ const (
 	accessKey  = "access" // the table of grants, which internal/security/access reads
 	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
 	// These keys sort after volumes/, so that no watch of an older program sees them.
-	wakesKey   = "wakes/"              // wakes.go
+	wakesKey   = "wakes/"              // see wakes.go
 	keeperKey  = "wakes-keeper"        // see wakes.go
 	weightsKey = "weights/"            // see weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads

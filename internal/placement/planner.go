@@ -90,7 +90,7 @@ func (c *candidate) act(ctx context.Context, view View) error {
 	}
 	if missing := missingGroups(view); len(missing) > 0 {
 		c.logger.Info("creating groups", "groups", len(missing))
-		// the next view contains them
+		// The next view contains these groups.
 		return c.store.createGroups(ctx, view, missing, c.elected, c.store.notFrozen())
 	}
 	targets, unplaced := Plan(view, c.policy)

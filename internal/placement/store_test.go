@@ -311,7 +311,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	// a goroutine that is left would keep the bubble from ending, and so fail the test
+	// A goroutine that is left would keep the bubble from ending, and so fail the test.
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	views := store.Watch(ctx)
 	select {

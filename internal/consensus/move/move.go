@@ -77,7 +77,8 @@ type Action struct {
 	ID      uint64   // the member to add, to remove or to make leader; for Replace, the voter that leaves
 	IDs     []uint64 // the learners that become voters
 	Members []placement.Member
-	// for Nothing: the group is where the target wants it. If false, the group waits: call Decide again soon
+	// Done belongs to Nothing: the group is where the target wants it. If it is false, the group waits, and Decide
+	// must be called again soon.
 	Done   bool
 	Reason string // the reason, in words for people
 }

@@ -286,7 +286,7 @@ func (d *decider) replace() *Action {
 		}
 		return d.handOver()
 	}
-	// this is the only copy: the group has two voters for a moment, until it transfers the leadership
+	// This is the only copy: the group has two voters for a moment, until it transfers the leadership.
 	if out == d.Self {
 		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in),
 			d.name(out))}

@@ -45,7 +45,7 @@ func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
 	})
 	b = n.start("b", nil)
 	a.until(t, "b is alive", func() bool { return a.alive["b"] })
-	// a single message may be lost, because on a slow machine b falls silent again
+	// A single message may be lost, because on a slow machine b falls silent again.
 	eventually(t, "a message comes", func() bool {
 		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgHeartbeat, 7, 0)})
 		b.mu.Lock()
@@ -254,7 +254,7 @@ func TestAShardSpeaksForItselfAlone(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// All calls of the service check this.
+	// All calls of the service make this check.
 	a := n.start("a", nil)
 	a.SetPeers([]string{"b"})
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })

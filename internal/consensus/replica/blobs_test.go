@@ -189,7 +189,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 		hung.Store(first)
 		slow.Store(follower)
 		ref := leader.blob(t, "large")
-		// the third member's answer makes the write committed
+		// The third member's answer makes the write committed.
 		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}}))
 		until(t, "the follower waits for the blob", waiting.Load)
 		n.isolate(first, true)

@@ -198,7 +198,7 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 		n := newNetwork(t)
 		_, leader := n.lead()
 		c := leader.state.lock()
-		// this change is not applied when the next one is proposed
+		// This change is not applied when the next one is proposed.
 		ok(t, c.node.raft.ProposeConfChange(change(learner(8))))
 		second := &memberChange{data: []byte{}, done: make(chan struct{})}
 		c.members.change = second
@@ -457,7 +457,7 @@ func TestDamageBarsFromLeading(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "needle"))
 		last := leader.must(t, put(2, "b")).Index
-		// otherwise the leader would have to read damaged entries for lagging members
+		// Otherwise the leader would have to read damaged entries for lagging members.
 		until(t, "all have everything", func() bool {
 			for _, m := range n.members {
 				if m.Status().AppliedIndex < last {

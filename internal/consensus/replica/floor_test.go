@@ -74,7 +74,7 @@ func campaignsInARound(t *testing.T) bool {
 	}
 
 	n.isolate(id, true)
-	// from a leader that this replica does not know yet, so there is no request to keep
+	// The request comes from a leader that this replica does not know yet, so it is not kept.
 	rejected := one.Step(&raftpb.Message{
 		Type: raftpb.MsgTimeoutNow.Enum(), From: new(6 - id - to), To: &to, Term: new(one.Members().Term),
 	})

@@ -25,7 +25,7 @@ func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 		ok(t, err)
 		err = follower.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &follower.opts.RaftID,
-			// more entries than can be added to the log meanwhile
+			// The commit is higher than the log can grow meanwhile.
 			Term: new(leader.Members().Term), Commit: new(last + 100),
 		})
 		if !errors.Is(err, ErrLostEntries) || !errors.Is(follower.Status().Err, ErrLostEntries) {

@@ -20,7 +20,8 @@ type silence struct {
 
 	down       map[uint64]bool // members whose shard is silent
 	receivedAt time.Time       // when the present leader was last heard; zero if not since the start
-	// the leader's shard is silent: the leader is forgotten once it was not heard for silenceMin
+	// leaderDown says that the leader's shard is silent: the leader is forgotten once it was not heard for
+	// silenceMin.
 	leaderDown bool
 	early      earlyCampaign
 }

@@ -171,7 +171,7 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 	case m.GetType() == raftpb.MsgUnreachable:
 		c.node.raft.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgHeartbeatResp:
-		// causes no work; a resting member thus answers the last heartbeat from before the rest
+		// This causes no work. A resting member thus answers the last heartbeat from before the rest.
 		err = c.node.raft.Step(m)
 	case c.isTooEarly(m):
 		return nil, false, nil // dropped; the candidate asks again

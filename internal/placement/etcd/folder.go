@@ -21,7 +21,7 @@ import (
 const (
 	memberFolder = "member"    // folder of etcd's own data, below the folder of the member
 	asidePrefix  = "replaced-" // prefix of a data folder that was set aside
-	// in memberFolder: says that the folder lacks required entries, as etcd has found
+	// behindName is a file in memberFolder. It says that the folder lacks required entries, as etcd has found.
 	behindName = "sheaf-behind.json"
 )
 

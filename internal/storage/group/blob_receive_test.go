@@ -213,7 +213,7 @@ func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 		{&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 1 << 40, 0},
 	} {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-		// indexes 1 to 5 are puts, and 6 to 10 are deletes
+		// Indexes 1 to 5 are puts, and 6 to 10 are deletes.
 		for _, kind := range []format.Kind{format.KindPut, format.KindDelete} {
 			for id := range int64(5) {
 				d.put(format.Entry{Kind: kind, ID: id})

@@ -18,8 +18,8 @@ type looked struct {
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones is the size of the tombstones that could be dropped if two indexes had reached tombstonesThrough:
-	// the one up to which everything is applied everywhere, and forgotten.
+	// tombstones is the size of the tombstones that could be dropped if two indexes were at least tombstonesThrough:
+	// forgotten, and the index up to which every member has applied everything.
 	tombstones        int64
 	tombstonesThrough uint64
 	closed            uint64 // number of snapshots closed before that compaction, see state.closed

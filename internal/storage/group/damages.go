@@ -139,7 +139,7 @@ func (d *damages) newer(id int64, at uint64) error {
 	if ok && at < hit.Index {
 		return &format.DamageError{Damage: *hit.Damage, ID: id}
 	}
-	// damage may also hide that a version at or below IndexLast is void
+	// Damage may also hide that a version at or below IndexLast is void.
 	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast })
 }
 

@@ -126,7 +126,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 	// The hole is the same as in a torn tail. But the Tick of an idle group, or the state record of the next batch,
-	// says that the bytes were synced.
+	// shows that the bytes were synced.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
 		"state record": func(d *logDriver) { ok(d.t, d.append(format.Entry{Kind: format.KindEmpty})); ok(d.t, d.log.Sync()) },
@@ -163,7 +163,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 		d.put(format.Entry{ID: i, Data: payload(i, 30)})
 	}
 	synced, last := d.log.w.end, d.last()
-	// this entry is not synced yet, so it is not part of the mark, and no reason to wait
+	// This entry is not synced yet, so it is not part of the mark, and no reason to wait.
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)}))
 	ok(t, d.log.Tick())
 	mark, found, _, err := format.ReadMark(d.opts.FS, d.opts.Dir)
@@ -200,7 +200,7 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	}{
 		"with the volume": {func(m *vfstest.Mem) error { return m.SyncAll(".") }, false, true},
 		"by itself":       {func(*vfstest.Mem) error { return syscall.EIO }, true, true},
-		// without this case, the test would prove nothing
+		// Without this case, the test would prove nothing.
 		"not at all": {func(*vfstest.Mem) error { return nil }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

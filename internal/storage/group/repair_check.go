@@ -74,7 +74,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	// the peer has compacted it
+	// The peer has compacted the entry.
 	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete:
 	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
 		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)

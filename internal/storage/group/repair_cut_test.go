@@ -54,7 +54,7 @@ func (c hiddenCut) test(t *testing.T) {
 		ok(t, d.log.Seal())
 	}
 	file := path.Base(d.log.w.active.path)
-	// there were other voters once
+	// There were other voters once.
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 	at, right := d.last(), payload(7, 200)

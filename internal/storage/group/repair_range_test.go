@@ -520,7 +520,7 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	at, last := d.last(), format.Entry{ID: 2, Data: payload(2, 200)}
 	d.put(last)
 	ok(t, d.log.Seal())
-	// drops the version; the next compaction drops the tombstone
+	// The first compaction drops the version; the next one drops the tombstone.
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)
 	d.log.hints.writing.Wait()

@@ -35,7 +35,8 @@ type segment struct {
 
 	fileMu longlock.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, opened when the segment begins
-	// reads past the page cache; nil if all reads use the cache; set before the segment is published
+	// cold reads the file past the page cache. It is nil if all reads use the cache, and is set before the segment is
+	// published.
 	cold *segio.ColdFile
 
 	// image is the content of the file in Resident residency, from its first byte to its end; for the active segment,

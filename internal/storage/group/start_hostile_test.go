@@ -139,7 +139,7 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 				for id := int64(0); id < 120 && !c.atEnd; id++ {
 					d.wants(id, payload(id, 500))
 				}
-				// indexes were left free for entries that could not be counted
+				// Indexes were left free for entries that could not be counted.
 				if c.atEnd != (report.Outcome == Damaged) {
 					t.Errorf("at the next start: %+v", report)
 				}

@@ -140,7 +140,7 @@ func TestAStartReadsNoRoom(t *testing.T) {
 					defer func() { ok(t, d.log.Close(false)) }()
 					most := stored * 105 / 100
 					if !marked && how != stopped {
-						// the part above the mark is estimated first
+						// The part above the mark is estimated first.
 						most += stored/countShare + countPiecesMin*countPieceBytes
 					}
 					if residency == Index && how != cutOff {
@@ -186,7 +186,7 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		ok(t, err)
 		ok(t, f.Close())
 		if residency == Index {
-			// with the hint, no such byte would be read
+			// With the hint, no such byte would be read.
 			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName)))
 		}
 		report := d.load()
@@ -254,7 +254,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 				disk := vfstest.NewMem()
 				disk.SetCheapOverwrite(true)
 				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // a segment of this size is one read
-				// one segment is sealed, and the next one is active and has free space
+				// One segment is sealed, and the next one is active and has free space.
 				for id := range int64(150) {
 					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), 10<<10)})
 				}
@@ -392,7 +392,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		ok(t, d.log.Close(false))
 		seen := watchReads(t, &d.opts)
 		d.load()
-		// the last batch, which is above the commit on disk
+		// The last batch, which is above the commit on disk, is read.
 		if read := seen.bytes(format.SegmentName(1)); read > 4*large {
 			t.Errorf("%d bytes of the segment were read", read)
 		}

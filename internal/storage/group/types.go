@@ -73,8 +73,8 @@ type Options struct {
 	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
 	Now     func() time.Time // nil means time.Now
 	Logger  *slog.Logger     // nil: messages are discarded
-	// UnsafeScan is for simulations, which must notice the violation: a scan then also returns records that an entry
-	// in a damaged range may have superseded.
+	// UnsafeScan is for simulations, to prove that they notice a missing rule: a scan then also returns records that
+	// an entry in a damaged range may have superseded.
 	UnsafeScan bool
 }
 
@@ -167,7 +167,8 @@ type CompactOptions struct {
 	// LookOnly says that nothing is rewritten. Afterwards Stats knows exactly which data can be dropped and which
 	// must be kept.
 	LookOnly bool
-	// Unsafe is for simulations, which must notice the violation: request ids then protect nothing from compaction.
+	// Unsafe is for simulations, to prove that they notice a missing rule: request ids then protect nothing from
+	// compaction.
 	Unsafe bool
 }
 

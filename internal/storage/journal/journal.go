@@ -51,8 +51,8 @@ type Options struct {
 	// means that there is always enough.
 	Spare  func() int64
 	Logger *slog.Logger // nil: messages are discarded
-	// Unsafe is for simulations, which must notice the violation: the journal then reuses space while groups still
-	// need its content.
+	// Unsafe is for simulations, to prove that they notice a missing rule: the journal then reuses space while groups
+	// still need its content.
 	Unsafe bool
 }
 

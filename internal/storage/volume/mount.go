@@ -185,7 +185,7 @@ func rotational(info mountInfo) *bool {
 		}
 		device = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
-	// not cleaned, because the .. is relative to the target of the link
+	// The path is not cleaned, because the .. is relative to the target of the link.
 	for _, queue := range []string{"/queue/", "/../queue/"} {
 		content, err := os.ReadFile("/sys/dev/block/" + device + queue + "rotational")
 		if err != nil {

@@ -22,7 +22,7 @@ func TestMountTellsFileSystemsApart(t *testing.T) {
 		options        []string
 		want           string
 	}{
-		// the kernel mounts it by this driver if there is no other driver for it
+		// The kernel mounts ext2 by this driver if there is no other driver for it.
 		{"ext2", "ext4", 16 * mib, nil, "ext2"},
 		{"ext3", "ext4", 16 * mib, nil, "ext3"},
 		{"ext4", "ext4", 16 * mib, nil, "ext4"},

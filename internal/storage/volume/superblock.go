@@ -159,7 +159,8 @@ const numberMax = 1 << 62
 
 // copies is the content of the superblock file.
 type copies struct {
-	// superblock of the valid copy; if both copies are valid, of the one with the later generation and step
+	// superblock is that of the valid copy; if both copies are valid, that of the copy with the later generation and
+	// step.
 	superblock Superblock
 	bad        []badCopy // the copies that are damaged
 	older      int       // the copy that is damaged or older; the last copy if both are equal

@@ -48,7 +48,7 @@ type SegmentID [8]byte
 type Entry struct {
 	Kind  Kind
 	Codec Codec
-	// the newest version when the frame was written; the entry CRC does not cover it
+	// Used says that the entry was the newest version when the frame was written. The entry CRC does not cover it.
 	Used       bool
 	ID         int64
 	Index      uint64 // Raft index; the version of the record; 0 only for KindState

@@ -200,7 +200,8 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 		}
 		t.IDs[i] = int64(binary.LittleEndian.Uint64(b))
 		b = b[8:]
-		// offset - offset of the previous row, in units of 8; length and tombstone; index - index of the previous row
+		// The numbers are: offset minus that of the previous row, in units of 8; length and tombstone; index minus
+		// that of the previous row.
 		var numbers [3]uint64
 		for k := range numbers {
 			n, used := binary.Uvarint(b)

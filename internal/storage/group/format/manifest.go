@@ -24,7 +24,8 @@ const (
 	ManifestMagic        = "SHEAFMAN"
 	manifestFixedBytes   = 176
 	manifestSegmentBytes = 40
-	// the largest file: more than 2^20 segments need; bounds how much is read into memory
+	// ManifestBytesMax is the size of the largest file. It is more than 2^20 segments need, and bounds how much is
+	// read into memory.
 	ManifestBytesMax = 256 << 20
 	nameBytesMax     = 253
 )
@@ -50,7 +51,8 @@ type ManifestSegment struct {
 	Number     uint64 // names the files: SegmentName, HintName
 	ID         SegmentID
 	FirstIndex uint64
-	// sealed: index of the last entry that was ever in it, FirstIndex - 1 if there was none; active: 0
+	// LastIndex is the index of the last entry that was ever in a sealed segment, FirstIndex - 1 if there was none.
+	// It is 0 for the active segment.
 	LastIndex uint64
 	Bytes     int64 // sealed: exact size of the file; active: 0
 }

@@ -31,7 +31,8 @@ const (
 // ReplicaFile identifies the incarnation of a replica that a group's folder holds.
 type ReplicaFile struct {
 	RaftID uint64 // never zero, never reused for another incarnation
-	// the volume on which it was created: the same file on another volume is a copy, which must not run
+	// Volume is the volume on which the file was created. The same file on another volume is a copy, which must not
+	// run.
 	Volume uuid.UUID
 	Store  uuid.UUID
 	Group  uuid.UUID

@@ -267,7 +267,7 @@ func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]
 		b.After = e.Index
-		// the bad bytes held the entries that made these void and replaced them
+		// The bad bytes held the entries that made these void and replaced them.
 		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
@@ -305,7 +305,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		}
 		d.IndexFirst, d.IndexLast = b.before+1, after-1
 		if after <= b.before {
-			// the log was truncated here: the range may have held any entry up to the last one
+			// The log was truncated here, so the range may have held any entry up to the last one.
 			d.IndexLast = max(b.before, lastIndex)
 		}
 		if b.truncatedFrom != 0 && cuts && hint == nil {
@@ -320,7 +320,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 					at := hint.FirstIndex + uint64(hint.Indexes[i])
 					d.IDs = append(d.IDs, hint.IDs[i])
 					ids = append(ids, DamagedID{hint.IDs[i], at, d})
-					// a whole but void entry before the range may have a greater index
+					// A whole but void entry before the range may have a greater index.
 					d.IndexFirst, d.IndexLast = min(d.IndexFirst, at), max(d.IndexLast, at)
 				}
 			}

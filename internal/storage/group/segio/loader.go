@@ -98,7 +98,7 @@ func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
-	// ADR 13; the error is ignored because a kernel without this flag has no huge pages
+	// See ADR 13. The error is ignored because a kernel without this flag has no huge pages.
 	_ = unix.Madvise(room, unix.MADV_NOHUGEPAGE)
 	return room[:bytes], nil
 }

@@ -209,7 +209,7 @@ func (w *installFile) commit() error {
 		return err
 	}
 	if err := w.file.Sync(); err != nil {
-		// the bytes that the device could not write can still be read, and another sync would succeed
+		// The bytes that the device could not write can still be read, and another sync would succeed.
 		w.unwritten = true
 		return err
 	}

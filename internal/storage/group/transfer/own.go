@@ -97,7 +97,7 @@ func (o *ownLog) readTail() error {
 	}
 	o.hard, o.last, o.whole = m.HardState, m.CompactedThrough, true
 	for _, s := range m.Segments {
-		// the entries that the segment truncates are void
+		// The entries that the segment truncates are void.
 		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough)
 	}
 	n := len(m.Segments)
