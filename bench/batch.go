@@ -13,11 +13,12 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// batches compares BatchGet and BatchPut of 100 with unary calls, direct and through the gateway.
+// batches compares BatchGet and BatchPut of 100 records with unary calls, both directly to the shard and through the
+// gateway.
 func (b *rpcBench) batches(ctx context.Context, size int) error {
 	const batch, callers = 100, 16
 	b.Say("batches of %d records of %d bytes", batch, size)
-	payload := randomBytes(size) // the same in all puts, as in unaryPut
+	payload := randomBytes(size) // the same bytes for all puts, as in unaryPut
 	batchGet := func(cc *grpc.ClientConn) figure {
 		return func() (float64, error) {
 			per, err := b.drive(callers, func(_ int, i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
@@ -34,7 +35,7 @@ func (b *rpcBench) batches(ctx context.Context, size int) error {
 	}
 	cells := make([]rounds.Cell, 0, 12)
 	for _, to := range []struct {
-		get, put string // names
+		get, put string // names of the cells
 		cc       *grpc.ClientConn
 	}{
 		{"get direct", "put direct", b.direct}, {"get gateway", "put gateway", b.gateway}, {"bare get", "bare put", b.bare},
@@ -52,7 +53,7 @@ func (b *rpcBench) batches(ctx context.Context, size int) error {
 		name := fmt.Sprintf("records by batch %s of %d / unary, %s", what, batch, with)
 		b.add(got.against(name, "/s", "batch "+what, "unary "+what, 4))
 	}
-	// What the same messages come to where nothing is stored: how far a batch can be above unary calls at all.
+	// The server behind b.bare stores nothing. Its figures show how much faster than unary calls a batch can be at most.
 	for _, what := range []string{"get", "put"} {
 		bare := "bare " + what
 		unary := fmt.Sprintf("bare stream %s of %d / bare unary, %s", what, batch, with)
@@ -96,7 +97,7 @@ func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, 
 	}
 }
 
-// driveStreams is drive over one BatchPut stream per caller.
+// driveStreams is like drive, but each caller uses one BatchPut stream for all its calls.
 func (b *rpcBench) driveStreams(ctx context.Context, cc *grpc.ClientConn, callers int,
 	next func(i int64) *recordv1.BatchPutRequest) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -10,18 +10,18 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// CopiesOptions of Copies.
+// CopiesOptions are the options of Copies.
 type CopiesOptions struct {
-	Options          // Dir: all copies are on its device
-	Binary    string // sheaf: its processes are those that are killed, and etcd's members
+	Options          // Dir: its device holds all copies
+	Binary    string // the program sheaf, which runs the shards that are killed and the members of etcd
 	Time      time.Duration
-	MoveBytes int64 // of a group that is moved
-	TLS       bool  // only put and move, which then measure mutual TLS between shards in turns with plaintext
-	Kills     int   // of a leader
-	Groups    int   // that rest
+	MoveBytes int64 // size of the group that is moved
+	TLS       bool  // runs only put and move, which then compare mutual TLS between shards with plaintext
+	Kills     int   // number of kills of a leader
+	Groups    int   // number of quiescent groups
 }
 
-// Parts of the benchmark, in order.
+// copiesParts are the parts of the benchmark, in order.
 var copiesParts = parts[copiesBench]{
 	{"put", (*copiesBench).puts},
 	{"move", (*copiesBench).moves},
@@ -32,10 +32,11 @@ var copiesParts = parts[copiesBench]{
 	{"quiet", (*copiesBench).quiet},
 }
 
-// CopiesParts names the parts.
+// CopiesParts returns the names of the parts.
 func CopiesParts() []string { return copiesParts.names() }
 
-// CopiesPartsTLS names the parts that CopiesOptions.TLS has: those in which a bare stream between shards is measured.
+// CopiesPartsTLS returns the names of the parts that CopiesOptions.TLS supports: those that measure a bare stream
+// between shards.
 func CopiesPartsTLS() []string { return copiesPartsTLS.names() }
 
 var copiesPartsTLS = copiesParts[:2]
@@ -45,7 +46,8 @@ type copiesBench struct {
 	outcome
 }
 
-// Copies measures what copies on several shards cost, and how soon others go on when a shard is killed.
+// Copies measures the cost of keeping copies on several shards, and how soon calls succeed again after a shard is
+// killed.
 func Copies(ctx context.Context, opts CopiesOptions) (*result.Report, error) {
 	b := &copiesBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	chosen := copiesParts
@@ -55,10 +57,10 @@ func Copies(ctx context.Context, opts CopiesOptions) (*result.Report, error) {
 	return chosen.measure(ctx, b, &b.outcome, "copies")
 }
 
-// folder makes a folder for one part. What is in it goes when the benchmark ends.
+// folder creates a folder for one part. The folder is removed when the benchmark ends.
 func (b *copiesBench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
 
-// loadCell makes a cell that gives what callers do in a time: calls a second, and their p99.
+// loadCell makes a cell with two figures for the calls that run makes: calls per second, and their p99.
 func loadCell(key string, run func() (drive.Load, error)) rounds.Cell {
 	return rounds.Cell{Key: key, Run: func(_ context.Context, f *rounds.Figures) error {
 		one, err := run()
@@ -68,7 +70,7 @@ func loadCell(key string, run func() (drive.Load, error)) rounds.Cell {
 	}}
 }
 
-// p99 is the key of a figure.
+// p99 is the key of the figure that holds the 99th percentile.
 const p99 = "p99"
 
 func times(v []float64, by float64) []float64 {

@@ -15,16 +15,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// peerCallers call one after another; many more of them put too, as their writes share syncs.
+// peerCallers is the number of callers, each of which waits for an answer before its next call. Puts are also measured
+// with peerCallersMany callers, because concurrent writes share syncs.
 const (
 	peerCallers     = 64
 	peerCallersMany = 512
 )
 
-// peerRecords are those that are read.
+// peerRecords is the number of records that are read.
 const peerRecords = 10000
 
-// peer compares unary calls with those of etcd, with three members on the same machine and the same durability.
+// peer compares unary calls to Sheaf with unary calls to etcd, with three members on the same machine and the same
+// durability.
 func (b *copiesBench) peer(ctx context.Context) error {
 	dir, err := b.folder("etcd")
 	if err != nil {
@@ -96,7 +98,7 @@ func (b *copiesBench) peerOf(ctx context.Context, s *benchStore, e *etcdCluster,
 	return nil
 }
 
-// etcdCluster is three members as processes of their own, by the same binary.
+// etcdCluster is an etcd with three members. Each member is a process of the same program, sheaf.
 type etcdCluster struct {
 	members []*drive.Process
 	client  *clientv3.Client

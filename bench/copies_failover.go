@@ -11,12 +11,12 @@ import (
 
 const (
 	failoverGroups = 16
-	// electionTimeout of Raft in package replica: 10 ticks of 100 ms. Without any word of its leader a member campaigns
-	// after 1 to 2 of these.
+	// electionTimeout is Raft's election timeout in package replica: 10 ticks of 100 ms. A member that hears nothing from
+	// its leader campaigns after 1 to 2 election timeouts.
 	electionTimeout = time.Second
 )
 
-// failover kills the process that leads a group by SIGKILL, over and over, and measures the time until calls succeed
+// failover repeatedly kills a process that leads a group with SIGKILL, and measures the time until calls succeed
 // again.
 func (b *copiesBench) failover(ctx context.Context) error {
 	dir, err := b.folder("failover")
@@ -56,7 +56,7 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		if err := s.start(victim); err != nil {
 			return err
 		}
-		// The leaders that the targets name lead again, which only a member that has everything is made.
+		// Wait until the leaders that the targets name lead again. Only a member that has the whole log becomes leader.
 		if err := s.settled(ctx); err != nil {
 			return fmt.Errorf("behind kill %d: %w", i+1, err)
 		}
@@ -81,7 +81,7 @@ func (b *copiesBench) failover(ctx context.Context) error {
 	return nil
 }
 
-// leaderOf finds a record whose group is led, and by whom.
+// leaderOf picks a record, waits until its group has a live leader, and returns that leader and the record's id.
 func (s *benchStore) leaderOf(ctx context.Context, i int) (shard string, id int64, err error) {
 	id = drive.Scatter(int64(i)) % 1000
 	err = drive.Eventually(ctx, "the group has a leader", func() error {

@@ -16,14 +16,14 @@ const (
 	foregroundGroups  = 8
 	foregroundCallers = 8
 	foregroundBytes   = 4 << 10
-	// foregroundPause is between two calls of a caller: a machine that is busy to its limit shows how it queues, not
-	// what a move costs.
+	// foregroundPause is the pause between two calls of a caller. Without it, the callers would saturate the machine, and
+	// the figures would show queues and not the cost of a move.
 	foregroundPause = 4 * time.Millisecond
 	// foregroundRate is the --fetch-rate of the shards.
 	foregroundRate = 32 << 20
 )
 
-// foreground compares the p99 of puts and gets while groups move with that of the same time before.
+// foreground compares the p99 of puts and gets during the moves of groups with their p99 before the moves.
 func (b *copiesBench) foreground(ctx context.Context) error {
 	dir, err := b.folder("foreground")
 	if err != nil {
@@ -38,8 +38,8 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	if err := s.fill(ctx, records, moveRecordBytes); err != nil {
 		return err
 	}
-	// disturbed makes a cell of the calls that are made until something else is over. It does not change its place: what
-	// is before a move stays before it.
+	// disturbed makes a cell that measures calls while meanwhile runs. Its value of Against is its own key, so the cells
+	// keep their order and "before" is always measured before "during".
 	disturbed := func(key string, meanwhile func() error) rounds.Cell {
 		return rounds.Cell{Key: key, Against: key, Run: func(ctx context.Context, f *rounds.Figures) error {
 			moved := make(chan error, 1)
@@ -81,7 +81,7 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	return nil
 }
 
-// turn moves the even groups to the other shard, and waits until they are there.
+// turn moves the groups with even numbers to the other shard, and waits until they are there.
 func (s *benchStore) turn(ctx context.Context) error {
 	view, err := s.place.View(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *benchStore) turn(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// disturbed puts and gets at a steady pace until over, and gives the p99 of each.
+// disturbed puts and gets records at a steady pace until over is set, and returns the p99 of each.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)

@@ -15,20 +15,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// moveRecordBytes is the size of the records of a group that is moved.
+// moveRecordBytes is the size of the records in a group that is moved.
 const moveRecordBytes = 10 << 10
 
-// moved is a group that is moved again and again.
+// moved is a group that is moved repeatedly.
 type moved struct {
 	bench *copiesBench
 	nodes *benchNodes
-	from  string // its folder
+	from  string // the group's folder
 	to    string
 	bytes int64
 	doors []namedDoor
 }
 
-// namedDoor is a door that a group is moved through.
+// namedDoor is a door through which a group is moved, with the name of its cell.
 type namedDoor struct {
 	name string
 	door *door
@@ -39,8 +39,8 @@ const (
 	moveWithTLS     = "move with TLS"
 )
 
-// moves compares the transfer of a group's files between two shards, checked and durable, with cp and sync of the same
-// files; with CopiesOptions.TLS also over mutual TLS with plaintext.
+// moves compares the checked and durable transfer of a group's files between two shards with cp and sync of the same
+// files. With CopiesOptions.TLS it also compares a transfer over mutual TLS with one in plaintext.
 func (b *copiesBench) moves(ctx context.Context) (err error) {
 	dir, err := b.folder("move")
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *copiesBench) moves(ctx context.Context) (err error) {
 	return errors.Join(m.measure(ctx, true), m.measure(ctx, false))
 }
 
-// measure moves the group from the device, or from the page cache.
+// measure moves the group with a cold page cache or a warm one.
 func (m *moved) measure(ctx context.Context, cold bool) error {
 	prepare := func() error {
 		if err := os.RemoveAll(m.to); err != nil {
@@ -123,11 +123,11 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 	return nil
 }
 
-// fill writes records into the first group, and gives the bytes of all its files.
+// fill writes records into the first group, and returns the size of all its files.
 func (n *benchNodes) fill(bytes int64) (int64, error) {
 	log := n.nodes[0].logs[n.groups[0]]
 	r := n.leaders[0]
-	// The replica rests: nobody proposes anything while the log is filled behind its back, as a load would find it.
+	// The replica is stopped first, because the entries are written to the log without Raft.
 	if err := r.Stop(context.Background()); err != nil {
 		return 0, err
 	}
@@ -155,7 +155,7 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 	return e.Bytes, e.Close()
 }
 
-// install moves the first group from the first node to a folder, through one of its doors.
+// install moves the first group from the first node to a folder, through one of the node's doors.
 func (n *benchNodes) install(ctx context.Context, to string, through *door) error {
 	opts := n.options(n.nodes[0], 0)
 	opts.Dir = to
@@ -174,7 +174,7 @@ func (n *benchNodes) install(ctx context.Context, to string, through *door) erro
 	return sink.install.Finish(ctx)
 }
 
-// copyAndSync is the plain way to have a folder twice.
+// copyAndSync copies a folder with cp and syncs the copy: the baseline for a move.
 func copyAndSync(ctx context.Context, from, to string) error {
 	if out, err := exec.CommandContext(ctx, "cp", "-r", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cp: %w: %s", err, out)

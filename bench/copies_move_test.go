@@ -9,8 +9,8 @@ import (
 )
 
 // TestDoorsSendToTheirOwnAlone guards the setup that measures moves over TLS: a door sends a group only to a shard of
-// its own store. It sends nothing to a peer that speaks plaintext or has a certificate of another authority. Otherwise
-// a door that spoke plaintext would be measured as one that speaks TLS.
+// its own store. It sends nothing to a peer that speaks plaintext or has a certificate from another authority. Without
+// this test, a door that speaks plaintext by mistake could be measured as one that speaks TLS.
 func TestDoorsSendToTheirOwnAlone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -68,7 +68,7 @@ func TestDoorsSendToTheirOwnAlone(t *testing.T) {
 	}
 }
 
-// bytesIn adds up the sizes of the files in a folder.
+// bytesIn returns the total size of the files in a folder.
 func bytesIn(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

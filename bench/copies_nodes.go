@@ -28,7 +28,7 @@ import (
 )
 
 // benchNode is the part of a shard that keeps copies: the logs of its groups, their committer, and the streams to the
-// others. It knows nothing of etcd.
+// other nodes. It does not use etcd.
 type benchNode struct {
 	name      string
 	dir       string
@@ -38,21 +38,21 @@ type benchNode struct {
 	journal   *journal.Journal
 	logs      map[uuid.UUID]*group.Log
 	replicas  map[uuid.UUID]*replica.Replica
-	made      atomic.Bool // logs and replicas are complete
+	made      atomic.Bool // all logs and replicas exist
 }
 
-// benchNodes are shards in one process, each on a folder of its own, with all groups on each of them.
+// benchNodes are shards in one process. Each has a folder of its own and a copy of every group.
 type benchNodes struct {
 	store     uuid.UUID
 	dir       string
 	groups    []uuid.UUID
 	nodes     []*benchNode
 	addresses map[string]string
-	leaders   []*replica.Replica // by group
+	leaders   []*replica.Replica // by number of the group
 }
 
-// newNodes makes so many nodes, each with a copy of so many groups. Leaders are spread evenly. The nodes speak mutual
-// TLS to each other; where secure is nil, plaintext.
+// newNodes makes one node for each copy. Every node has a copy of every group, and the leaders are spread evenly. The
+// nodes use mutual TLS between each other, or plaintext if secure is nil.
 func newNodes(ctx context.Context, dir string, copies, groups int, secure *authorities) (n *benchNodes, err error) {
 	n = &benchNodes{store: uuid.New(), dir: dir, addresses: map[string]string{}}
 	defer func() {
@@ -92,18 +92,18 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 		}
 	}
 	for i, node := range n.nodes {
-		go func() { _ = node.server.Serve(listeners[i]) }() // ends with close
+		go func() { _ = node.server.Serve(listeners[i]) }() // returns when close stops the server
 	}
 	return n, n.lead(ctx)
 }
 
-// newServer makes the gRPC server of a node, with what the messages between shards need of that of a shard.
+// newServer makes the gRPC server of a node, with the options of a shard's server that messages between shards need.
 func newServer(creds credentials.TransportCredentials) *grpc.Server {
 	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20),
 		grpc.WaitForHandlers(true))
 }
 
-// start makes and starts the replicas of a node. The Raft id of a member is the number of its node.
+// start makes and starts the replicas of a node. The Raft ID of a member is the number of its node.
 func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
 	conf := &raftpb.ConfState{}
 	for i := range n.nodes {
@@ -143,7 +143,7 @@ func (n *benchNodes) options(node *benchNode, i int) group.Options {
 	}
 }
 
-// lead waits until each group has a leader, and spreads them.
+// lead waits until each group has a leader, and spreads the leaders over the nodes.
 func (n *benchNodes) lead(ctx context.Context) error {
 	n.leaders = make([]*replica.Replica, len(n.groups))
 	for i, g := range n.groups {
@@ -199,7 +199,8 @@ func (n *benchNodes) close() error {
 	return errors.Join(append(errs, os.RemoveAll(n.dir))...)
 }
 
-// put writes by concurrent writers, each durable before the next of the same writer, spread over the groups.
+// put writes with concurrent writers, spread over the groups. Each write of a writer is durable before the writer's
+// next one.
 func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.Duration) (drive.Load, error) {
 	payload := randomBytes(size)
 	return drive.Callers(writers, duration, func(worker int, i int64) error {
@@ -208,17 +209,18 @@ func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.D
 	})
 }
 
-// door is a further server of a node, and a shard without groups that fetches the node's groups from it.
+// door is an additional server for a node, together with a shard without groups (the guest) that fetches the node's
+// groups through that server.
 type door struct {
 	node    string
-	host    *peer.Hub // the node's
+	host    *peer.Hub // the node's side
 	server  *grpc.Server
 	guest   *peer.Hub
-	address string // that the guest dials
+	address string // the address that the guest dials
 }
 
-// open opens a door of a node that speaks mutual TLS; where secure is nil, plaintext. Doors of one node send the same
-// files. close must follow, before that of the nodes.
+// open opens a door to a node. The door uses mutual TLS, or plaintext if secure is nil. All doors of one node send the
+// same files. The caller must close the door before the nodes.
 func (n *benchNodes) open(ctx context.Context, node *benchNode, secure *authorities) (*door, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -242,11 +244,11 @@ func (n *benchNodes) open(ctx context.Context, node *benchNode, secure *authorit
 	}
 	d.host, d.server, d.guest = peer.New(host), newServer(creds), peer.New(guest)
 	d.host.Register(d.server)
-	go func() { _ = d.server.Serve(listener) }() // ends with close
+	go func() { _ = d.server.Serve(listener) }() // returns when close stops the server
 	return d, nil
 }
 
-// fetch fetches a group of the node on a connection of its own.
+// fetch fetches a group of the node over the door's own connection.
 func (d *door) fetch(ctx context.Context, group uuid.UUID, sink peer.Sink) error {
 	return d.guest.Fetcher(d.node).Group(ctx, group, sink)
 }
@@ -257,7 +259,7 @@ func (d *door) close() {
 	d.server.Stop()
 }
 
-// noMessages is peer.Options.Deliver of a shard without groups.
+// noMessages implements peer.Options.Deliver for a shard without groups.
 func noMessages(uuid.UUID, *raftpb.Message) bool { return false }
 
 func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
@@ -268,7 +270,7 @@ func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
 	if r == nil {
 		return false
 	}
-	_ = r.Step(m) // Raft repeats what matters
+	_ = r.Step(m) // Raft sends again what matters
 	return true
 }
 
@@ -295,14 +297,14 @@ func (d *benchNode) Blob(context.Context, uuid.UUID, []byte) (peer.File, int64, 
 	return nil, 0, peer.ErrNotHere
 }
 
-// benchExport is a peer.Export.
+// benchExport implements peer.Export.
 type benchExport struct{ *group.Export }
 
 func (e benchExport) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
 }
 
-// benchSink is a peer.Sink: it installs what comes, as a shard does.
+// benchSink implements peer.Sink: it installs the files that arrive, as a shard does.
 type benchSink struct {
 	ctx     context.Context
 	opts    group.Options

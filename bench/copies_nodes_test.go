@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// TestNodesWithTLS guards the setup that measures copies over TLS: nodes with authorities agree on a write, and none of
-// them answers in plaintext, which nodes without authorities do.
+// TestNodesWithTLS guards the setup that measures copies over TLS: nodes with authorities agree on a write, and none
+// of them answers in plaintext. Nodes without authorities do answer in plaintext.
 func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -45,7 +45,7 @@ func TestNodesWithTLS(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-				// Nodes do not have this service, so an answer is Unimplemented.
+				// A node does not have this service, so the call ends with Unimplemented if it reaches the node.
 				if answered := status.Code(err) == codes.Unimplemented; answered != (authorities == nil) {
 					t.Errorf("node %s answers in plaintext: %v: %v", node, answered, err)
 				}

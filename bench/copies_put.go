@@ -23,7 +23,7 @@ const (
 	copiesOf      = 3
 )
 
-// putSide is nodes that are written to.
+// putSide is one side of the comparison of puts: nodes with this number of copies, with or without TLS.
 type putSide struct {
 	name   string
 	copies int
@@ -32,8 +32,8 @@ type putSide struct {
 
 const putsWithTLS = "copies 3 with TLS"
 
-// puts compares durable puts of three copies with three plain appenders and a loopback copy of the bytes; with
-// CopiesOptions.TLS also over mutual TLS with plaintext.
+// puts compares durable puts with three copies with three plain appenders, two of which receive the bytes over
+// loopback. With CopiesOptions.TLS it also compares puts over mutual TLS with puts in plaintext.
 func (b *copiesBench) puts(ctx context.Context) (err error) {
 	dir, err := b.folder("put")
 	if err != nil {
@@ -111,10 +111,10 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*
 	return nil
 }
 
-// appender is one plain file that many append to, or one of each writer.
+// appender appends to plain files and syncs them: one file for all writers, or one file for each writer.
 type appender struct {
 	mode  appendMode
-	files []*os.File // one, or one of each writer
+	files []*os.File // one, or one for each writer
 	one   *groupFile
 }
 
@@ -153,8 +153,8 @@ func (a *appender) close() error {
 	return errors.Join(errs...)
 }
 
-// remoteAppender is an appender behind loopback: each writer has a connection, on which it sends records and gets a
-// byte for each that is durable.
+// remoteAppender is an appender behind loopback. Each writer has a connection, on which it sends records and receives
+// a byte for each durable record.
 type remoteAppender struct {
 	*appender
 	listener net.Listener
@@ -177,7 +177,7 @@ func newRemoteAppender(ctx context.Context, dir, name string, mode appendMode, w
 				return
 			}
 			r.group.Go(func() {
-				_ = r.serve(conn, writer, size) // the writer finds its connection closed
+				_ = r.serve(conn, writer, size) // on an error the connection is closed, which the writer notices
 				_ = conn.Close()
 			})
 		}
@@ -208,10 +208,10 @@ func (r *remoteAppender) close() error {
 	return r.appender.close()
 }
 
-// behindMax is how many records the slower of two remote appenders may be behind.
+// behindMax is the number of records by which the slower of the two remote appenders may lag.
 const behindMax = 16
 
-// rawWriter sends each record to all remote appenders, and appends it to the own one meanwhile.
+// rawWriter sends each record to all remote appenders, and appends it to its own appender in the meantime.
 type rawWriter struct {
 	conns []net.Conn
 	acks  []chan struct{}
@@ -240,7 +240,7 @@ func newRawWriter(ctx context.Context, remotes []*remoteAppender) (*rawWriter, e
 	return w, nil
 }
 
-// put sends record number n (from 1 on), and returns when the own copy and one other are durable.
+// put sends record number n, counted from 1. It returns when the writer's own copy and one other copy are durable.
 func (w *rawWriter) put(own *appender, writer int, n int64, payload []byte) error {
 	for _, conn := range w.conns {
 		if _, err := conn.Write(payload); err != nil {
@@ -268,13 +268,13 @@ func (w *rawWriter) put(own *appender, writer int, n int64, payload []byte) erro
 
 func (w *rawWriter) close() {
 	for i, conn := range w.conns {
-		_ = conn.Close() // its reader ends
+		_ = conn.Close() // ends the goroutine that reads from it
 		for range w.acks[i] {
 		}
 	}
 }
 
-// rawCopies appends records by concurrent writers to three folders, for a time.
+// rawCopies appends records to three folders with concurrent writers, for the given duration.
 func rawCopies(
 	ctx context.Context, dir string, mode appendMode, writers, size int, duration time.Duration,
 ) (out drive.Load, err error) {
@@ -287,7 +287,7 @@ func rawCopies(
 	for i := 1; i < copiesOf; i++ {
 		r, err := newRemoteAppender(ctx, dir, fmt.Sprint(i), mode, writers, size)
 		remotes = append(remotes, r)
-		defer func() { _ = r.close() }() // what it appended is thrown away
+		defer func() { _ = r.close() }() // its error does not matter: its files are removed
 		if err != nil {
 			return out, err
 		}

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
-// quiet measures what groups cost that nobody uses, how long it takes to make them, and what they cost the others while
-// a shard is gone.
+// quiet measures the cost of groups that nobody uses: the time to create them, and the processor time that they take
+// on all shards, and on the remaining shards while one is down.
 func (b *copiesBench) quiet(ctx context.Context) error {
 	dir, err := b.folder("quiet")
 	if err != nil {
@@ -58,10 +58,10 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	return nil
 }
 
-// rested lets all groups come to rest, and then gives the share of a core that shards take in each round: on the
-// average of all that live, and of those that are named.
+// rested waits until all groups are quiescent, and then measures in each round how much of a core the shards use, in
+// percent: the average over all running shards, and the average over the named ones.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
-	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups come to rest half a second after their last work
+	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups become quiescent half a second after their last work
 		return nil, nil, context.Cause(ctx)
 	}
 	for range b.Rounds {
@@ -89,7 +89,7 @@ func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string)
 	return all, of, nil
 }
 
-// ledBy waits until each group is led by one of these shards.
+// ledBy waits until each group is led by one of the given shards.
 func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 	return drive.Eventually(ctx, "every group is led", func() error {
 		view, err := s.place.View(ctx)
@@ -105,7 +105,7 @@ func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 	})
 }
 
-// processorTimes are those of the shards that live.
+// processorTimes returns the processor time that each running shard has used.
 func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
 	const ticksPerSecond = 100 // USER_HZ
 	times := map[string]time.Duration{}

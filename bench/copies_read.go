@@ -8,10 +8,11 @@ import (
 	"sheaf.dev/sheaf/bench/drive"
 )
 
-// readRecords are those that are read again and again.
+// readRecords is the number of records that are read, each many times.
 const readRecords = 20000
 
-// reads compares unary reads of groups with three copies with those of groups with one, on as many shards.
+// reads compares unary reads from groups with three copies with unary reads from groups with one copy, on the same
+// number of shards.
 func (b *copiesBench) reads(ctx context.Context) error {
 	dir, err := b.folder("read")
 	if err != nil {
@@ -41,7 +42,7 @@ func (b *copiesBench) reads(ctx context.Context) error {
 				}
 			}
 			for copies := range stores {
-				if _, err := side(copies)(); err != nil { // connections, and what is read first
+				if _, err := side(copies)(); err != nil { // opens the connections, and does the work that only first reads need
 					return err
 				}
 			}

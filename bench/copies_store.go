@@ -24,7 +24,7 @@ import (
 )
 
 // benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where
-// groups are, are in this process. There is no planner: targets are what the benchmark sets.
+// groups are, run in this process. There is no planner: the benchmark sets the targets.
 type benchStore struct {
 	dir     string
 	binary  string
@@ -33,7 +33,7 @@ type benchStore struct {
 	client  *clientv3.Client
 	place   *placement.Store
 	gateway *gateway.Gateway
-	records *client.Client // to the shards themselves
+	records *client.Client // calls the shards directly
 	shards  map[string]*drive.Process
 }
 
@@ -42,8 +42,8 @@ func startChild(binary string, args ...string) (*drive.Process, error) {
 	return drive.Start(exec.Command(binary, args...), syscall.SIGKILL) //nolint:gosec,noctx // our own binary; Kill ends it
 }
 
-// startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are
-// spread. flags go to each shard.
+// startStore starts a store with the given number of shards, and waits until every copy of each group exists and the
+// leaders are spread. Each shard gets the flags.
 func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore,
 	err error) {
 	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*drive.Process{}}
@@ -84,7 +84,7 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 	return s, err
 }
 
-// start starts a shard, each time at another address.
+// start starts a shard. Each start uses a new address.
 func (s *benchStore) start(name string, flags ...string) error {
 	args := append([]string{
 		"shard", "--name", name, "--dir", filepath.Join(s.dir, "shard-"+name), "--etcd",
@@ -101,7 +101,7 @@ func (s *benchStore) start(name string, flags ...string) error {
 	return err
 }
 
-// placed has the groups made.
+// placed plans the placement once all shards are registered, and waits until each group is where its target says.
 func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int) error {
 	err := drive.Eventually(ctx, "groups are placed", func() error {
 		view, err := s.place.View(ctx)
@@ -125,7 +125,7 @@ func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int
 	return s.settled(ctx)
 }
 
-// ended says which shards have ended, and what they said.
+// ended returns an error that names the shards that have ended, with their last output. It returns nil if all run.
 func (s *benchStore) ended() error {
 	errs := make([]error, 0, len(s.shards))
 	for _, p := range s.shards {
@@ -179,7 +179,7 @@ func (s *benchStore) unsettled(view placement.View) string {
 
 func (s *benchStore) close() {
 	if s.records != nil {
-		_ = s.records.Close() // nothing is under way
+		_ = s.records.Close() // no call is in progress
 	}
 	for _, c := range s.shards {
 		c.Kill()
@@ -187,7 +187,7 @@ func (s *benchStore) close() {
 	if s.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.gateway.Stop(ended) // it says that it could not wait
+		_ = s.gateway.Stop(ended) // the expired context makes Stop end at once, with an error that says so
 	}
 	if s.client != nil {
 		_ = s.client.Close()
@@ -195,10 +195,10 @@ func (s *benchStore) close() {
 	if s.etcd != nil {
 		s.etcd.Close()
 	}
-	_ = os.RemoveAll(s.dir) // the folder around it is removed in the end, with its error
+	_ = os.RemoveAll(s.dir) // the benchmark later removes the folder that contains this one, and reports errors then
 }
 
-// put and get are calls of the Go client, which goes to the shards themselves.
+// put stores a record with the Go client, which calls the shards directly.
 func (s *benchStore) put(ctx context.Context, id int64, data []byte) error {
 	_, err := s.records.Put(ctx, client.Key{ID: id}, data, nil)
 	return err

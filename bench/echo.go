@@ -12,10 +12,10 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// echoMethod of the echo server and of the hop before it.
+// echoMethod is the method of the echo server and of the hop in front of it.
 const echoMethod = "/echo/Echo"
 
-// rawCodec passes bytes as they are: messages are *[]byte.
+// rawCodec passes bytes through unchanged. Messages have the type *[]byte.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error) {
@@ -31,7 +31,7 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 	if !ok {
 		return fmt.Errorf("raw codec: %T", v)
 	}
-	*b = append([]byte(nil), data...) // gRPC takes data back
+	*b = append([]byte(nil), data...) // a copy, because gRPC reuses data
 	return nil
 }
 
@@ -42,7 +42,7 @@ func serveEcho(ctx context.Context, by link) (address string, stop func(), err e
 	return serveRaw(ctx, by, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
 }
 
-// serveHop serves the echo by forwarding the bytes to another server: what a gateway costs at least.
+// serveHop forwards the bytes to another server. It shows the minimum cost of a gateway.
 func serveHop(ctx context.Context, by link, to string) (address string, stop func(), err error) {
 	cc, err := grpc.NewClient(to, grpc.WithTransportCredentials(by.client))
 	if err != nil {
@@ -90,11 +90,12 @@ func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc
 	}
 	server := grpc.NewServer(options...)
 	register(server)
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // returns after Stop
 	return listener.Addr().String(), server.Stop, nil
 }
 
-// bareServer answers the messages of the record API and does nothing: what gRPC and protobuf alone cost.
+// bareServer answers the messages of the record API without doing any work. It shows the cost of gRPC and protobuf
+// without Sheaf.
 type bareServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	data map[int64][]byte // by size
@@ -105,7 +106,7 @@ func serveBare(ctx context.Context, by link) (address string, stop func(), err e
 	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
 		b.data[int64(size)] = randomBytes(size)
 	}
-	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)} // as shards
+	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)} // as shards have them
 	return serve(ctx, options, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
 }
 
@@ -126,7 +127,7 @@ func (b *bareServer) record(id int64) *recordv1.Record {
 	}
 }
 
-// bareBatchBytes is about what a shard puts into one message.
+// bareBatchBytes is about as much as a shard puts into one message.
 const bareBatchBytes = 1 << 20
 
 func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest,

@@ -21,34 +21,35 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// dataset is a folder of groups that the benchmark fills itself: records of one size with consecutive ids.
+// dataset is a folder of groups that the benchmark fills itself. Its records have one size and consecutive ids.
 type dataset struct {
 	dir     string
 	groups  []format.Identity
-	records int64 // in all groups
-	size    int   // bytes of data of each record
-	open    bool  // the active segments are left as they are
-	roomy   bool  // addRoom was there
-	killed  bool  // and so are their hints: as a kill leaves them, not a stop
+	records int64 // total over all groups
+	size    int   // bytes of data in each record
+	open    bool  // the active segments are not sealed
+	roomy   bool  // addRoom has run
+	killed  bool  // the logs were closed without writing hints, which is the state after a kill and not after a stop
 	grows   bool  // writeAndKill adds records
-	// ownSyncs: a load syncs each active segment, not the volume once.
+	// ownSyncs: a load syncs each active segment separately. Otherwise one sync of the whole file system serves all of
+	// them.
 	ownSyncs bool
 }
 
-// groupCount of a dataset: as many as one shard of a small store holds.
+// groupCount is the number of groups in a dataset, the same as in one shard of a small store.
 const groupCount = 16
 
 func (d *dataset) groupDir(i int) string {
 	return filepath.Join(d.dir, d.groups[i].Group.String())
 }
 
-// fill makes a dataset by writing through the logs, as a shard does, and seals it, so that hints are there.
+// fill makes a dataset by writing through the logs, as a shard does. It seals the segments, so that hints exist.
 func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset,
 	error) {
 	return (&dataset{dir: dir, size: size}).fill(ctx, groups, records, say)
 }
 
-// fill is fill of a dataset that says by open whether its groups are sealed.
+// fill fills a new dataset. It seals the segments unless d.open is set.
 func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(string, ...any)) (*dataset, error) {
 	begin := time.Now()
 	store := uuid.New()
@@ -103,7 +104,7 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 			return context.Cause(ctx)
 		}
 		entries := make([]format.Entry, 0, batch)
-		for i := first; i < min(first+batch, records); i++ { // each with a request, as all clients send one
+		for i := first; i < min(first+batch, records); i++ { // each with a request ID, which all clients send
 			entries = append(entries, format.Entry{Kind: format.KindPut, ID: firstID + i, Data: data, RequestID: uuid.New()})
 		}
 		if err := w.Commit(entries); err != nil {
@@ -113,12 +114,12 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 	return nil
 }
 
-// segments lists the segment files.
+// segments returns the paths of the segment files.
 func (d *dataset) segments() ([]string, error) {
 	return filepath.Glob(filepath.Join(d.dir, "*", "segment-*"))
 }
 
-// hints lists the hint files.
+// hints returns the paths of the hint files.
 func (d *dataset) hints() ([]string, error) {
 	return filepath.Glob(filepath.Join(d.dir, "*", "hint-*"))
 }
@@ -136,7 +137,8 @@ func (l logs) close() error {
 	return errors.Join(errs...)
 }
 
-// load loads all groups at once by one loader, as a shard does at its start, and checks that all records are there.
+// load loads all groups in parallel with one loader, as the start of a shard does, and checks that all records are
+// there.
 func (d *dataset) load(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
 	loaded := make(logs, len(d.groups))
 	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })
@@ -167,7 +169,7 @@ func (d *dataset) load(ctx context.Context, residency group.Residency, loader *s
 	return loaded, nil
 }
 
-// loadCold is load where the page cache holds nothing of the dataset.
+// loadCold is like load, but first drops the dataset from the page cache.
 func (d *dataset) loadCold(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
 	if err := layouts.Evict(ctx, d.dir, true); err != nil {
 		return nil, err
@@ -175,14 +177,15 @@ func (d *dataset) loadCold(ctx context.Context, residency group.Residency, loade
 	return d.load(ctx, residency, loader)
 }
 
-// Figures of a loadCell beside rounds.Rate.
+// These are the figures that a loadCell has besides rounds.Rate.
 const (
 	loadSeconds = "seconds"
 	perStored   = "memory per stored byte"
 	perRecord   = "memory per record"
 )
 
-// loadCell makes a cell that loads a dataset, and gives so many units per second. before: what is not timed; nil: none.
+// loadCell makes a cell that loads a dataset and computes units per second. before runs first and is not timed; it may
+// be nil.
 func (d *dataset) loadCell(
 	key string, units float64, residency group.Residency, loader func() *segio.Loader, before func() error,
 ) rounds.Cell {
@@ -207,7 +210,7 @@ func (d *dataset) loadCell(
 	}}
 }
 
-// stats sums records and memory.
+// stats returns the sums of records, memory and stored bytes.
 func (l logs) stats() (sum group.Stats) {
 	for _, log := range l {
 		s := log.Stats()

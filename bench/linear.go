@@ -19,31 +19,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as
-// many, and tenths). Record size and number of groups are the same, so that what grows is the records of a group.
+// The time per record is compared between one store of LoadOptions.IndexRecords records and several small stores.
+// (oneGroup uses twice as many records, and tenths of that for the small stores.) Record size and number of groups are
+// the same, so that only the number of records in a group grows.
 const (
-	linearRecords = 100_000 // of a small store
-	linearBytes   = 100     // of data of a record
-	linearGets    = 50_000  // of one side in one round
-	linearDepth   = 16      // cold gets at a time
+	linearRecords = 100_000 // in a small store
+	linearBytes   = 100     // data of each record
+	linearGets    = 50_000  // by one side in one round
+	linearDepth   = 16      // concurrent cold gets
 	linearTarget  = 1.2
 )
 
-// linear compares the time per record in one large store with that in so many small ones that both sides have the same
-// number of records, and so do the same work in a round: the same bytes are read, each once, into the same amount of
-// memory.
+// linear compares the time per record in one large store with the time in several small stores. Both sides have the
+// same total number of records and do the same work in a round: they read the same number of bytes, each once, into
+// the same amount of memory.
 type linear struct {
 	*loadBench
-	groups  int   // of a store
-	records int64 // of the large store
-	each    int64 // of a small one
+	groups  int   // in each store
+	records int64 // in the large store
+	each    int64 // in each small store
 
-	large []*dataset // one
+	large []*dataset // a single dataset
 	small []*dataset
-	empty []*dataset // as the small ones, with one record in a group: what a start costs for any number of records
+	empty []*dataset // like small, with one record in each group: shows the fixed cost of a start
 }
 
-// linearity compares the time per record of load, get and put in a small and in a large store.
+// linearity compares the time per record for load, get and put between a small store and a large one.
 func (b *loadBench) linearity(ctx context.Context) error {
 	if b.opts.IndexRecords <= linearRecords {
 		b.Say("  left out: it needs more than %d records", linearRecords)
@@ -56,8 +57,8 @@ func (b *loadBench) linearity(ctx context.Context) error {
 	return b.linearCalls(ctx)
 }
 
-// oneGroup is what linearity is for the loads of a store of one group: as many records as a group has in a store that
-// is cut too coarsely.
+// oneGroup does for the loads of a store with one group what linearity does for a usual store. The group then has as
+// many records as in a store with too few groups.
 func (b *loadBench) oneGroup(ctx context.Context) error {
 	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
 	return l.run(ctx, func(ctx context.Context) error {
@@ -68,7 +69,7 @@ func (b *loadBench) oneGroup(ctx context.Context) error {
 	})
 }
 
-// run fills the stores, measures and removes them.
+// run fills the stores, measures them and removes them.
 func (l *linear) run(ctx context.Context, measure func(context.Context) error) error {
 	dir := filepath.Join(l.dir, "linear")
 	err := l.fill(ctx, dir)
@@ -112,12 +113,13 @@ func (l *linear) measure(ctx context.Context) error {
 	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
 		return err
 	}
-	// One small store is read as often as the large one: what is read again and again stays in the processor's caches.
-	// So there is no target: a record of the large store costs several misses of these caches. See the call.
+	// The small side uses only one small store and reads from it as often as from the large store, so its records stay in
+	// the processor's caches. A read from the large store misses these caches several times. The row therefore has no
+	// target; linearCalls has a row for whole calls.
 	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
-// linearName is the name of a row.
+// linearName returns the name of a row.
 func linearName(what string, groups int, large, small int64) string {
 	in := ""
 	if groups == 1 {
@@ -128,10 +130,11 @@ func linearName(what string, groups int, large, small int64) string {
 
 func (l *linear) name(what string) string { return linearName(what, l.groups, l.records, l.each) }
 
-// cost of a record in nanoseconds: of the clock, and of the processors as the kernel counts them for this process.
+// cost is the cost of a record in nanoseconds: elapsed time, and processor time as the kernel counts it for this
+// process.
 type cost struct{ clock, processor float64 }
 
-// stopwatch sums the cost of what is between start and stop.
+// stopwatch adds up the cost of the periods between start and stop.
 type stopwatch struct {
 	begin     time.Time
 	beginCPU  int64
@@ -150,11 +153,11 @@ func (w *stopwatch) per(records int64) cost {
 	return cost{float64(w.clock) / float64(records), float64(w.processor) / float64(records)}
 }
 
-// processorTime of this process so far, in nanoseconds.
+// processorTime returns the processor time that this process has used, in nanoseconds.
 func processorTime() int64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0 // it never fails for oneself
+		return 0 // cannot fail for the own process
 	}
 	return u.Utime.Nano() + u.Stime.Nano()
 }
@@ -162,14 +165,14 @@ func processorTime() int64 {
 // costFigure takes one measurement.
 type costFigure func() (cost, error)
 
-// Figures of a side of compareCosts.
+// These are the figures for a side in compareCosts.
 const (
 	clock     = "clock"
 	processor = "processor"
 )
 
-// compareCosts lets sides take turns and adds a row, name, that compares the large one with the small one; target 0:
-// none. It gives the costs of all sides.
+// compareCosts measures the sides in turns and adds a row with the given name that compares the large side with the
+// small one. Target 0 means none. It returns the costs of all sides.
 func (b *loadBench) compareCosts(
 	ctx context.Context, name string, target float64, sides map[string]costFigure,
 ) (turns, error) {
@@ -192,9 +195,9 @@ func (b *loadBench) compareCosts(
 	return got, nil
 }
 
-// resident compares in memory that was touched before, then in fresh memory. The latter says more about the machine:
-// the large store takes huge pages, the small ones ordinary ones, and where a hypervisor takes back huge pages that
-// are free (free page reporting), their next touch costs ten times as much.
+// resident compares loads into memory that was touched before, then into fresh memory. The second comparison says more
+// about the machine than about Sheaf: the large store gets huge pages and the small ones ordinary pages, and if a
+// hypervisor takes back free huge pages (free page reporting), their next touch costs ten times as much.
 func (l *linear) resident(ctx context.Context) error {
 	loaders := newLoaders()
 	defer loaders.close()
@@ -206,12 +209,12 @@ func (l *linear) resident(ctx context.Context) error {
 	if err := l.loads(ctx, "Resident load", group.Resident, linearTarget, loaders.touched); err != nil {
 		return err
 	}
-	loaders.close() // before more memory is taken
+	loaders.close() // frees its memory before the next loads take more
 	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
 }
 
-// loads compares cold loads. Beside the whole time per record there is a row for what is left when the time that a
-// start needs for any number of records is taken away: with it a small store looks dear, and the large one good.
+// loads compares cold loads. One row compares the whole time per record. A second row first subtracts the time that a
+// start needs for any number of records, because that time makes a small store look expensive and the large one cheap.
 func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64,
 	loader func() *segio.Loader) error {
 	side := func(sets []*dataset) costFigure {
@@ -223,7 +226,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	if err != nil {
 		return err
 	}
-	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // of one store
+	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // for one store
 	net := func(side string, d *dataset) (out []float64) {
 		for _, c := range got.Of(side, clock) {
 			out = append(out, c-start/float64(d.records))
@@ -235,8 +238,8 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	return nil
 }
 
-// loadAll loads stores one after another, each from a cold page cache. All stay open to the end, so that no memory is
-// used twice.
+// loadAll loads stores one after another, each from a cold page cache. All remain open until the end, so that no
+// memory is used twice.
 func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost,
 	err error) {
 	var watch stopwatch
@@ -258,8 +261,8 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 	return watch.per(records), nil
 }
 
-// gets compares random reads; target 0: none. With Index they are cold: each store was just started, and in small and
-// large ones the same part of all blocks is read.
+// gets compares random reads. Target 0 means none. With Index the reads are cold: each store was just started, and the
+// same share of all blocks is read in small and large stores.
 func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset,
 	target float64) error {
 	side := func(sets []*dataset) costFigure {
@@ -279,7 +282,7 @@ func (l *linear) gets(ctx context.Context, what string, residency group.Residenc
 	return err
 }
 
-// getSome starts a store and measures n random reads, when the first ones have opened the files.
+// getSome starts a store and measures n random reads. Some unmeasured reads go first, to open the files.
 func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, watch *stopwatch) (err error) {
 	loaded, err := d.loadCold(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))
 	if err != nil {
@@ -288,7 +291,7 @@ func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, 
 	defer func() { err = errors.Join(err, loaded.close()) }()
 	first := 2 * groupCount
 	if residency == group.Resident {
-		first = 2 * linearRecords // a small store is in the caches then
+		first = 2 * linearRecords // enough reads to bring a small store into the processor's caches
 	}
 	if err := getRandom(d, loaded, linearDepth, first); err != nil {
 		return err

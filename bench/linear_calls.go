@@ -27,14 +27,15 @@ const (
 	linearPutters = 64
 )
 
-// servedStore is a Resident store of one shard that serves.
+// servedStore is a running store with one shard and residency Resident.
 type servedStore struct {
 	dev     *dev.Dev
 	conn    *grpc.ClientConn
 	records int64
 }
 
-// linearCalls compares calls to the shard of a small and of a large store, as a client makes them.
+// linearCalls compares calls to the shard of a small store with calls to the shard of a large store, as a client makes
+// them.
 func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 	dir := filepath.Join(b.dir, "calls")
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
@@ -58,7 +59,7 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 		side := func(s *servedStore) costFigure {
 			return func() (cost, error) { return s.drive(ctx, what.callers, b.opts.PutTime, what.call) }
 		}
-		for _, s := range stores { // connections, and what a first call makes
+		for _, s := range stores { // opens the connections, and does the work that only first calls need
 			if _, err := s.drive(ctx, what.callers, b.opts.PutTime/4, what.call); err != nil {
 				return fmt.Errorf("%s: %w", what.name, err)
 			}
@@ -73,8 +74,8 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 	return nil
 }
 
-// startFilled makes a store, stops it, writes records into its groups' logs, which is faster than by calls, and starts
-// it again.
+// startFilled makes a store, stops it, writes records directly into the logs of its groups, which is faster than
+// calls, and starts it again.
 func startFilled(ctx context.Context, dir string, records int64) (*servedStore, error) {
 	cfg := dev.Config{Dir: dir, Shards: 1, Groups: groupCount, Listen: "127.0.0.1:0", Residency: group.Resident}
 	d, err := startReady(ctx, cfg)
@@ -111,11 +112,11 @@ func startReady(ctx context.Context, cfg dev.Config) (*dev.Dev, error) {
 }
 
 func (s *servedStore) close() {
-	_ = s.conn.Close() // nothing is under way
+	_ = s.conn.Close() // no call is in progress
 	s.dev.Kill()
 }
 
-// fillStopped writes records with ids from 0 into the groups that own them. The store does not run.
+// fillStopped writes records with ids from 0 on into the groups that own them. The store must not be running.
 func fillStopped(ctx context.Context, dir string, records int64) error {
 	dirs, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*"))
 	if err != nil {
@@ -164,7 +165,8 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 	return nil
 }
 
-// drive calls for a time, with random ids. The cost of a call is the time that all callers together needed for one.
+// drive makes calls with random ids for the given duration. The cost of a call is the total time divided by the number
+// of calls from all callers.
 func (s *servedStore) drive(ctx context.Context, callers int, duration time.Duration,
 	call func(context.Context, *servedStore, int64) error) (cost, error) {
 	var n atomic.Int64
@@ -191,7 +193,7 @@ func getOne(ctx context.Context, s *servedStore, id int64) error {
 	return err
 }
 
-// linearData is what is put.
+// linearData is the data of every put.
 var linearData = randomBytes(linearBytes)
 
 func putOne(ctx context.Context, s *servedStore, id int64) error {

@@ -18,19 +18,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// LoadOptions of Load.
+// LoadOptions are the options of Load.
 type LoadOptions struct {
-	Options          // Dir must allow O_DIRECT
-	LargeBytes int64 // dataset of 10 KB records
-	SmallBytes int64 // dataset of 1 KB records
-	StartBytes int64 // each dataset of the starts
-	// names of layouts.FileSystemNames on which starts are measured, on loop devices; empty: that of Dir
+	Options          // the file system of Dir must support O_DIRECT
+	LargeBytes int64 // size of the dataset with records of 10 KB
+	SmallBytes int64 // size of the dataset with records of 1 KB
+	StartBytes int64 // size of each dataset whose starts are measured
+	// FileSystems are names from layouts.FileSystemNames. Starts are measured on loop devices with these file systems; if
+	// empty, on the file system of Dir.
 	FileSystems  []string
-	IndexRecords int64 // dataset for the index-only start and for linearity; twice as many for one group
+	IndexRecords int64 // number of records for the start from the index and for linearity; one group gets twice as many
 	PutTime      time.Duration
 }
 
-// Parts of the benchmark, in order.
+// loadParts are the parts of the benchmark, in order.
 var loadParts = parts[loadBench]{
 	{"start", (*loadBench).starts},
 	{"load", (*loadBench).residentLoads},
@@ -41,7 +42,7 @@ var loadParts = parts[loadBench]{
 	{"group", (*loadBench).oneGroup},
 }
 
-// LoadParts names the parts.
+// LoadParts returns the names of the parts.
 func LoadParts() []string { return loadParts.names() }
 
 type loadBench struct {
@@ -49,13 +50,13 @@ type loadBench struct {
 	outcome
 }
 
-// Load measures loading, starting, putting and getting against what the device gives.
+// Load measures loads, starts, puts and gets, and compares them with the limits of the device.
 func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
 	b := &loadBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return loadParts.measure(ctx, b, &b.outcome, "load")
 }
 
-// withDataset fills a dataset, uses it and removes it.
+// withDataset fills a dataset, calls use with it and removes it.
 func (b *loadBench) withDataset(ctx context.Context, records int64, size int, use func(*dataset) error) (err error) {
 	dir, err := os.MkdirTemp(b.dir, "data-")
 	if err != nil {
@@ -92,8 +93,9 @@ func (b *loadBench) residentLoads(ctx context.Context) error {
 	return nil
 }
 
-// residentLoad compares the load of a dataset with the raw read of its segments. Fresh: memory that the process has not
-// touched. Touched: memory that is mapped already; our side takes it from its pool, where an earlier load left it.
+// residentLoad compares the load of a dataset with a raw read of its segments. "Fresh" means memory that the process
+// has not touched before. "Touched" means memory that is already mapped: Sheaf takes it from its pool, where an
+// earlier load left it.
 func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget,
 	memoryTarget float64) error {
 	names, err := d.segments()
@@ -136,8 +138,8 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 	return nil
 }
 
-// touchedLoads compares in memory that both sides have touched before. It is given back before the comparison in fresh
-// memory: together they need more than small machines have.
+// touchedLoads compares loads into memory that both sides have touched before. It frees this memory before the
+// comparison in fresh memory begins, because a small machine does not have enough for both.
 func (b *loadBench) touchedLoads(
 	ctx context.Context, raw *rawFiles, load func(func() *segio.Loader) rounds.Cell,
 ) (got turns, err error) {
@@ -155,7 +157,7 @@ func (b *loadBench) touchedLoads(
 	return b.takeTurns(ctx, timed("raw", float64(raw.bytes), func() error { return raw.readInto(memory) }), ours)
 }
 
-// indexStart measures the start from hints.
+// indexStart measures a start that reads hints.
 func (b *loadBench) indexStart(ctx context.Context) error {
 	return b.withDataset(ctx, b.opts.IndexRecords, 100, func(d *dataset) error {
 		names, err := d.hints()
@@ -193,17 +195,17 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 	})
 }
 
-// How records are read at random.
+// These are the sizes and numbers for random reads.
 const (
 	getBytes = 10 << 10
-	getReads = 8000 // of one variant in one round
-	hotIDs   = 2000 // read again and again
+	getReads = 8000 // per variant and round
+	hotIDs   = 2000 // number of records that are read repeatedly
 
 	alignedGet = (getBytes + 100 + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 )
 
-// coldGets compares random reads of an Index-resident log with raw random reads of the same files at the same depth,
-// and those of records that are read often with reads of the same files from the page cache.
+// coldGets compares random reads from a log with residency Index with raw random reads of the same files at the same
+// depth. It also compares reads of hot records with reads from the page cache.
 func (b *loadBench) coldGets(ctx context.Context) error {
 	return b.withDataset(ctx, b.opts.LargeBytes/getBytes, getBytes, func(d *dataset) error {
 		names, err := d.segments()
@@ -238,7 +240,7 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 	})
 }
 
-// coldGet reads random records after a start: neither the page cache nor the log has seen them.
+// coldGet reads random records after a start, when neither the page cache nor the log holds them.
 func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (rate float64, err error) {
 	loaded, err := d.loadCold(ctx, group.Index, loader)
 	if err != nil {
@@ -248,7 +250,7 @@ func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (
 	return rate, errors.Join(err, loaded.close())
 }
 
-// hotGets reads records that were read before.
+// hotGets measures reads of records that were read before.
 func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (got turns, err error) {
 	loaded, err := d.load(ctx, group.Index, loader)
 	if err != nil {
@@ -275,7 +277,7 @@ func getRandom(d *dataset, loaded logs, depth, n int) error {
 	return getAmong(d, loaded, depth, n, d.records)
 }
 
-// getAmong is getRandom among the first so many records, those of all groups counted in turn.
+// getAmong is like getRandom, but chooses only among the given number of records, taken evenly from all groups.
 func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	groups := int64(len(loaded))
 	each := d.records / groups

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// durablePuts compares durable puts with raw append and fdatasync.
+// durablePuts compares durable puts with raw appends followed by fdatasync.
 func (b *loadBench) durablePuts(ctx context.Context) (err error) {
 	const writers, size = 64, 10 << 10
 	dir := filepath.Join(b.dir, "put")

@@ -15,21 +15,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// How the raw reader reads: 1 MiB at a time, 2 workers with 2 reads in flight each.
+// The raw reader reads 1 MiB at a time, with 2 workers and 2 reads in flight for each worker.
 const (
 	rawReadBytes = 1 << 20
 	rawInFlight  = 4
 )
 
-// piece of a file that is read at once.
+// piece is a part of a file that is read with one call.
 type piece struct {
 	file   vfs.File
 	offset int64
-	length int64 // a multiple of vfs.DirectAlign, but at the end of the file
-	place  int64 // in the memory that all is read into
+	length int64 // a multiple of vfs.DirectAlign, except at the end of the file
+	place  int64 // offset in the memory that receives all pieces
 }
 
-// rawFiles are files opened for reading past the page cache.
+// rawFiles are files that are opened for reading past the page cache.
 type rawFiles struct {
 	files  []vfs.File
 	pieces []piece
@@ -37,7 +37,8 @@ type rawFiles struct {
 	room   int64 // memory that all pieces need, aligned
 }
 
-// openRaw opens files for raw reading. All must allow O_DIRECT: a limit that was read from the page cache is none.
+// openRaw opens files for raw reading. All must support O_DIRECT: a read from the page cache would not show the limit
+// of the device.
 func openRaw(names []string) (_ *rawFiles, err error) {
 	r := &rawFiles{}
 	defer func() {
@@ -73,11 +74,11 @@ func alignUp(n int64) int64 { return (n + vfs.DirectAlign - 1) &^ (vfs.DirectAli
 
 func (r *rawFiles) close() {
 	for _, f := range r.files {
-		_ = f.Close() // only read from
+		_ = f.Close() // its error does not matter: the file was only read
 	}
 }
 
-// readInto reads all pieces to their places in memory of at least r.room bytes.
+// readInto reads all pieces to their places in memory, which has at least r.room bytes.
 func (r *rawFiles) readInto(memory []byte) error {
 	return drive.Shared(rawInFlight, int64(len(r.pieces)), func(_ int, i int64) error {
 		p := r.pieces[i]
@@ -92,13 +93,14 @@ func readPiece(p piece, b []byte) error {
 	return nil
 }
 
-// allocate maps fresh anonymous memory, in small pages as ours is (ADR 13). touch writes to every page first.
+// allocate maps fresh anonymous memory with small pages, as Sheaf does (ADR 13). With touch it first writes to every
+// page.
 func allocate(bytes int64, touch bool) (memory []byte, release func(), err error) {
 	memory, err = unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // an advice
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // only advice, which may fail
 	if touch {
 		for i := 0; i < len(memory); i += vfs.DirectAlign {
 			memory[i] = 1
@@ -107,7 +109,7 @@ func allocate(bytes int64, touch bool) (memory []byte, release func(), err error
 	return memory, func() { _ = unix.Munmap(memory) }, nil
 }
 
-// readPlain reads a piece by pread, whatever package vfs does: a thread waits for each read under way.
+// readPlain reads a piece with pread, independent of how package vfs reads. Each read in progress occupies a thread.
 func readPlain(p piece, b []byte) error {
 	fd, ok := p.file.Fd()
 	if !ok {
@@ -125,8 +127,9 @@ func readPlain(p piece, b []byte) error {
 	}
 }
 
-// rawRandom reads length bytes at random aligned offsets of files past the page cache, depth at a time, n reads in all,
-// and gives reads per second. read is readPlain, or readPiece, which hands reads to the kernel where it takes them.
+// rawRandom makes n reads of length bytes at random aligned offsets of files, past the page cache and depth at a time,
+// and returns reads per second. read is readPlain, or readPiece, which uses asynchronous reads of the kernel if they
+// are available.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
@@ -154,8 +157,8 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 	})
 }
 
-// cachedRandom reads length bytes at random offsets of a file that the page cache holds, depth at a time, n reads in
-// all, and gives reads per second.
+// cachedRandom makes n reads of length bytes at random offsets of a file that is in the page cache, depth at a time,
+// and returns reads per second.
 func cachedRandom(name string, length int64, depth, n int) (rate float64, err error) {
 	f, err := vfs.OS{}.Open(name)
 	if err != nil {
@@ -175,16 +178,16 @@ func cachedRandom(name string, length int64, depth, n int) (rate float64, err er
 	})
 }
 
-// How writers append in a raw append.
+// appendMode says how concurrent writers append in a raw append.
 type appendMode int
 
 const (
 	ownFiles   appendMode = iota // each writer appends to a file of its own and syncs it
-	groupOfOne                   // all append to one file; one sync serves all that wait
+	groupOfOne                   // all writers append to one file; one sync serves all that wait
 )
 
-// rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of
-// the same writer, for a time.
+// rawAppend appends records of size bytes for the given duration, with concurrent writers. Each record is durable by
+// fdatasync before the writer's next record.
 func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out drive.Load, err error) {
 	a, err := newAppender(dir, "put", mode, writers)
 	defer func() { err = errors.Join(err, a.close()) }()
@@ -195,16 +198,16 @@ func rawAppend(dir string, mode appendMode, writers, size int, duration time.Dur
 	return drive.Callers(writers, duration, func(worker int, _ int64) error { return a.append(worker, payload) })
 }
 
-// groupFile is the least that a group commit can be: writers append to memory, one of them writes and syncs for all.
+// groupFile is a minimal group commit: writers append to memory, and one of them writes and syncs for all.
 type groupFile struct {
 	f *os.File
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	cond    sync.Cond
 	pending []byte
 	spare   []byte
-	round   int64 // of the batch that pending will be in
-	synced  int64 // last round that is durable
+	round   int64 // the round that will write pending
+	synced  int64 // the last durable round
 	busy    bool
 	err     error
 }

@@ -1,6 +1,6 @@
 // Package bench measures Sheaf against the limits of the machine it runs on, side by side in one run: `sheaf-bench`.
-// What is compared takes turns (package rounds), and medians are compared, so that a slow minute of the machine hits
-// all of it.
+// Measurements that are compared with each other take turns (package rounds), and medians are compared, so that a slow
+// minute of the machine affects all of them alike.
 package bench
 
 import (
@@ -15,18 +15,18 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// RoundsMin is the least number of rounds that a median is taken from.
+// RoundsMin is the minimum number of rounds for a median.
 const RoundsMin = 5
 
-// Options of all benchmarks.
+// Options are the options that all benchmarks have.
 type Options struct {
-	Dir    string // a temporary folder is made in it
+	Dir    string // parent of the temporary folder
 	Rounds int    // at least RoundsMin
-	Only   string // one part only; empty: all
+	Only   string // the part to run; empty: all
 	Say    func(string, ...any)
 }
 
-// parts are those of a benchmark, in order.
+// parts are the named parts of a benchmark, in order.
 type parts[B any] []struct {
 	name string
 	run  func(*B, context.Context) error
@@ -40,16 +40,16 @@ func (p parts[B]) names() []string {
 	return names
 }
 
-// outcome is what a benchmark has measured so far.
+// outcome holds what a benchmark has measured so far.
 type outcome struct {
 	Options
-	dir  string // temporary
+	dir  string // temporary folder
 	rows []result.Ratio
 }
 
 func (o *outcome) add(rows ...result.Ratio) { o.rows = append(o.rows, rows...) }
 
-// table of the rows, each with a name of its own.
+// table makes a table from the rows, each of which has a unique name.
 func (o *outcome) table(kind string) result.Table {
 	seen := map[string]int{}
 	for _, row := range o.rows {
@@ -63,8 +63,9 @@ func (o *outcome) table(kind string) result.Table {
 	return result.Ratios(kind, "Ours against the limits of this machine", about, o.rows)
 }
 
-// measure runs all parts, or only one, in a temporary folder that it makes, and removes: o.dir is set to it, and o.rows
-// are what the parts have measured. An error comes with what there was until then.
+// measure runs all parts, or only the part o.Only, in a temporary folder, which it creates, stores in o.dir and
+// removes. The parts add their rows to o.rows. If a part fails, measure returns its error together with a report of
+// the rows so far.
 func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (report *result.Report, err error) {
 	report = &result.Report{Schema: result.Schema, Kind: kind, Started: time.Now()}
 	report.Machine = result.ThisMachine(cmp.Or(o.Dir, os.TempDir()))
@@ -87,10 +88,10 @@ func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (r
 	return report, nil
 }
 
-// turns are the figures of cells that took turns.
+// turns holds the figures of cells that were measured in turns.
 type turns struct{ *rounds.Set }
 
-// takeTurns measures cells in all rounds.
+// takeTurns measures the cells in all rounds.
 func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turns, error) {
 	s := rounds.New()
 	return turns{s}, s.Measure(ctx, cells, rounds.Options{
@@ -98,7 +99,7 @@ func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turns, e
 	})
 }
 
-// timed makes a cell that gives units per second of a run that handles so many of them.
+// timed makes a cell that computes units per second for a run that handles the given number of units.
 func timed(key string, units float64, run func() error) rounds.Cell {
 	return rounds.One(key, func() (float64, error) { return perSecond(units, run) })
 }
@@ -109,29 +110,29 @@ func perSecond(units float64, run func() error) (float64, error) {
 	return units / time.Since(begin).Seconds(), err
 }
 
-// against makes a row that compares the rates of two cells; 0: no target.
+// against makes a row that compares the rates of two cells. Target 0 means none.
 func (t turns) against(name, unit, ours, limit string, target float64) result.Ratio {
 	return against(name, unit, t.Rate(ours), t.Rate(limit), target)
 }
 
-// atMost makes a row that compares another figure of two cells, which should not exceed the target; 0: no target.
+// atMost makes a row that compares a figure of two cells. The ratio should not exceed the target; 0 means no target.
 func (t turns) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
 	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
 }
 
-// against makes a row that compares the medians of two series of rates (more is better).
+// against makes a row that compares the medians of two series of rates, where more is better. Target 0 means none.
 func against(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	return result.Ratio{Labels: result.Labels("what", name), Unit: unit, Ours: ours, Limit: limit, Target: target}
 }
 
-// atMost makes a row whose ratio ours / limit should not exceed the target; 0: no target.
+// atMost makes a row whose ratio ours / limit should not exceed the target; 0 means no target.
 func atMost(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	r := against(name, unit, ours, limit, target)
 	r.AtMost = true
 	return r
 }
 
-// plain makes a row of one figure that should not exceed the target; 0: no target.
+// plain makes a row with one figure that should not exceed the target; 0 means no target.
 func plain(name, unit string, ours []float64, target float64) result.Ratio {
 	return atMost(name, unit, ours, nil, target)
 }

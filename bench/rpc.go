@@ -21,32 +21,33 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// RPCOptions of RPC.
+// RPCOptions are the options of RPC.
 type RPCOptions struct {
 	Options
-	Time    time.Duration // of one variant in one round
-	Records int           // that are read
-	Sizes   []int         // bytes of data
+	Time    time.Duration // per variant and round
+	Records int           // number of records that are read
+	Sizes   []int         // bytes of data in a record
 	Callers []int
-	TLS     bool // everywhere, also between what Sheaf is compared with and its callers
+	TLS     bool // on all connections, including those to the servers that Sheaf is compared with
 }
 
-// rpcBench is one run: a store with one shard, an echo server, and a second hop before the echo.
+// rpcBench is one run with a store of one shard, an echo server, and a hop that forwards to the echo server.
 type rpcBench struct {
 	outcome
 	opts    RPCOptions
 	direct  *grpc.ClientConn // to the shard
 	gateway *grpc.ClientConn
 	echo    *grpc.ClientConn
-	hop     *grpc.ClientConn // forwards raw bytes to the echo
-	bare    *grpc.ClientConn // answers the messages of the record API without storing anything
-	client  *client.Client   // direct
+	hop     *grpc.ClientConn // to a server that forwards raw bytes to the echo server
+	bare    *grpc.ClientConn // to a server that answers the messages of the record API without storing anything
+	client  *client.Client   // calls the shard directly
 	stop    []func()
 }
 
 var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
 
-// RPC measures unary and batch calls over loopback against what gRPC itself reaches in the same process.
+// RPC measures unary and batch calls over loopback, and compares them with what gRPC itself achieves in the same
+// process.
 func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
 	b := &rpcBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return rpcParts.measure(ctx, b, &b.outcome, "rpc")
@@ -130,10 +131,10 @@ func (b *rpcBench) close() {
 	}
 }
 
-// firstID of the records of a size: each size has its own.
+// firstID returns the first id of the records with the given size. Each size has its own range of ids.
 func firstID(size int) int64 { return int64(size) << 32 }
 
-// fill stores the records that are read, in batches.
+// fill stores the records that are read later, in batches.
 func (b *rpcBench) fill(ctx context.Context, size int) error {
 	const batch = 100
 	var next atomic.Int64
@@ -179,15 +180,16 @@ func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1
 	return nil
 }
 
-// id of a record of a size, spread over those that were filled in.
+// id returns the id of a record with the given size. Consecutive values of i give ids scattered over all filled
+// records.
 func (b *rpcBench) id(size int, i int64) int64 {
 	return firstID(size) + drive.Scatter(i)%int64(b.opts.Records)
 }
 
-// figure measures once.
+// figure takes one measurement.
 type figure func() (float64, error)
 
-// unaryGet reads records one by one.
+// unaryGet measures reads of one record per call.
 func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	records := recordv1.NewRecordServiceClient(cc)
 	return func() (float64, error) {
@@ -201,7 +203,7 @@ func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, call
 	}
 }
 
-// unaryPut writes records one by one.
+// unaryPut measures writes of one record per call.
 func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	records, payload := recordv1.NewRecordServiceClient(cc), randomBytes(size)
 	return func() (float64, error) {
@@ -212,7 +214,7 @@ func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, call
 	}
 }
 
-// echoes sends bytes and takes them back.
+// echoes measures calls that send bytes and receive them back.
 func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	payload := randomBytes(size)
 	return func() (float64, error) {
@@ -223,7 +225,7 @@ func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, caller
 	}
 }
 
-// clientGet reads records one by one with the Go client, which finds the shard itself and checks the data.
+// clientGet measures reads of one record per call by the Go client, which finds the shard itself and checks the data.
 func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 	return func() (float64, error) {
 		return b.drive(callers, func(_ int, i int64) error {
@@ -233,7 +235,7 @@ func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 	}
 }
 
-// unary compares Get and Put with the echo, direct and through the gateway.
+// unary compares Get and Put with the echo, directly and through the gateway.
 func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 	if err := b.fill(ctx, size); err != nil {
 		return err
@@ -270,7 +272,8 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 	return nil
 }
 
-// drive calls from many goroutines for opts.Time and gives calls per second. i is a number that no other call gets.
+// drive makes calls from n goroutines for opts.Time and returns calls per second. Each call gets a number i that no
+// other call gets.
 func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, error) {
 	did, err := drive.Callers(n, b.opts.Time, call)
 	return did.PerSecond, err
@@ -278,6 +281,6 @@ func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, 
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails, see its documentation
+	_, _ = rand.Read(b) // never fails according to its documentation
 	return b
 }

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// link says how the servers that Sheaf is compared with are spoken to.
+// link holds the credentials for the servers that Sheaf is compared with.
 type link struct {
 	server, client credentials.TransportCredentials
 }
@@ -27,7 +27,8 @@ func plainLink() link {
 	return link{server: insecure.NewCredentials(), client: insecure.NewCredentials()}
 }
 
-// tlsLink is mutual TLS as a store has it: both ends show a certificate of one authority, TLS 1.3 alone.
+// tlsLink returns a link with mutual TLS as in a store: both ends show a certificate from one authority, and only TLS
+// 1.3 is allowed.
 func tlsLink() (link, error) {
 	a, err := newAuthorities()
 	if err != nil {
@@ -50,8 +51,8 @@ func tlsLink() (link, error) {
 	return link{server: credentials.NewTLS(cfg), client: credentials.NewTLS(cfg)}, nil
 }
 
-// authorities issue the certificates of a store. Those of nil issue none: its shards speak plaintext. Not for
-// concurrent use. close must follow.
+// authorities issue the certificates for the processes of a store. A nil *authorities issues none: its shards speak
+// plaintext. Not safe for concurrent use. The caller must call close.
 type authorities struct {
 	authority *authority.Authority
 	store     identity.Store
@@ -66,7 +67,7 @@ func newAuthorities() (*authorities, error) {
 	return &authorities{authority: a, store: identity.Store{Domain: "bench", Namespace: "bench", UID: uuid.New()}}, nil
 }
 
-// issue makes the certificate of a process of the store that listens on loopback, and its key.
+// issue makes a certificate and its key for a process of the store that listens on loopback.
 func (a *authorities) issue(of identity.Identity) (cert, key []byte, err error) {
 	of.Store = a.store
 	return a.authority.Issue(authority.Leaf{
@@ -75,8 +76,8 @@ func (a *authorities) issue(of identity.Identity) (cert, key []byte, err error) 
 	})
 }
 
-// shard lets a shard speak mutual TLS, and gives the credentials of its server. As in a store, both ends of a
-// connection have to be the shards that they are taken for (shard.Config.Secure).
+// shard lets a shard use mutual TLS, and returns the credentials for its server. As in a store, each end of a
+// connection checks that the other end is the expected shard (shard.Config.Secure).
 func (a *authorities) shard(opts *peer.Options) (credentials.TransportCredentials, error) {
 	if a == nil {
 		return insecure.NewCredentials(), nil
@@ -102,7 +103,7 @@ func (a *authorities) shard(opts *peer.Options) (credentials.TransportCredential
 	return source.Server(certs.ServerOptions{}), nil
 }
 
-// close ends the looks at certificates. Connections stay.
+// close stops watching the certificates. Connections remain open.
 func (a *authorities) close() {
 	for _, source := range a.sources {
 		source.Close()

@@ -18,21 +18,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Starts as users live them: after a kill, after a power cut with a full journal, after a stop, with small groups;
-// cold, on each file system, beside files, a plain composite file and the raw read of the same bytes.
+// The starts that are measured are those that users see: after a kill, after a power cut with a full journal, after a
+// stop, and with small groups. Each starts with cold caches, on each file system, and is compared with files, with a
+// plain composite file and with a raw read of the same bytes.
 
 const (
-	startSmallBytes  = 256 << 10 // of a small active segment
-	startSmallGroups = 256       // of them at most
-	aheadBytesMin    = 1 << 18   // behind the end of an active segment, as a process allocates it ahead
+	startSmallBytes  = 256 << 10 // size of a small active segment
+	startSmallGroups = 256       // maximum number of groups with a small active segment
+	aheadBytesMin    = 1 << 18   // allocated ahead beyond the end of an active segment, as a process does
 	aheadBytesMax    = 1 << 24
 	journalPuts      = 600
 )
 
-// zerosShare is the part of a segment that zeros written ahead are at most.
+// zerosShare gives the maximum size of the zeros that were written ahead: 1/32 or 1/256 of the segment.
 var zerosShare = map[group.Residency]int64{group.Resident: 32, group.Index: 256}
 
-// startCase is one size of records in one residency.
+// startCase is one size of records with one residency.
 type startCase struct {
 	size      int
 	residency group.Residency
@@ -41,7 +42,7 @@ type startCase struct {
 var startCases = []startCase{{10 << 10, group.Resident}, {10 << 10, group.Index}, {1 << 10, group.Resident},
 	{1 << 10, group.Index}}
 
-// starts measures on the file system of the folder, or on each of those that were asked for.
+// starts measures starts on the file system of the folder, or on each requested file system.
 func (b *loadBench) starts(ctx context.Context) error {
 	if len(b.opts.FileSystems) == 0 {
 		return b.startsOn(ctx, b.dir, "", func(ctx context.Context) error { return layouts.Evict(ctx, b.dir, true) })
@@ -83,13 +84,13 @@ type startBench struct {
 	cold      func(context.Context) error
 }
 
-// Figures of a start beside rounds.Rate.
+// These are the figures for a start, besides rounds.Rate.
 const (
 	secondsPerGB = "s/GB"
-	heldBytes    = "held"    // of frames and hints
-	readBytes    = "read"    // from the device
-	touchedBytes = "touched" // of anonymous memory that the process has more
-	countedBytes = "counted" // of memory that the groups say they use
+	heldBytes    = "held"    // bytes in frames and hints
+	readBytes    = "read"    // bytes read from the device
+	touchedBytes = "touched" // growth of the process's anonymous memory in bytes
+	countedBytes = "counted" // memory that the groups report, in bytes
 )
 
 func (s *startBench) measure(ctx context.Context) error {
@@ -112,7 +113,7 @@ func (s *startBench) measure(ctx context.Context) error {
 		}
 		datasets[name] = one
 	}
-	ownSyncs := *datasets["small"] // the same files
+	ownSyncs := *datasets["small"] // uses the same files
 	ownSyncs.ownSyncs = true
 	datasets["small, own syncs"] = &ownSyncs
 	loaders := newLoaders()
@@ -147,12 +148,12 @@ func (s *startBench) measure(ctx context.Context) error {
 	return nil
 }
 
-// smallGroups is the number of groups with a small active segment each.
+// smallGroups returns the number of groups that have a small active segment each.
 func (s *startBench) smallGroups() int {
 	return int(max(2, min(startSmallGroups, s.opts.StartBytes/startSmallBytes)))
 }
 
-// start makes a cell that loads a dataset, cold, and gives bytes per second.
+// start makes a cell that loads a cold dataset and computes bytes per second.
 func (s *startBench) start(
 	d *dataset, as string, loader func() *segio.Loader, before func(*dataset) error,
 ) rounds.Cell {
@@ -166,7 +167,7 @@ func (s *startBench) start(
 		if err := s.cold(ctx); err != nil {
 			return err
 		}
-		debug.FreeOSMemory() // what earlier starts left
+		debug.FreeOSMemory() // frees what earlier starts left
 		memory, read, err := processFigures()
 		if err != nil {
 			return err
@@ -195,7 +196,8 @@ func (s *startBench) start(
 	}}
 }
 
-// processFigures are the anonymous memory of this process, and the bytes that it had read from devices, so far.
+// processFigures returns the anonymous memory of this process and the number of bytes that it has read from devices so
+// far.
 func processFigures() (memory, read int64, err error) {
 	memory, err = result.ProcNumber("/proc/self/status", "RssAnon")
 	if err == nil {

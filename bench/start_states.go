@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// addRoom makes the active segments what a kill leaves: room that was allocated ahead, a part of it with zeros,
-// behind their end. A start leaves it as it is, so that it is made once.
+// addRoom brings the active segments into the state that a kill leaves: space that was allocated ahead beyond their
+// end, partly filled with zeros. A start does not change this space, so addRoom does nothing the second time.
 func (d *dataset) addRoom(residency group.Residency) error {
 	if d.roomy {
 		return nil
@@ -55,7 +55,7 @@ func (d *dataset) addRoom(residency group.Residency) error {
 	return nil
 }
 
-// actives lists the active segments.
+// actives returns the paths of the active segments.
 func (d *dataset) actives() (names []string, err error) {
 	for i := range d.groups {
 		m, err := format.ReadManifest(vfs.OS{}, d.groupDir(i))
@@ -69,12 +69,12 @@ func (d *dataset) actives() (names []string, err error) {
 	return names, nil
 }
 
-// writeAndKill writes small batches to all groups, which the journal makes durable, and leaves everything as a kill
-// does.
+// writeAndKill writes small batches to all groups. The journal makes them durable. It leaves everything in the state
+// after a kill.
 func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
-	defer func() { _ = loaded.close() }() // the journal has ended, so that nothing is made durable
+	defer func() { _ = loaded.close() }() // the journal is closed first, so closing the logs makes nothing durable
 	defer j.Close()                       //nolint:errcheck // it says that it is not clean
 	for i := range d.groups {
 		opts := d.options(i)
@@ -114,7 +114,7 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 	})
 }
 
-// replayJournal is what a start does first, where a journal was left.
+// replayJournal replays a journal that was left, as a start does first.
 func (d *dataset) replayJournal() error {
 	_, err := journal.Replay(vfs.OS{}, d.dir, journal.Target{
 		Apply: func(id uuid.UUID, share journal.Share) error {
@@ -125,7 +125,8 @@ func (d *dataset) replayJournal() error {
 	return err
 }
 
-// otherWays are ways to bring the same bytes into memory: files, a composite file, a raw read of the segments.
+// otherWays returns cells that bring the same bytes into memory in other ways: from files, from a composite file, and
+// by a raw read of the segments.
 func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int64) ([]rounds.Cell, error) {
 	files, composite := filepath.Join(s.dir, "files"), filepath.Join(s.dir, "composite")
 	inFiles := min(records, filesMax)
@@ -150,7 +151,7 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 	if err != nil {
 		return nil, err
 	}
-	raw, err := openRaw(segments) // for their size
+	raw, err := openRaw(segments) // opened only to get the size
 	if err != nil {
 		return nil, err
 	}
@@ -182,10 +183,11 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 	}, nil
 }
 
-// filesMax is how many files are made and read: their rate does not depend on the number, and they are slow.
+// filesMax limits how many files are made and read. Their rate does not depend on the number, and more would take
+// long.
 const filesMax = 20_000
 
-// filesPerFolder keeps folders small, as a program that knows file systems would.
+// filesPerFolder keeps folders small, as a program that is aware of the file system would.
 const filesPerFolder = 1000
 
 func fileOf(dir string, i int64) string {
@@ -216,7 +218,8 @@ func readFiles(dir string, records int64) error {
 
 const compositeHeaderBytes = 8
 
-// writeComposite writes the text's composite file: id, length and data of each record.
+// writeComposite writes the composite file that package layouts describes, with the id, length and data of each
+// record.
 func writeComposite(name string, records int64, size int) (err error) {
 	f, err := os.Create(name)
 	if err != nil {
@@ -238,7 +241,8 @@ func writeComposite(name string, records int64, size int) (err error) {
 	return unix.Fdatasync(int(f.Fd()))
 }
 
-// readComposite reads it in order, a MiB at a time, into memory, or where that is nil into one buffer.
+// readComposite reads the composite file from begin to end, a MiB at a time, into memory. If memory is nil, it reuses
+// one buffer.
 func readComposite(name string, memory []byte) error {
 	f, err := os.Open(name)
 	if err != nil {

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	requestMax = 5 * time.Second  // of one HTTP request
-	stopMax    = 30 * time.Second // of a graceful stop
-	goneMax    = time.Minute      // for the kernel to take a killed process away
+	requestMax = 5 * time.Second  // for one HTTP request
+	stopMax    = 30 * time.Second // for a graceful stop
+	goneMax    = time.Minute      // for the kernel to remove a killed process
 	statusMax  = 64 << 20         // bytes of an answer
 )
 
-// child is sheaf dev in a process of its own.
+// child is `sheaf dev` as a process of its own.
 type child struct {
 	*drive.Process
 	began time.Time
 }
 
-// launch runs sheaf dev on the folder. Its words go to the log.
+// launch runs `sheaf dev` on the folder. Its output goes to the log.
 func (d *demo) launch() error {
 	log, err := os.OpenFile(d.logName(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -54,9 +54,9 @@ func (d *demo) launch() error {
 
 func (c *child) pid() int { return c.Cmd.Process.Pid }
 
-// kill ends the process by SIGKILL and returns when it is gone.
+// kill kills the process with SIGKILL and returns when it is gone.
 func (c *child) kill() error {
-	_ = c.Cmd.Process.Kill() // it may have ended
+	_ = c.Cmd.Process.Kill() // fails if the process has already ended
 	select {
 	case <-c.Ended:
 		return nil
@@ -66,7 +66,7 @@ func (c *child) kill() error {
 	}
 }
 
-// kernelPlace is the function of the kernel in which the process waits.
+// kernelPlace returns the name of the kernel function in which the process waits.
 func (c *child) kernelPlace() string {
 	place, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", c.pid()))
 	if err != nil || len(place) == 0 {
@@ -75,12 +75,12 @@ func (c *child) kernelPlace() string {
 	return string(place)
 }
 
-// end stops the process, if it runs.
+// end stops the process if it is running.
 func (d *demo) end() error {
 	if d.child == nil {
 		return nil
 	}
-	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // fails if the process has already ended
 	select {
 	case <-d.child.Ended:
 		return nil
@@ -89,7 +89,7 @@ func (d *demo) end() error {
 	}
 }
 
-// procNumber is a number in a file of /proc about the process, in the unit of that file; 0 where it is unknown.
+// procNumber returns a number from a file of /proc about the process, in the unit of that file, or 0 if it is unknown.
 func (c *child) procNumber(file, name string) int64 {
 	n, _ := result.ProcNumber(fmt.Sprintf("/proc/%d/%s", c.pid(), file), name)
 	return n
@@ -100,7 +100,7 @@ func (d *demo) ready(ctx context.Context) bool {
 	return err == nil && strings.HasPrefix(string(body), "ok")
 }
 
-// status asks for the status, and keeps the answer as evidence.
+// status requests /status, and keeps the answer as evidence for an error.
 func (d *demo) status(ctx context.Context) (dev.Status, error) {
 	var s dev.Status
 	body, err := d.get(ctx, "/status")
@@ -114,7 +114,7 @@ func (d *demo) status(ctx context.Context) (dev.Status, error) {
 	return s, nil
 }
 
-// get asks once; a process that does not answer is no reason to wait.
+// get makes one HTTP request. It does not retry, because a caller can ask again later.
 func (d *demo) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(requestMax, d.StallMax/4))
 	defer cancel()

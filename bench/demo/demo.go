@@ -1,5 +1,5 @@
-// Package demo is what `make run` shows: a real tree becomes records, everything is killed, and comes back at the speed
-// of the disk.
+// Package demo is the program behind `make run`: it imports a real tree as records, kills the store, and shows that
+// the store returns at the speed of the disk.
 package demo
 
 import (
@@ -17,28 +17,29 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// Options of Run.
+// Options are the options of Run.
 type Options struct {
 	Trees     []string
-	Listen    string // of the gateway
+	Listen    string // address of the gateway
 	HTTP      string
 	Residency string // index or resident
 	Once      bool   // end after the report
 	Out       *cli.Output
-	StallMax  time.Duration // how long nothing may move while the store is waited for; 0: a minute
-	Program   string        // runs sheaf dev; empty: this one
+	StallMax  time.Duration // how long a wait for the store may see no progress; 0: a minute
+	Program   string        // the program that runs `sheaf dev`; empty: this one
 }
 
 // demo is one run.
 type demo struct {
 	Options
 	dir     string
-	logDir  string // of the log of sheaf dev
-	keepLog bool   // something went wrong
+	logDir  string // folder of the log of `sheaf dev`
+	keepLog bool   // set after an error
 	child   *child
 	conn    *cli.Conn
 	named   []tree
-	// last is what /status answered last, and lastBody its bytes; nil: the present process has not answered.
+	// last is the last answer of /status, and lastBody its bytes. lastBody is nil if the present process has not answered
+	// yet.
 	last     dev.Status
 	lastBody []byte
 }
@@ -47,12 +48,12 @@ type demo struct {
 type tree struct {
 	dir    string
 	prefix string
-	files  map[string]state // by path, as they were before the import
+	files  map[string]state // by path, in their state before the import
 }
 
-// Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and says what
-// all that took. Without Once it then waits until ctx ends. It leaves nothing behind, unless something goes wrong:
-// then the error says what the store told last, and where its log is kept.
+// Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and reports how
+// long each step took. Without Once it then waits until ctx ends. It leaves nothing behind unless something fails:
+// then the error includes the last status of the store and says where its log is kept.
 func Run(ctx context.Context, opts Options) (err error) {
 	d := &demo{Options: opts}
 	if d.StallMax <= 0 {
@@ -90,14 +91,14 @@ func Run(ctx context.Context, opts Options) (err error) {
 	defer func() { err = errors.Join(err, d.end()) }()
 	if err := d.run(ctx); err != nil {
 		if ctx.Err() != nil {
-			return err // somebody stopped it
+			return err // the user stopped it
 		}
 		return d.evidence(err)
 	}
 	return nil
 }
 
-// run is Run on a folder.
+// run does the work of Run in the folder d.dir.
 func (d *demo) run(ctx context.Context) error {
 	if err := d.show(ctx); err != nil || d.Once {
 		return err
@@ -115,7 +116,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.Out.Out, format+"\n", args...)
 }
 
-// checkFree says early and clearly that a port is taken.
+// checkFree returns a clear error early if a port is in use.
 func checkFree(ctx context.Context, address string) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -200,7 +201,7 @@ func (d *demo) show(ctx context.Context) error {
 	return d.sayFiles(ctx, l, cold)
 }
 
-// start runs sheaf dev on the folder, and returns the time from exec until it serves every group.
+// start runs `sheaf dev` on the folder, and returns the time from exec until it serves every group.
 func (d *demo) start(ctx context.Context) (time.Duration, error) {
 	if err := d.launch(); err != nil {
 		return 0, err

@@ -23,7 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// fakeVariable makes this test binary play sheaf dev in a process of its own. Its value says how that fake behaves.
+// fakeVariable makes this test binary act as `sheaf dev` in a process of its own. Its value says how that fake
+// behaves.
 const fakeVariable = "SHEAF_DEMO_FAKE"
 
 func TestMain(m *testing.M) {
@@ -34,7 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeDev never becomes ready, except as "slow": then it becomes ready after a load that makes progress all the time.
+// fakeDev never becomes ready, except in the mode "slow": then it becomes ready after a load that always makes
+// progress.
 func fakeDev(how, address string) {
 	fmt.Fprintln(os.Stderr, "fake: a word in the log")
 	if how == "ends" {
@@ -42,7 +44,8 @@ func fakeDev(how, address string) {
 	}
 	if how == "silent" {
 		signals := make(chan os.Signal, 1)
-		signal.Notify(signals, syscall.SIGUSR1) // nobody sends it: a process that waits for nothing at all is ended by Go
+		// Nobody sends this signal. The handler keeps Go from ending a process that waits for nothing as deadlocked.
+		signal.Notify(signals, syscall.SIGUSR1)
 		<-signals
 	}
 	l, err := net.Listen("tcp", address)
@@ -116,7 +119,7 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
 		words []string // of the error
-		stall bool     // it is waited for in vain: words on the way, and stacks in the log
+		stall bool     // the demo waits until it sees no progress: it reports that, and the log has stacks
 	}{
 		"silent": {[]string{"nothing has moved", "/status did not answer"}, true},
 		"deaf":   {[]string{"nothing has moved", "/status did not answer"}, true},
@@ -182,7 +185,7 @@ func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Work that needs the store ends when the store ends, or when nothing makes progress any more.
+// Work that needs the store ends when the store ends, or when no progress is made any more.
 func TestWorkEndsWithTheStore(t *testing.T) {
 	for how, want := range map[string]string{"never": "the work: nothing has moved", "ends": "ended by itself"} {
 		t.Run(how, func(t *testing.T) {

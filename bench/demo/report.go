@@ -27,7 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// onDisk finds the segments of the store, and how many bytes its blobs have.
+// onDisk returns the segments of the store, and the total size of its blobs.
 func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 	err = filepath.WalkDir(filepath.Join(d.dir, "store", "shards"), func(name string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -51,7 +51,7 @@ func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 	return segments, blobBytes, nil
 }
 
-// deviceRate reads the segments past the page cache: what the device gives at most.
+// deviceRate reads the segments past the page cache, to find the maximum rate of the device.
 func (d *demo) deviceRate(segments []string) float64 {
 	rate, ok, err := layouts.RawRate(segments)
 	if err == nil && !ok {
@@ -65,23 +65,23 @@ func (d *demo) deviceRate(segments []string) float64 {
 	return rate
 }
 
-// dropCaches makes the next reads cold; false where we may not.
+// dropCaches makes the next reads cold. It returns false if this process lacks the permission.
 func dropCaches() bool {
 	unix.Sync()
 	return drive.DropCaches() == nil
 }
 
-// load is what a start took.
+// load holds the figures of a start.
 type load struct {
 	dev.Status
-	took        time.Duration // from exec until every group served
+	took        time.Duration // from exec until all groups serve
 	records     int64
-	heldBytes   int64 // by group files: records, and what finds them
-	deviceBytes int64 // that the process has read from the disk; 0: unknown
+	heldBytes   int64 // in group files: records, and the data that finds them
+	deviceBytes int64 // read from the disk by the process; 0: unknown
 	memoryBytes int64 // of the process, without mapped files; 0: unknown
 }
 
-// measureLoad asks what the start took, before anything is read from the store.
+// measureLoad collects the figures of a start. It must run before anything is read from the store.
 func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) load {
 	records, bytes := inGroups(s)
 	return load{
@@ -90,7 +90,8 @@ func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) lo
 	}
 }
 
-// inGroups returns what all groups hold. A group that moves has a copy too many: the one with more records counts.
+// inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies, and only
+// the one with more records counts.
 func inGroups(s dev.Status) (records, bytes int64) {
 	groups := map[string]shardstatus.Group{}
 	for _, one := range s.Shards {
@@ -109,13 +110,13 @@ func inGroups(s dev.Status) (records, bytes int64) {
 
 func (l *load) seconds() float64 { return l.Load.ElapsedSeconds }
 
-// besides are the seconds of a start that are no load.
+// besides returns the seconds of a start that were not spent loading.
 func (l *load) besides() float64 { return max(0, l.took.Seconds()-l.seconds()) }
 
 func (d *demo) sayLoad(l load, device float64, cold bool) {
 	what := "loaded"
 	if d.Residency == "index" {
-		what = "indexed" // the data stay on the disk
+		what = "indexed" // the data remains on the disk
 	}
 	d.say("   %s %s records: %s in %.2f s, %s/s", what, cli.FormatCount(l.records), cli.FormatBytes(l.Load.BytesDone),
 		l.seconds(),
@@ -144,16 +145,15 @@ func (d *demo) sayLoad(l load, device float64, cold bool) {
 	}
 }
 
-// files is what reading the files of the trees took.
+// files holds the figures of reading the files of the trees.
 type files struct {
-	read, large atomic.Int64 // files that were read, and that were left out
-	bytes       atomic.Int64 // of those that were read
+	read, large atomic.Int64 // files that were read, and large files that were skipped
+	bytes       atomic.Int64 // in the files that were read
 	took        time.Duration
 }
 
-// readFiles reads the files of the trees, in parallel, as a program with one file per record must at its start. Files
-// above
-// 1 MiB are left out: their records are files of their own here too, and are read only when asked for.
+// readFiles reads the files of the trees in parallel, as a program with one file per record has to do when it starts.
+// It skips files above 1 MiB: Sheaf also stores such records in files of their own, and reads them only on request.
 func (d *demo) readFiles(ctx context.Context) (*files, error) {
 	f := &files{}
 	begin := time.Now()
@@ -183,10 +183,10 @@ func (d *demo) readFiles(ctx context.Context) (*files, error) {
 	return f, nil
 }
 
-// fileReaders read files at the same time.
+// fileReaders is the number of concurrent readers.
 const fileReaders = 8
 
-// sayFiles compares the load with reading the files. The caches are dropped for both, or for none.
+// sayFiles compares the load with reading the files. Caches are dropped for both or for neither.
 func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 	state := "warm"
 	if cold && dropCaches() {
@@ -212,10 +212,10 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 	return nil
 }
 
-// Ratios below poorRatio are explained.
+// A ratio below poorRatio gets an explanation.
 const poorRatio = 5
 
-// poorBecause says why the comparison does not show what group files can do; empty where it does.
+// poorBecause returns the reasons why the comparison does not show the advantage of group files, or nil if it does.
 func poorBecause(load, besides, files float64, state string) (reasons []string) {
 	if files/(load+besides) >= poorRatio {
 		return nil
@@ -237,10 +237,10 @@ func poorBecause(load, besides, files float64, state string) (reasons []string) 
 	return reasons
 }
 
-// inGroupFilesMax is the size of data in bytes up to which a record stands in a group file.
+// inGroupFilesMax is the maximum size of data, in bytes, that is stored in a group file.
 const inGroupFilesMax = 1 << 20
 
-// readSmall reads a file of at most inGroupFilesMax bytes and gives the size of any.
+// readSmall reads a file if it has at most inGroupFilesMax bytes. It returns the size of the file in any case.
 func readSmall(name string) (size int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -258,13 +258,13 @@ func readSmall(name string) (size int64, err error) {
 	return int64(n), err
 }
 
-// state is a file as it was before the import.
+// state is the state of a file before the import.
 type state struct {
 	size  int64
 	mtime time.Time
 }
 
-// now returns the present state of a file of a tree; false: it is no regular file any more.
+// now returns the present state of a file in a tree; false: the file no longer exists as a regular file.
 func (t *tree) now(name string) (state, bool) {
 	info, err := os.Lstat(filepath.Join(t.dir, filepath.FromSlash(name)))
 	if err != nil || !info.Mode().IsRegular() {
@@ -273,8 +273,8 @@ func (t *tree) now(name string) (state, bool) {
 	return state{info.Size(), info.ModTime()}, true
 }
 
-// look lists the files of a tree before they are imported. Other programs may use the tree meanwhile: what they add or
-// change later was not imported, or not as it is then.
+// look lists the files of a tree before they are imported. Other programs may use the tree at the same time: a file
+// that they add or change later is not in the store, or not with its later content.
 func (t *tree) look(ctx context.Context) error {
 	t.files = map[string]state{}
 	return cli.Walk(ctx, t.dir, 1, true, func(item cli.Item) error {
@@ -285,8 +285,8 @@ func (t *tree) look(ctx context.Context) error {
 	})
 }
 
-// check compares records with their files, byte for byte: a sample spread over the trees. It leaves out files that have
-// changed since the import began.
+// check compares a sample of the records, spread over the trees, byte for byte with their files. It skips files that
+// have changed since the import began.
 func (d *demo) check(ctx context.Context) error {
 	const sample, step = 1000, 97
 	checked, changed := 0, 0
@@ -311,14 +311,14 @@ func (d *demo) check(ctx context.Context) error {
 	return nil
 }
 
-// checkOne compares a record with its file. It reports false for a file that cannot be compared: it has changed since
-// the import began, or may not be read.
+// checkOne compares a record with its file. It returns false if the file cannot be compared, because it has changed
+// since the import began or may not be read.
 func (d *demo) checkOne(ctx context.Context, t tree, name string) (bool, error) {
 	want, err := os.ReadFile(filepath.Join(t.dir, filepath.FromSlash(name)))
 	if errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
-	// Whatever is wrong below: it is the store's fault only where the file is as it was imported.
+	// A difference is the store's fault only if the file is unchanged since the import.
 	if now, regular := t.now(name); !regular || now != t.files[name] {
 		return false, nil
 	}

@@ -14,19 +14,20 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// Every wait for the store ends: when what is waited for holds, when the process ends, or when nothing has moved for
-// Options.StallMax. Then the error holds what /status said last and the end of the log, and the log is kept.
+// Every wait for the store ends: when its condition holds, when the process ends, or when no progress was seen for
+// Options.StallMax. In the last two cases the error contains the last answer of /status and the end of the log, and
+// the log is kept.
 
 const (
 	stallMaxDefault = time.Minute
-	askEvery        = 500 * time.Millisecond // the time between two looks at /status
-	wordsEvery      = 5 * time.Second        // the time between two words about a wait
+	askEvery        = 500 * time.Millisecond // the interval between two requests of /status
+	wordsEvery      = 5 * time.Second        // the interval between two messages about a wait
 	dumpMax         = 20 * time.Second       // for the process to write the stacks of its goroutines
 	logLinesMax     = 20
 	groupsSaidMax   = 5
 )
 
-// stallError says that nothing has moved for too long.
+// stallError says that no progress was made for too long.
 type stallError struct {
 	what  string
 	still time.Duration
@@ -36,14 +37,14 @@ func (e *stallError) Error() string {
 	return fmt.Sprintf("%s: nothing has moved for %.0f s", e.what, e.still.Seconds())
 }
 
-// wait follows one wait for the store.
+// wait is a wait for the store.
 type wait struct {
 	d     *demo
 	what  string
 	began time.Time
 	asked time.Time
 	said  time.Time
-	moved time.Time // when mark was seen to change last
+	moved time.Time // when mark last changed
 	mark  string
 }
 
@@ -52,8 +53,8 @@ func (d *demo) newWait(what string) *wait {
 	return &wait{d: d, what: what, began: now, asked: now, said: now, moved: now}
 }
 
-// look asks /status now and then, says in words how far it is, and answers a stallError where nothing has moved for
-// too long. markOf makes the text that changes as long as something moves.
+// look requests /status from time to time and prints the progress. It returns a stallError if there was no progress
+// for too long. markOf must return a text that changes as long as there is progress.
 func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	if time.Since(w.asked) >= min(askEvery, w.d.StallMax/4) {
 		if s, err := w.d.status(ctx); err == nil {
@@ -75,7 +76,7 @@ func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	return nil
 }
 
-// waitsFor is why the store is not ready, as far as it has told.
+// waitsFor returns the reason why the store is not ready, according to its last status.
 func (d *demo) waitsFor() string {
 	switch {
 	case d.lastBody == nil:
@@ -94,7 +95,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 		if err := w.look(ctx, loadMark); err != nil {
 			return err
 		}
-		// A group that cannot be loaded never serves.
+		// A group whose load failed never serves.
 		if l := d.last.Load; l.Done && l.GroupsFailed > 0 {
 			return fmt.Errorf("%d of %d groups cannot be loaded", l.GroupsFailed, l.GroupsTotal)
 		}
@@ -111,7 +112,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 
 var errChildEnded = errors.New("sheaf dev has ended by itself")
 
-// loadMark changes as long as a load goes on.
+// loadMark returns a text that changes as long as a load makes progress.
 func loadMark(s dev.Status) string {
 	mark := fmt.Sprint(s.NotYet, s.Load.BytesDone, s.Load.GroupsLoaded, s.Load.GroupsFailed, s.Load.Done)
 	for _, one := range s.Shards {
@@ -122,8 +123,8 @@ func loadMark(s dev.Status) string {
 	return mark
 }
 
-// writeMark changes as long as something is written. The free space of the file system is a part of it, because the
-// store counts a large record when it is whole.
+// writeMark returns a text that changes as long as data is written. The text includes the free space of the file
+// system, because the store counts a large record only once it is complete.
 func writeMark(s dev.Status) string {
 	mark := ""
 	for _, one := range s.Shards {
@@ -135,7 +136,7 @@ func writeMark(s dev.Status) string {
 	return mark
 }
 
-// while runs work that needs the store, and ends it where the process ends or nothing moves.
+// while runs work that needs the store, and cancels it if the process ends or no progress is made.
 func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string,
 	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -145,7 +146,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 	tick := time.NewTicker(min(askEvery, d.StallMax/4))
 	defer tick.Stop()
 	w := d.newWait(what)
-	w.said = w.began.Add(24 * time.Hour) // the work has words of its own
+	w.said = w.began.Add(24 * time.Hour) // no messages: the work prints its own
 	for {
 		select {
 		case err := <-done:
@@ -164,7 +165,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 	}
 }
 
-// awaitWork gives work whose context has ended the time to end.
+// awaitWork waits until canceled work has ended, for at most requestMax.
 func awaitWork(done <-chan error) {
 	select {
 	case <-done: //nolint:errcheck // it is that of the context
@@ -172,8 +173,9 @@ func awaitWork(done <-chan error) {
 	}
 }
 
-// evidence adds to an error what tells why: the store's last status, the end of its log, and where the log is kept.
-// The stacks of all goroutines are at the end of the log where the process did not go on.
+// evidence adds to an error the information that helps to find its cause: the last status of the store, the end of its
+// log, and the place where the log is kept. For a stallError it first makes the process write the stacks of its
+// goroutines to the end of the log.
 func (d *demo) evidence(err error) error {
 	if d.child == nil {
 		return err
@@ -192,7 +194,7 @@ func (d *demo) evidence(err error) error {
 	return &evidenceError{err, b.String()}
 }
 
-// evidenceError is an error in the words of evidence.
+// evidenceError is an error with the text that evidence made.
 type evidenceError struct {
 	error
 	words string
@@ -201,7 +203,7 @@ type evidenceError struct {
 func (e *evidenceError) Error() string { return e.words }
 func (e *evidenceError) Unwrap() error { return e.error }
 
-// writeStatus writes what is not well in the last status, and keeps all of it beside the log.
+// writeStatus writes the problems in the last status, and saves the whole status next to the log.
 func (d *demo) writeStatus(b *strings.Builder) {
 	if d.lastBody == nil {
 		fmt.Fprintf(b, "http://%s/status did not answer\n", d.HTTP)
@@ -232,7 +234,7 @@ func (d *demo) writeStatus(b *strings.Builder) {
 	}
 }
 
-// logTail is the end of the log.
+// logTail returns the end of the log.
 func (d *demo) logTail() string {
 	content, err := os.ReadFile(d.logName())
 	if err != nil {
@@ -242,10 +244,11 @@ func (d *demo) logTail() string {
 	return strings.Join(lines[max(0, len(lines)-logLinesMax):], "\n")
 }
 
-// dump has the process write the stacks of its goroutines to the log, which ends it, and says whether it did.
+// dump makes the process write the stacks of its goroutines to the log. This ends the process. dump returns a sentence
+// that says whether it worked.
 func (d *demo) dump() string {
 	place := d.child.kernelPlace()
-	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // fails if the process has already ended
 	select {
 	case <-d.child.Ended:
 		return "the stacks of its goroutines are at the end of the log"

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parallel runs n workers and gives the first error.
+// Parallel runs n workers and returns the first error.
 func Parallel(n int, work func(worker int) error) error {
 	var g errgroup.Group
 	for worker := range n {
@@ -20,7 +20,8 @@ func Parallel(n int, work func(worker int) error) error {
 	return g.Wait()
 }
 
-// Shared hands the numbers from 0 to n - 1 to so many workers, each to the next that is free; it gives the first error.
+// Shared distributes the numbers from 0 to n - 1 among the workers: a worker that is free gets the next number. It
+// returns the first error.
 func Shared(workers int, n int64, do func(worker int, i int64) error) error {
 	var next atomic.Int64
 	return Parallel(workers, func(worker int) error {
@@ -33,14 +34,14 @@ func Shared(workers int, n int64, do func(worker int, i int64) error) error {
 	})
 }
 
-// Load is what callers did in a time.
+// Load holds the rate and the latency that callers saw.
 type Load struct {
 	PerSecond float64
-	P99       float64 // seconds
+	P99       float64 // in seconds
 }
 
-// Callers call one after another for a time, each once at least, and Callers gives how often and how fast. call gets a
-// number that no other call gets.
+// Callers runs n callers for the given duration. Each makes one call after another, and at least one. Callers returns
+// the rate and the latency. Each call gets a number that no other call gets.
 func Callers(n int, duration time.Duration, call func(worker int, i int64) error) (Load, error) {
 	var all Latencies
 	calls := make([]int64, n)
@@ -63,27 +64,27 @@ func Callers(n int, duration time.Duration, call func(worker int, i int64) error
 	return Load{PerSecond: float64(len(all.times)) / took, P99: all.At(0.99)}, err
 }
 
-// Latencies are the times that calls took. Safe for concurrent use.
+// Latencies holds the durations of calls. Safe for concurrent use.
 type Latencies struct {
 	mu    sync.Mutex
 	times []time.Duration
 }
 
-// Add adds times.
+// Add adds durations.
 func (l *Latencies) Add(times ...time.Duration) {
 	l.mu.Lock()
 	l.times = append(l.times, times...)
 	l.mu.Unlock()
 }
 
-// At gives a quantile in seconds; 0 where there were no calls.
+// At returns a quantile in seconds, or 0 if there were no calls.
 func (l *Latencies) At(q float64) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Quantile(l.times, q).Seconds()
 }
 
-// Quantile of values, which it puts in order; 0 of none.
+// Quantile returns a quantile of v, or 0 if v is empty. It sorts v.
 func Quantile[T int64 | float64 | time.Duration](v []T, q float64) T {
 	if len(v) == 0 {
 		return 0
@@ -92,7 +93,8 @@ func Quantile[T int64 | float64 | time.Duration](v []T, q float64) T {
 	return v[min(int(q*float64(len(v))), len(v)-1)]
 }
 
-// Scatter spreads consecutive numbers: a fixed mix (SplitMix64's finalizer), never negative.
+// Scatter maps consecutive numbers to scattered ones, which are never negative. It always maps a number to the same
+// result, with SplitMix64's finalizer.
 func Scatter(i int64) int64 {
 	z := uint64(i) + 0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -100,12 +102,12 @@ func Scatter(i int64) int64 {
 	return int64((z ^ z>>31) >> 1)
 }
 
-// dropCachesFile takes what the kernel is to forget.
+// dropCachesFile is the file to which DropCaches writes what the kernel should drop.
 const dropCachesFile = "/proc/sys/vm/drop_caches"
 
-// MayDropCaches tells whether this process may have the kernel forget what it has cached.
+// MayDropCaches reports whether this process may drop the kernel's caches.
 func MayDropCaches() bool { return os.Geteuid() == 0 && unix.Access(dropCachesFile, unix.W_OK) == nil }
 
-// DropCaches has the kernel forget the data, names and inodes of all files. It needs root, and what is on disk: what is
-// not stays.
+// DropCaches makes the kernel drop the cached data, names and inodes of all files. It needs root. Data that is not on
+// disk yet remains in the cache.
 func DropCaches() error { return os.WriteFile(dropCachesFile, []byte("3"), 0) }

@@ -1,4 +1,5 @@
-// Package drive is what benchmarks drive with: goroutines, calls for a time, processes, cold caches.
+// Package drive provides the tools of the benchmarks: goroutines, calls for a given duration, processes, and cold
+// caches.
 package drive
 
 import (
@@ -13,21 +14,23 @@ import (
 	"time"
 )
 
-// Process is a program that runs beside the benchmark. The kernel ends it where the benchmark dies.
+// Process is a program that runs next to the benchmark. The kernel ends it if the benchmark dies.
 type Process struct {
 	Cmd   *exec.Cmd
-	Ended chan struct{} // closed when it has ended
+	Ended chan struct{} // closed when the process has ended
 	said  tail
 }
 
-// Start starts a program. What it says is kept, unless the command says where it goes. The kernel sends the signal to
-// the program when the thread that started it dies, so a goroutine keeps its thread until the program has ended.
+// Start starts a program. Its output is kept, unless the command directs it elsewhere. The kernel sends the signal to
+// the program when the thread that started it dies. Therefore a goroutine occupies that thread until the program has
+// ended.
 func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	if cmd.Stderr == nil {
 		cmd.Stdout, cmd.Stderr = &p.said, &p.said
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: signal, Setpgid: true} // a Ctrl-C is for us, who end it
+	// The process group is separate, so that Ctrl-C reaches only this process, which then ends the program.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: signal, Setpgid: true}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -35,7 +38,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its state
+			_ = cmd.Wait() // its state says how the process ended
 			close(p.Ended)
 		}
 	}()
@@ -45,13 +48,13 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	return p, nil
 }
 
-// Kill ends the process, and returns when it is gone.
+// Kill kills the process, and returns when it is gone.
 func (p *Process) Kill() {
-	_ = p.Cmd.Process.Kill() // it may have ended
+	_ = p.Cmd.Process.Kill() // fails if the process has already ended
 	<-p.Ended
 }
 
-// Err says that the process has ended, and what it said last; nil while it runs.
+// Err returns an error with the last output of the process after it has ended, and nil while it runs.
 func (p *Process) Err() error {
 	select {
 	case <-p.Ended:
@@ -61,7 +64,8 @@ func (p *Process) Err() error {
 	}
 }
 
-// Eventually tries until it succeeds, or until one of the processes has ended.
+// Eventually calls try until it succeeds. It returns an error if one of the processes has ended, if ctx has ended, or
+// after two minutes.
 func Eventually(ctx context.Context, what string, try func() error, processes ...*Process) error {
 	const patience = 2 * time.Minute
 	end := time.Now().Add(patience)
@@ -82,7 +86,7 @@ func Eventually(ctx context.Context, what string, try func() error, processes ..
 	}
 }
 
-// tail keeps the end of what a process says. Safe for concurrent use.
+// tail keeps the end of the output of a process. Safe for concurrent use.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -8,38 +8,38 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// cell is one measurement: a layout on a file system. It is done once a round, each time on a new file system.
+// cell is one measurement: a layout on a file system. Each round measures it once, on a new file system.
 type cell struct {
 	table   int
 	fs      *fileSystem
 	layout  string
-	variant string // what else tells it apart: "20 KB", "50 % superseded"; compared are the layouts of one variant
-	part    string // of a table that has several
+	variant string // other conditions, such as "20 KB" or "50 % superseded"; layouts are compared within one variant
+	part    string // of a table that has several parts
 	x       float64
 	needs   need
 	run     func(ctx context.Context, s *site) error
 }
 
-// of gives the same cell of another layout.
+// of returns the same cell for another layout.
 func (c cell) of(layout string, needs need, run func(ctx context.Context, s *site) error) cell {
 	c.layout, c.needs, c.run = layout, c.fs.cost(needs), run
 	return c
 }
 
-// compared tells cells apart that are measured next to each other.
+// compared returns a key that is equal for cells that are compared. They are measured next to each other.
 func (c *cell) compared() string {
 	return fmt.Sprintf("%d/%s/%s/%s", c.table, c.part, c.fs.name, c.variant)
 }
 
-// String is the name of the measurement, which no other one has.
+// String returns the unique name of the measurement.
 func (c *cell) String() string {
 	return strings.Join([]string{fmt.Sprintf("table %d", c.table), c.fs.name, c.variant, c.layout}, ", ")
 }
 
-// resultText is the key of a text that a measurement gives beside its figures.
+// resultText is the key of the text that a measurement may store besides its figures.
 const resultText = "text"
 
-// allFigures are the columns that there are, in their order.
+// allFigures are all columns, in order.
 var allFigures = []result.Column{
 	{Key: "mkfs", Title: "mkfs", Unit: "s", Better: result.Lower},
 	{Key: "fill", Title: "fill, until the last call returns", Unit: "s", Better: result.Lower},

@@ -11,23 +11,24 @@ import (
 	"path/filepath"
 )
 
-// flags say how a composite file tells superseded versions apart.
+// flags is the way in which a composite file marks superseded versions.
 type flags int
 
 const (
-	noFlags     flags = iota // it does not: a reader takes every version, and the last one of a record wins
-	flagInPlace              // a byte in each header, written over when a newer version comes: the text's used flag
-	flagBitmap               // a bit each in a file beside it, written at the end
+	noFlags     flags = iota // it does not mark them: a reader handles every version, and the last one of a record wins
+	flagInPlace              // a byte in each header, overwritten when a newer version is written (the text's "used" flag)
+	flagBitmap               // one bit for each version in a separate file, written at the end
 )
 
-// composite is the text's composite file: id, length, data, one behind the other, no checksum and no index.
+// composite is the composite file in Vorontsov's text: entries of id, length and data in sequence, with no checksum
+// and no index.
 type composite struct{ flags flags }
 
 const (
 	compositeFile   = "records"
 	bitmapFile      = "used"
 	compositeHeader = 8 // int id, int length
-	flaggedHeader   = 9 // and the used flag between them
+	flaggedHeader   = 9 // with the used flag between id and length
 	compositeChunk  = 1 << 20
 )
 
@@ -64,7 +65,7 @@ func (c *composite) fill(ctx context.Context, dir string, set *recordSet, syncEa
 			return err
 		}
 		if c.flags == flagInPlace && k >= set.live {
-			// The older version must be in the file before its flag is.
+			// The older version must be written to the file before its flag is cleared in the file.
 			if older := int64(k-set.live) * entry; older+entry > int64(k)*entry-int64(w.Buffered()) {
 				if err := w.Flush(); err != nil {
 					return err
@@ -100,8 +101,8 @@ func bitmapOf(set *recordSet) []byte {
 	return used
 }
 
-// read reads the file from begin to end into memory and goes from header to header while it does. One reader: where an
-// entry begins is known only behind the one before.
+// read reads the file from begin to end into memory, and parses the entries that have arrived. It uses one reader,
+// because the begin of an entry is known only after the entry before has been read.
 func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int, visit visitor) (_ int64, err error) {
 	f, err := os.Open(filepath.Join(dir, compositeFile))
 	if err != nil {
@@ -156,16 +157,16 @@ func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int,
 // compositeParser goes from header to header.
 type compositeParser struct {
 	*composite
-	used    []byte // bitmap; nil: none
+	used    []byte // the bitmap; nil if there is none
 	visit   visitor
-	newest  map[int64][]byte // where nothing says which versions are superseded; nil: there are none
+	newest  map[int64][]byte // used if nothing marks superseded versions; nil if none is superseded
 	at      int
 	entry   int
 	records int64
 }
 
-// parse takes the entries that are whole. Without flags every version has to be parsed: the reader cannot know that a
-// newer one comes.
+// parse parses the complete entries in b. Without flags it has to parse every version, because it cannot know whether
+// a newer one follows.
 func (p *compositeParser) parse(b []byte) error {
 	header := p.headerBytes()
 	for p.at+header <= len(b) {

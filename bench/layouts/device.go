@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeBytes at the begin and at the end of a device must be zero for it to count as blank: every known file system,
-// partition table, volume manager and RAID has its superblock there.
+// A device counts as blank if probeBytes at its begin and at its end are zero: every known file system, partition
+// table, volume manager and RAID has its superblock there.
 const probeBytes = 1 << 20
 
-// signatures name what is on a device, for the message.
+// signatures identify the content of a device for the error message.
 var signatures = []struct {
 	offset int
 	magic  string
@@ -31,7 +31,7 @@ var signatures = []struct {
 	{510, "\x55\xaa", "a partition table (MBR)"},
 }
 
-// openDevice opens a block device that nobody uses and that is blank, unless destroy is given.
+// openDevice opens a block device that is not in use. Without destroy, the device must be blank.
 func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -40,7 +40,7 @@ func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
 		return nil, 0, fmt.Errorf("%s is no block device", name)
 	}
-	// O_EXCL on a block device fails while it is mounted or part of something.
+	// O_EXCL on a block device fails if the device is mounted or part of another device.
 	f, err = os.OpenFile(name, os.O_RDWR|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return nil, 0, fmt.Errorf("%w: %s is in use: mounted, or part of a volume", ErrHasData, name)
@@ -53,7 +53,7 @@ func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 		err = checkBlank(f, size)
 	}
 	if err == nil {
-		// Kept open without O_EXCL: mkfs and mount want it for themselves.
+		// Reopen without O_EXCL, because mkfs and mount need the exclusive access.
 		err = f.Close()
 		if err == nil {
 			f, err = os.OpenFile(name, os.O_RDWR, 0)
@@ -63,7 +63,7 @@ func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 	return nil, 0, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 }
 
-// checkBlank refuses a device that is not all zeros where data would begin.
+// checkBlank returns an error if the begin or the end of the device contains anything other than zeros.
 func checkBlank(f io.ReaderAt, size int64) error {
 	head, err := readAt(f, 0, size)
 	if err != nil {
@@ -94,7 +94,7 @@ func readAt(f io.ReaderAt, offset, size int64) ([]byte, error) {
 	return nil, fmt.Errorf("reading %d bytes at %d: %w", len(b), offset, err)
 }
 
-// makeBlank writes zeros where the next run looks, so that a device that was given is blank again.
+// makeBlank writes zeros to the places that checkBlank examines, so that the next run accepts the device.
 func makeBlank(f *os.File, size int64) error {
 	zeros := make([]byte, min(probeBytes, size))
 	_, first := f.WriteAt(zeros, 0)

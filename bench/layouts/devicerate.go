@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deviceRateKind tells a DeviceRate from other texts: the operator looks for it in what the pod of a Job has left.
+// deviceRateKind distinguishes a DeviceRate from other texts. The operator looks for it in the output of a Job's pod.
 const deviceRateKind = "sheaf.dev/device-rate"
 
-// DeviceRate is how fast the device below a folder is read in order, past the page cache.
+// DeviceRate is the rate of sequential reads from the device below a folder, past the page cache.
 type DeviceRate struct {
 	Kind               string `json:"kind"`               // deviceRateKind
-	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median of the readings
-	SampleBytes        int64  `json:"sampleBytes"`        // of one reading
+	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median of all readings
+	SampleBytes        int64  `json:"sampleBytes"`        // size of one reading
 	FileSystem         string `json:"fileSystem"`
 }
 
 const (
 	rateReadings   = 3
 	sampleBytesMin = 8 << 20
-	samplePart     = 4 // of what is free, at most
+	samplePart     = 4 // at most this fraction of the free space
 )
 
 // MeasureDevice writes a file of random bytes into a folder, reads it several times past the page cache, and removes
-// it. A scale that is not known is quick.
+// it. It treats an unknown scale as "quick".
 func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err error) {
 	s := scales[scale]
 	if s == nil {
@@ -76,7 +76,7 @@ func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err e
 	return out, nil
 }
 
-// writeSample writes bytes that no device or file system makes smaller, and waits until they are on disk.
+// writeSample writes bytes that no device or file system can compress, and syncs them.
 func writeSample(ctx context.Context, f *os.File, bytes int64) error {
 	random := rand.NewChaCha8([32]byte{1})
 	buffer := make([]byte, rawReadBytes)

@@ -17,18 +17,18 @@ import (
 // layout stores a set of records in a folder.
 type layout interface {
 	name() string
-	// fill writes all versions in order. syncEach: each is durable before the next.
+	// fill writes all versions in order. With syncEach, each version is durable before the next is written.
 	fill(ctx context.Context, dir string, set *recordSet, syncEach bool) error
-	// read brings the data of every record into memory, by so many readers where the layout can be read in parts, hands
-	// it to visit, which may be nil, and tells how many records there were.
+	// read reads the data of every record into memory and returns the number of records. It uses several readers if the
+	// layout can be read in parts. It calls visit, unless that is nil, for each record.
 	read(ctx context.Context, dir string, set *recordSet, readers int, visit visitor) (int64, error)
 }
 
-// fileLayout is one file per record.
+// fileLayout stores each record in a file of its own.
 type fileLayout struct {
 	title  string
-	folder func(set *recordSet, i int, name string) string // of record number i, relative; "": the folder itself
-	made   bool                                            // folders are made before the clock runs, by prepare
+	folder func(set *recordSet, i int, name string) string // the relative folder of record number i; "": the folder itself
+	made   bool                                            // prepare creates the folders before the measurement begins
 }
 
 func flatFolder(*recordSet, int, string) string { return "" }
@@ -44,26 +44,26 @@ func tree(digits ...int) func(*recordSet, int, string) string {
 	}
 }
 
-// inTurn fills so many folders one after another.
+// inTurn fills the given number of folders one after another.
 func inTurn(folders int) func(*recordSet, int, string) string {
 	return func(set *recordSet, i int, _ string) string { return strconv.Itoa(i * folders / set.live) }
 }
 
-// striped puts each file into the next folder.
+// striped puts consecutive files into different folders, in rotation.
 func striped(folders int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, i int, _ string) string { return strconv.Itoa(i % folders) }
 }
 
 func (l *fileLayout) name() string { return l.title }
 
-// path of record number i.
+// path returns the path of record number i and its folder.
 func (l *fileLayout) path(dir string, set *recordSet, i int) (folder, path string) {
 	name := fileName(set.id(i))
 	folder = filepath.Join(dir, l.folder(set, i, name))
 	return folder, folder + "/" + name
 }
 
-// prepare makes the folders before anything is timed.
+// prepare creates the folders, outside the measured time.
 func (l *fileLayout) prepare(ctx context.Context, dir string, set *recordSet) error {
 	if !l.made {
 		return nil
@@ -81,7 +81,7 @@ func (l *fileLayout) prepare(ctx context.Context, dir string, set *recordSet) er
 	return nil
 }
 
-// folders that are known to be there.
+// folders holds the folders that are known to exist.
 type folders map[string]struct{}
 
 func (f folders) need(folder string) error {
@@ -108,7 +108,7 @@ func (l *fileLayout) fill(ctx context.Context, dir string, set *recordSet, syncE
 	return nil
 }
 
-// create makes the file of record number i.
+// create makes the file for record number i.
 func (l *fileLayout) create(dir string, set *recordSet, i int, known folders, syncEach bool) error {
 	folder, path := l.path(dir, set, i)
 	if !l.made {
@@ -175,7 +175,8 @@ func (l *fileLayout) read(ctx context.Context, dir string, set *recordSet, reade
 	return count.Load(), err
 }
 
-// walkFiles hands on the path of every file below a folder, in the order in which the file system gives the names.
+// walkFiles calls each with the path of every file below a folder, in the order in which the file system returns the
+// names.
 func walkFiles(dir string, each func(path string) error) (err error) {
 	const namesAtOnce = 1024
 	f, err := os.Open(dir)
@@ -205,11 +206,11 @@ func walkFiles(dir string, each func(path string) error) (err error) {
 	}
 }
 
-// open opens a file by the plain system call: what Go's os.File adds would count against files.
+// open opens a file with the plain system call. The overhead of Go's os.File would put files at a disadvantage.
 func open(path string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, mode)
-		if errors.Is(err, unix.EINTR) { // FUSE answers it when a signal of Go's scheduler comes
+		if errors.Is(err, unix.EINTR) { // FUSE returns it when a signal of Go's scheduler arrives
 			continue
 		}
 		if err != nil {
@@ -241,7 +242,7 @@ func writeFile(path string, data []byte, sync bool) error {
 	return nil
 }
 
-// readFile fills b from a file that has as many bytes.
+// readFile fills b from a file that has exactly len(b) bytes.
 func readFile(path string, b []byte) error {
 	fd, err := open(path, unix.O_RDONLY, 0)
 	if err != nil {

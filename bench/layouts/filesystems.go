@@ -12,28 +12,28 @@ import (
 	"syscall"
 )
 
-// fileSystem is one kind of file system, and how it is made, mounted and checked.
+// fileSystem is a kind of file system, with the commands that make, mount and check it.
 type fileSystem struct {
 	name    string
-	driver  string   // of the kernel, as in /proc/filesystems; empty: it cannot be had
-	options string   // of the mount
-	mkfs    []string // command; the device is added
-	inodes  string   // option of mkfs that takes the number of files; empty: they come as needed
-	check   []string // its own check; the device is added
-	fine    []int    // exit codes of the check beside 0
-	debian  string   // package of the tools
-	fuse    []string // the program that serves it, where the kernel has no driver; $DEVICE and $POINT stand for themselves
+	driver  string   // name of the kernel's driver in /proc/filesystems; empty: the file system is not available
+	options string   // mount options
+	mkfs    []string // command; the device is appended
+	inodes  string   // option of mkfs that takes the number of files; empty: inodes are created as needed
+	check   []string // the file system's own check; the device is appended
+	fine    []int    // exit codes of the check that count as success, besides 0
+	debian  string   // Debian package of the tools
+	fuse    []string // program that serves the file system if the kernel has no driver; $DEVICE and $POINT are replaced
 	fuseDeb string
-	gone    string // why it cannot be had any more
-	// unindexed: a name is found by reading the folder from its begin.
+	gone    string // why the file system is no longer available
+	// unindexed: a lookup reads the folder from its begin.
 	unindexed bool
-	// filesMax bounds the records of a measurement: what serves it is too slow for more. 0: no bound.
+	// filesMax limits the number of records in a measurement, because the FUSE program is too slow for more. 0: no limit.
 	filesMax int
-	// bytesMin is the smallest device that its mkfs takes.
+	// bytesMin is the smallest device that mkfs accepts.
 	bytesMin int64
 }
 
-// fileSystems are all that the texts name, and those that took their place.
+// fileSystems are all file systems that the five texts name, and their successors.
 var fileSystems = []fileSystem{
 	{name: "ext2", driver: "ext2", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"},
 		inodes: "-N",
@@ -63,8 +63,8 @@ var fileSystems = []fileSystem{
 		debian: "jfsutils"},
 }
 
-// FileSystemNames are all names that --fs takes. Where none is named, all are measured, so that one that cannot be had
-// has a row that says why.
+// FileSystemNames returns all names that --fs accepts. Without --fs, all are measured. A file system that is not
+// available then has a row that gives the reason.
 func FileSystemNames() []string {
 	names := make([]string, 0, len(fileSystems))
 	for i := range fileSystems {
@@ -81,8 +81,8 @@ func findFileSystem(name string) *fileSystem {
 	return &fileSystems[i]
 }
 
-// missing says why a file system cannot be made and mounted here; empty where it can. byFuse: a program serves it, as
-// the kernel has no driver.
+// missing returns the reason why a file system cannot be made and mounted here, or "" if it can. byFuse: the kernel
+// has no driver, so a FUSE program serves the file system.
 func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	if f.gone != "" {
 		return f.gone, false
@@ -107,7 +107,7 @@ func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	return "", byFuse
 }
 
-// kernelHas asks for the module where the driver is not there yet.
+// kernelHas reports whether the kernel has a driver. It tries to load the module if the driver is absent.
 func kernelHas(ctx context.Context, driver string) bool {
 	if inKernel(driver) {
 		return true
@@ -116,7 +116,7 @@ func kernelHas(ctx context.Context, driver string) bool {
 	if err != nil || os.Geteuid() != 0 {
 		return false
 	}
-	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // whether it came is looked at below
+	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // errors do not matter: inKernel decides
 	return inKernel(driver)
 }
 
@@ -134,7 +134,7 @@ func inKernel(driver string) bool {
 	return false
 }
 
-// mkfsCommand makes the file system for so many files.
+// mkfsCommand returns the command that makes the file system with space for the given number of files.
 func (f *fileSystem) mkfsCommand(device string, files int) []string {
 	command := slices.Clone(f.mkfs)
 	if f.inodes != "" {
@@ -143,10 +143,11 @@ func (f *fileSystem) mkfsCommand(device string, files int) []string {
 	return append(command, device)
 }
 
-// command runs a program to its end; its words are in the error.
+// command runs a program and waits for it. Its output is part of the error.
 func command(ctx context.Context, fine []int, words ...string) error {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us: ctx ends it
+	// The process group is separate, so that Ctrl-C reaches only this process. ctx ends the program.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -160,7 +161,7 @@ func command(ctx context.Context, fine []int, words ...string) error {
 	return nil
 }
 
-// lastWords of what a program said.
+// lastWords returns the end of a program's output in one line.
 func lastWords(out []byte) string {
 	const wordsMax = 400
 	s := strings.TrimSpace(string(out))

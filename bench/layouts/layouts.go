@@ -1,6 +1,6 @@
-// Package layouts measures how records are stored: as files in several layouts of folders, as the simple composite file
-// of the text that Sheaf comes from, and as Sheaf's group files, side by side on the file systems that this kernel has.
-// Its tables are those of five public texts (design.md, section 1): `sheaf-bench layouts`.
+// Package layouts measures how records can be stored: as files in several layouts of folders, as the simple composite
+// file of the text that inspired Sheaf, and as Sheaf's group files. It measures them side by side on the file systems
+// that this kernel supports. Its tables are those of five public texts (design.md, section 1): `sheaf-bench layouts`.
 package layouts
 
 import (
@@ -17,27 +17,27 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// Options of Run.
+// Options are the options of Run.
 type Options struct {
-	Dir         string   // where images of file systems, or folders, are made
-	Device      string   // make the file systems on this block device instead
-	Destroy     bool     // the device may carry data
-	Path        string   // use the file system of this folder as it is, and make none
-	FileSystems []string // names of FileSystemNames; empty: all
+	Dir         string   // folder for images of file systems and for mount points
+	Device      string   // block device on which the file systems are made, instead of an image
+	Destroy     bool     // allow a Device that contains data
+	Path        string   // use the file system of this folder, and make none
+	FileSystems []string // from FileSystemNames; empty: all
 	Tables      []int    // 1 to 5; empty: all
 	Scale       string   // one of Scales
-	Rounds      int      // medians of so many; 0: the scale's
-	State       string   // file that keeps the figures so far; empty: none
-	Resume      bool     // go on with what State holds
-	MemoryLimit int64    // bytes that this process may use; 0: what the machine has
-	Version     string   // of the program
+	Rounds      int      // number of rounds whose median is taken; 0: as the scale says
+	State       string   // file that stores the figures during a run; empty: none
+	Resume      bool     // continue with the figures in State
+	MemoryLimit int64    // bytes that this process may use; 0: as many as are available
+	Version     string   // version of the program
 	Say         func(format string, a ...any)
-	Progress    func(rounds.Progress) // nil: nobody
+	Progress    func(rounds.Progress) // may be nil
 }
 
 const stateSchema = "sheaf.dev/bench/layouts-state/v2"
 
-// Errors that blame the call.
+// These errors mean that the caller made a mistake.
 var (
 	ErrUsage   = errors.New("wrong usage")
 	ErrHasData = errors.New("the device carries data")
@@ -47,7 +47,7 @@ func usage(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, a...))
 }
 
-// Tables are the numbers of the tables with their titles.
+// Tables are the titles of the tables, in the order of their numbers.
 var Tables = []string{
 	"Single file against many (Vorontsov)",
 	"Too many files: hashed paths (2007)",
@@ -56,7 +56,7 @@ var Tables = []string{
 	"Deep against flat directories",
 }
 
-// Check finds mistakes in the options and fills in what is left out.
+// Check finds mistakes in the options and fills in defaults.
 func (o *Options) Check() error {
 	if o.Scale == "" {
 		o.Scale = "quick"
@@ -111,7 +111,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Run measures. A report of what was measured so far comes with an error too, where there is anything to report.
+// Run makes the measurements. If it fails after some measurements, it returns their report together with the error.
 func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -136,7 +136,8 @@ func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 	return report, err
 }
 
-// refused tells whether a file system ran into one of its limits: no error of the benchmark, but what it shows.
+// refused reports whether an error means that a file system has reached one of its limits. Such an error is a result
+// and not a failure of the benchmark.
 func refused(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMLINK, syscall.EFBIG, syscall.ENAMETOOLONG,
 		syscall.EOPNOTSUPP} {

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// The tests mount in a mount namespace of their own: a process that another test starts meanwhile would keep the mounts
-// busy.
+// The tests mount in a mount namespace of their own. Otherwise a process that another test starts at the same time
+// would keep the mounts busy.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,7 +61,7 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 				n, err := l.read(t.Context(), dir, set, c.readers, func(id int64, data []byte) error {
 					mu.Lock()
 					defer mu.Unlock()
-					got[id] = bytes.Clone(data) // the last one wins, as with a reader who cannot know better
+					got[id] = bytes.Clone(data) // the last version wins, as for a reader without flags
 					return nil
 				})
 				must(t, err)
@@ -148,7 +148,7 @@ func TestSingleRecords(t *testing.T) {
 		}
 		must(t, l.remove(t.Context(), []int{3, 199}))
 		for _, again := range []bool{false, true} {
-			if again { // what was removed stays so
+			if again { // a removal survives a restart
 				must(t, l.stop())
 				must(t, l.start(t.Context()))
 			}

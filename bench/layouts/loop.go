@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// zeroBytes are written at a time.
+// zeroBytes is the size of one write of zeros.
 const zeroBytes = 4 << 20
 
-// newImage makes a file of so many bytes without a name. The first prewritten bytes are written, so that what is
-// measured on them later does not have to find room on the file system below; the rest is sparse.
+// newImage makes an unnamed file of the given size. It writes the first prewritten bytes, so that later measurements
+// on this part do not make the file system below allocate space. The rest is sparse.
 func newImage(ctx context.Context, dir string, bytes, prewritten int64) (f *os.File, err error) {
 	if f, err = os.CreateTemp(dir, "sheaf-bench-image-"); err != nil {
 		return nil, fmt.Errorf("making an image: %w", err)

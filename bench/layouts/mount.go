@@ -14,13 +14,13 @@ import (
 	"sheaf.dev/sheaf/bench/drive"
 )
 
-// mountWait bounds how long a mount may take to come, and to be let go.
+// mountWait limits the time for a mount to appear and to be released.
 const (
 	mountWait = 30 * time.Second
 	mountLook = 2 * time.Millisecond
 )
 
-// mounted is a file system that is mounted.
+// mounted is a mounted file system.
 type mounted struct {
 	point  string
 	daemon *drive.Process // nil: the kernel serves it
@@ -36,7 +36,7 @@ func mount(ctx context.Context, fs *fileSystem, device, point string) (*mounted,
 	return &mounted{point: point}, nil
 }
 
-// mountFUSE starts the program that serves a file system, as a child that ends with this process.
+// mountFUSE starts the program that serves a file system, as a child process that ends with this process.
 func mountFUSE(ctx context.Context, fs *fileSystem, device, point string) (*mounted, error) {
 	words := make([]string, len(fs.fuse))
 	for i, w := range fs.fuse {
@@ -78,12 +78,12 @@ func deviceOf(dir string) (uint64, error) {
 	return s.Dev, nil
 }
 
-// unmount waits until nobody uses the mount: a process that was just begun has our open files until it runs its
-// program.
+// unmount unmounts the file system, and retries while the mount is busy: a child process that was just forked holds
+// the open files of this process until it executes its program.
 func (m *mounted) unmount() error {
 	for end := time.Now().Add(mountWait); ; time.Sleep(mountLook) {
 		err := unix.Unmount(m.point, 0)
-		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) { // it was never mounted
+		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) { // EINVAL: the daemon never mounted it
 			break
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
@@ -93,7 +93,7 @@ func (m *mounted) unmount() error {
 	if m.daemon == nil {
 		return nil
 	}
-	select { // only when it is gone is the device free
+	select { // the device is free only when the daemon has ended
 	case <-m.daemon.Ended:
 		return nil
 	case <-time.After(mountWait):

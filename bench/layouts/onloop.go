@@ -7,12 +7,13 @@ import (
 	"os"
 )
 
-// ErrNotHere says that a file system cannot be had on this machine, and why.
+// ErrNotHere means that a file system is not available on this machine. The error that wraps it gives the reason.
 var ErrNotHere = errors.New("it cannot be had here")
 
-// OnLoop makes a file system, one of FileSystemNames, with room for so many files, on a loop device of so many bytes,
-// whose image is in a folder, and calls use with an empty folder on it. cold writes all out and has the kernel forget
-// it: unmounted, caches dropped, mounted again. Needs root.
+// OnLoop makes a file system, one of FileSystemNames, with space for the given number of files, on a loop device of
+// the given size whose image is in dir. It calls use with an empty folder on that file system. The function cold
+// writes all data out and makes the kernel forget it: it unmounts the file system, drops the caches, and mounts it
+// again. OnLoop needs root.
 func OnLoop(ctx context.Context, name, dir string, bytes int64, files int,
 	use func(dir string, cold func(context.Context) error) error) (err error) {
 	fs := findFileSystem(name)

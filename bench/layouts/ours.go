@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ours is Sheaf's group file: one group, by the calls that a shard makes, with the same commit.
+// ours is Sheaf's group file: one group, written with the same calls and the same commit as in a shard.
 type ours struct {
 	residency group.Residency
 	loaded    *group.Log // by the last read
@@ -30,17 +30,17 @@ type ours struct {
 const (
 	oursTitle = "group file"
 	groupDir  = "group"
-	// A batch is what one commit takes, as BatchPut and concurrent callers fill it.
+	// These limit the size of one commit, as BatchPut and concurrent callers would fill it.
 	batchBytes   = 8 << 20
 	batchEntries = 8192
-	// splitBytes is what a worker scans at a time.
+	// splitBytes is the size of the part that a worker scans at a time.
 	splitBytes = 8 << 20
 	scanTTL    = time.Hour
 )
 
 func (o *ours) name() string { return oursTitle }
 
-// Writer appends to the log of a group; what it has written is durable and applied when a call returns.
+// Writer appends to the log of a group. When a call returns, the written entries are durable and applied.
 type Writer struct {
 	log        *group.Log
 	index      uint64
@@ -48,7 +48,7 @@ type Writer struct {
 	now        int64
 }
 
-// NewWriter goes on where a log ends.
+// NewWriter returns a Writer that continues at the end of a log.
 func NewWriter(log *group.Log) (*Writer, error) {
 	state, _, err := log.InitialState()
 	if err != nil {
@@ -60,7 +60,7 @@ func NewWriter(log *group.Log) (*Writer, error) {
 	}, err
 }
 
-// createGroup makes a group in a folder.
+// createGroup creates a group in a folder.
 func createGroup(ctx context.Context, dir string) (*Writer, error) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: filepath.Join(dir, groupDir), Retention: group.Retention{Versions: 1},
@@ -76,10 +76,11 @@ func createGroup(ctx context.Context, dir string) (*Writer, error) {
 	return NewWriter(log)
 }
 
-// Commit makes entries durable and visible. It fills in what a shard does: index, term and times.
+// Commit makes entries durable and visible. It sets index, term and times, as a shard does.
 func (w *Writer) Commit(entries []format.Entry) error { return w.write(w.propose(entries)) }
 
-// propose makes what the callers of a shard bring, side by side with a commit that is under way.
+// propose prepares entries for Raft. It can run while an earlier batch is being committed, as the callers of a shard
+// do.
 func (w *Writer) propose(entries []format.Entry) []*raftpb.Entry {
 	batch := make([]*raftpb.Entry, len(entries))
 	for i := range entries {
@@ -102,12 +103,12 @@ func (w *Writer) write(batch []*raftpb.Entry) error {
 	return w.log.Apply(commit, nil)
 }
 
-// batchOf is how many versions one commit takes.
+// batchOf returns the number of versions in one commit.
 func batchOf(set *recordSet) int {
 	return max(1, min(batchBytes/max(set.size, 1), batchEntries))
 }
 
-// puts of versions first to last - 1.
+// puts returns the puts of the versions first to last - 1.
 func puts(set *recordSet, first, last int, entries []format.Entry) []format.Entry {
 	entries = entries[:0]
 	for k := first; k < last; k++ {
@@ -151,7 +152,7 @@ func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bo
 	return g.Wait()
 }
 
-// load loads the group of a folder as the start of a shard does, and counts its records.
+// load loads the group in a folder as the start of a shard does, and counts its records.
 func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	dir = filepath.Join(dir, groupDir)
 	id, err := group.ReadIdentity(vfs.OS{}, dir)
@@ -172,8 +173,8 @@ func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	return log, nil
 }
 
-// read loads the group: every record is checked and in memory then. A visitor is served by a scan in as many parts as
-// there are processors.
+// read loads the group. After that, every record is checked and in memory. If there is a visitor, a scan with one part
+// for each processor calls it.
 func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit visitor) (n int64, err error) {
 	log, err := o.load(ctx, dir)
 	if err != nil {
@@ -191,7 +192,7 @@ func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit 
 	return scanned.Load(), err
 }
 
-// end gives back the memory of the last read.
+// end frees the memory of the last read.
 func (o *ours) end() error {
 	log := o.loaded
 	if o.loaded = nil; log == nil {
@@ -200,7 +201,7 @@ func (o *ours) end() error {
 	return log.Close(false)
 }
 
-// scan hands on all records, from as many goroutines as there are processors.
+// scan calls each for all records, from as many goroutines as there are processors.
 func scan(ctx context.Context, log *group.Log, metadataOnly bool, each func(*group.Record) error) error {
 	id, err := log.OpenScan(scanTTL)
 	if err != nil {
@@ -224,7 +225,7 @@ func scan(ctx context.Context, log *group.Log, metadataOnly bool, each func(*gro
 	})
 }
 
-// words of a number of records.
+// countWords formats a number of records.
 func countWords(n int) string {
 	switch {
 	case n >= 1000000 && n%100000 == 0:
@@ -235,7 +236,7 @@ func countWords(n int) string {
 	return strconv.Itoa(n)
 }
 
-// sizeWords of a record.
+// sizeWords formats the size of a record.
 func sizeWords(bytes int) string {
 	if bytes >= 1<<10 && bytes%(1<<10) == 0 {
 		return strconv.Itoa(bytes>>10) + " KB"

@@ -17,33 +17,34 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// place is where file systems stand: a device that they are made on, or a folder of one that is there.
+// place is where the measurements run: a device on which file systems are made, or a folder on an existing file
+// system.
 type place interface {
-	// begin gives an empty folder on a file system with room for so many files.
+	// begin returns an empty folder on a file system with space for the given number of files.
 	begin(ctx context.Context, fs *fileSystem, files int) (*site, error)
-	// end takes it away again.
+	// end removes what begin made.
 	end(s *site) error
 	close() error
-	// words describe it for the report.
+	// words describes the place for the report.
 	words() string
 }
 
-// site is where one measurement works.
+// site is the place of one measurement.
 type site struct {
-	*rounds.Figures // what it gives
+	*rounds.Figures // the results
 	dir             string
-	// mkfsSeconds that making the file system took; 0: none was made.
+	// mkfsSeconds is the time that mkfs took; 0 if no file system was made.
 	mkfsSeconds float64
-	// cold writes everything out, and forgets all that the kernel keeps in memory of it, as far as it can.
+	// cold writes all data out, and drops as much of the kernel's cache for it as possible.
 	cold func(ctx context.Context) error
-	// check runs the file system's own check and tells how long it took; nil: it cannot.
+	// check runs the file system's own check and returns its duration; nil if there is no check.
 	check func(ctx context.Context) (seconds float64, err error)
 }
 
-// since gives seconds.
+// since returns the seconds since begin.
 func since(begin time.Time) float64 { return time.Since(begin).Seconds() }
 
-// syncFS writes out all that the file system of a folder holds.
+// syncFS syncs the file system that contains a folder.
 func syncFS(dir string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -56,10 +57,11 @@ func syncFS(dir string) error {
 	return nil
 }
 
-// dropCaches forgets data, names and inodes. Tests do without: it slows down all that runs beside them.
+// dropCaches drops cached data, names and inodes. Tests replace it, because it slows down all other processes of the
+// machine.
 var dropCaches = drive.DropCaches
 
-// usedBytes of the file system that holds a folder.
+// usedBytes returns the used space of the file system that contains a folder.
 func usedBytes(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -68,7 +70,7 @@ func usedBytes(dir string) (int64, error) {
 	return int64(s.Blocks-s.Bfree) * s.Bsize, nil
 }
 
-// typeOf the file system that holds a folder, as the kernel names it.
+// typeOf returns the kernel's name for the file system that contains a folder.
 func typeOf(dir string) string {
 	m, err := volume.MountOf(vfs.OS{}, dir)
 	if err != nil {
@@ -77,10 +79,10 @@ func typeOf(dir string) string {
 	return m.FileSystem
 }
 
-// pathPlace is a folder of a file system that is there.
+// pathPlace is a folder on an existing file system.
 type pathPlace struct {
 	path string
-	warm string // why caches stay warm; empty: they do not
+	warm string // why caches remain warm; empty if they do not
 }
 
 func newPathPlace(path string) (*pathPlace, error) {
@@ -121,8 +123,8 @@ func (p *pathPlace) words() string {
 	return "the folder " + p.path + " of a file system that was there"
 }
 
-// Evict drops the pages of a folder's files from the page cache, which every user may do with its own. Pages that are
-// not on disk stay there; with sync each file is made durable first.
+// Evict drops the pages of a folder's files from the page cache. Every user may do so with the user's own files. Pages
+// that are not on disk remain in the cache, so with sync each file is made durable first.
 func Evict(ctx context.Context, dir string, sync bool) error {
 	i := 0
 	return walkFiles(dir, func(name string) error {
@@ -141,18 +143,18 @@ func Evict(ctx context.Context, dir string, sync bool) error {
 	})
 }
 
-// blockPlace is a block device on which every measurement makes its file system anew.
+// blockPlace is a block device. Every measurement makes a new file system on it.
 type blockPlace struct {
 	device  string
-	file    *os.File // keeps the device
+	file    *os.File // keeps the device open
 	bytes   int64
 	point   string
 	about   string
-	blank   bool // make it blank again at the end
+	blank   bool // make the device blank again at the end
 	mounted *mounted
 }
 
-// newLoopPlace makes a device of a file of its own.
+// newLoopPlace makes a loop device on a new file.
 func newLoopPlace(ctx context.Context, dir string, bytes, prewritten int64) (*blockPlace, error) {
 	image, err := newImage(ctx, dir, bytes, prewritten)
 	if err != nil {
@@ -174,7 +176,7 @@ func newLoopPlace(ctx context.Context, dir string, bytes, prewritten int64) (*bl
 	return p.withPoint(dir)
 }
 
-// newDevicePlace takes a device that the caller gives.
+// newDevicePlace uses the device that the caller names.
 func newDevicePlace(device, dir string, destroy bool) (*blockPlace, error) {
 	f, size, err := openDevice(device, destroy)
 	if err != nil {
@@ -242,8 +244,8 @@ func (p *blockPlace) begin(ctx context.Context, fs *fileSystem, files int) (*sit
 	return s, nil
 }
 
-// free waits until nobody has the device any more: what was unmounted is let go a little later, where another process
-// has seen it.
+// free waits until no process uses the device. If another process has seen the mount, the kernel releases the device a
+// little after the unmount.
 func (p *blockPlace) free(ctx context.Context) error {
 	for end := time.Now().Add(mountWait); ; {
 		fd, err := unix.Open(p.device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)

@@ -9,19 +9,19 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// target of a comparison of ours with others.
+// target describes a comparison of Sheaf with other layouts, and the wanted ratio.
 type target struct {
 	what   string
 	table  int
 	part   string
-	figure string // that ours and the others are compared by
-	faster bool   // it is a time
+	figure string // the figure that is compared
+	faster bool   // the figure is a time
 	others func(c *cell) bool
-	// least the ratio must be; 0: it is reported. A function of the measurement.
+	// least returns the minimum for the ratio of a measurement; 0: the ratio is only reported.
 	least  func(c *cell) float64
 	atMost bool
-	limit  string // compare with this figure of ours, instead of with others
-	also   string // figure of the others, where it is not the same
+	limit  string // a figure of Sheaf to compare with, instead of the other layouts
+	also   string // the figure of the other layouts, if it is another one
 }
 
 func is(layouts ...string) func(*cell) bool {
@@ -30,14 +30,15 @@ func is(layouts ...string) func(*cell) bool {
 	}
 }
 
-// isFiles: one file per record, in any layout.
+// isFiles reports whether the layout stores one file per record.
 func isFiles(c *cell) bool {
 	return c.layout != oursTitle && !strings.HasPrefix(c.layout, "composite")
 }
 
 func always(v float64) func(*cell) float64 { return func(*cell) float64 { return v } }
 
-// coldTarget is that of the cold read of everything, by file system and size of a record.
+// coldTarget returns the target for the cold read of all records, which depends on the file system and the size of a
+// record.
 func coldTarget(c *cell) float64 {
 	switch {
 	case c.x == 1<<10 && c.fs.name != "ext2":
@@ -50,7 +51,8 @@ func coldTarget(c *cell) float64 {
 	return 0
 }
 
-// superseded50 has a target where half of the versions are superseded; ours must never be slower.
+// superseded50 returns a function that requires the ratio least where half of the versions are superseded. Elsewhere
+// Sheaf must not be slower.
 func superseded50(least float64) func(*cell) float64 {
 	return func(c *cell) float64 {
 		if c.x == 50 {
@@ -60,7 +62,7 @@ func superseded50(least float64) func(*cell) float64 {
 	}
 }
 
-// targets are what the figures must show, as ratios in one run.
+// targets are the comparisons in the report. All figures of a ratio are from the same run.
 var targets = []target{
 	{what: "cold read of everything / best files, one reader",
 		table: 1, part: partSizes, figure: "read", faster: true, others: isFiles, least: coldTarget},
@@ -100,7 +102,7 @@ var targets = []target{
 		table: 5, part: partDeep, figure: "rate", others: isFiles, least: always(0)},
 }
 
-// ratios make the table that says what the figures show.
+// ratios returns the table with all comparisons.
 func (r *run) ratios() result.Table {
 	rows := make([]result.Ratio, 0, len(r.cells)/2)
 	for i := range targets {
@@ -135,7 +137,7 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 	return append(rows, row)
 }
 
-// best of the other layouts of a measurement.
+// best returns the best of the other layouts in a measurement.
 func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 	var keys, layouts []string
 	for _, c := range r.of(of.table, of.part) {
@@ -150,7 +152,7 @@ func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 	return layouts[at], rounds
 }
 
-// syncRatios compare ours with durable commits with files that are synced one by one.
+// syncRatios compares the durable commits of Sheaf with files that are synced one by one.
 func (r *run) syncRatios() []result.Ratio {
 	var rows []result.Ratio
 	for _, c := range r.of(1, partSync) {

@@ -21,8 +21,8 @@ const (
 	rawReadBytes = 1 << 20
 )
 
-// RawRate reads files past the page cache, large pieces and several at a time, and gives bytes per second: what the
-// device gives at most. ok: the file system allows it, and there is something to read.
+// RawRate reads files past the page cache, in large pieces and several at a time, and returns bytes per second: the
+// maximum rate of the device. ok is false if the file system does not allow this or if there is nothing to read.
 func RawRate(names []string) (rate float64, ok bool, err error) {
 	type piece struct {
 		file   vfs.File
@@ -60,8 +60,8 @@ func RawRate(names []string) (rate float64, ok bool, err error) {
 	return float64(bytes.Load()) / since(begin), len(pieces) > 0, err
 }
 
-// rawWrite writes so many bytes to a new file past the page cache, large pieces and several at a time, syncs and
-// removes it: what the device takes at most. ok: the file system allows it.
+// rawWrite writes the given number of bytes to a new file past the page cache, in large pieces and several at a time,
+// syncs the file and removes it: the maximum rate of the device. ok is false if the file system does not allow this.
 func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 	name := filepath.Join(dir, "raw-write")
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o644)
@@ -84,7 +84,7 @@ func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 		return err
 	})
 	err = errors.Join(err, f.Sync())
-	if errors.Is(err, unix.EINVAL) { // some programs behind FUSE refuse the write, not the open
+	if errors.Is(err, unix.EINVAL) { // some FUSE programs refuse the write and not the open
 		return 0, false, nil
 	}
 	return since(begin), err == nil, err

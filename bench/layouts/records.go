@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poolBytes of random bytes are what all data is cut from, so that making it costs nothing while something is timed.
+// All data is taken from a pool of poolBytes random bytes, so that no measurement includes the time to generate data.
 const poolBytes = 1 << 20
 
-// recordSet is what is stored: version number k, from 0 on, is of the record with id k % live + 1.
+// recordSet is a set of versions to store. Version number k, counted from 0, belongs to the record with id 1 + k %
+// live.
 type recordSet struct {
-	live  int // records
-	total int // versions, at least live
-	size  int // bytes of data of each
+	live  int // number of records
+	total int // number of versions, at least live
+	size  int // bytes of data in each version
 	pool  []byte
 }
 
@@ -30,29 +31,30 @@ func newSet(live, total, size int) *recordSet {
 
 func (s *recordSet) id(k int) int64 { return int64(k%s.live) + 1 }
 
-// data of version number k.
+// data returns the data of version number k.
 func (s *recordSet) data(k int) []byte {
 	at := int(mix(uint64(k)) % poolBytes)
 	return s.pool[at : at+s.size]
 }
 
-// mix spreads numbers over all bits, and is its own kind of random.
+// mix returns a pseudo-random number that depends only on x, and in which each bit depends on all bits of x.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// spread makes names of files that look random from ids: odd, so that no two ids share a name; gather undoes it.
+// Multiplication by spread turns ids into file names that look random. spread is odd, so that no two ids have the same
+// name. Multiplication by gather is the inverse.
 const (
 	spread uint64 = 0x9e3779b97f4a7c15
 	gather uint64 = 0xf1de83e19937733d
 )
 
-// fileName of a record: 16 hexadecimal digits.
+// fileName returns the name of a record's file: 16 hexadecimal digits.
 func fileName(id int64) string { return fmt.Sprintf("%016x", uint64(id)*spread) }
 
-// fileID is the id of a file's record.
+// fileID returns the id that belongs to the name of a file.
 func fileID(name string) (int64, error) {
 	var n uint64
 	if _, err := fmt.Sscanf(name, "%016x", &n); err != nil {
@@ -61,11 +63,11 @@ func fileID(name string) (int64, error) {
 	return int64(n * gather), nil
 }
 
-// visitor gets each record's data, from several goroutines where several read.
+// visitor is called with each record's data, from several goroutines if several read.
 type visitor func(id int64, data []byte) error
 
-// arena is memory that data is read into and stays in. Every layout has to bring all records there, as a program that
-// starts does.
+// arena is memory into which data is read and where it remains. Every layout has to read all records into an arena, as
+// a program does when it starts.
 type arena struct {
 	memory []byte
 	used   atomic.Int64
@@ -77,13 +79,13 @@ func newArena(bytes int64) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // as Sheaf's own loader asks for; an advice
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // as Sheaf's own loader does; only advice, which may fail
 	return &arena{memory: memory}, nil
 }
 
 var errArena = errors.New("more data was found than was written")
 
-// take gives n bytes that nobody else has.
+// take returns n bytes that nobody else uses.
 func (a *arena) take(n int) ([]byte, error) {
 	end := a.used.Add(int64(n))
 	if end > int64(len(a.memory)) {
@@ -92,9 +94,9 @@ func (a *arena) take(n int) ([]byte, error) {
 	return a.memory[end-int64(n) : end : end], nil
 }
 
-func (a *arena) release() { _ = unix.Munmap(a.memory) } // fails for what is not mapped only
+func (a *arena) release() { _ = unix.Munmap(a.memory) } // fails only for memory that is not mapped
 
-// stopped looks at the context once in lookEvery steps: each look costs as much as a small write.
+// stopped checks the context only once in lookEvery steps, because each check costs as much as a small write.
 const lookEvery = 256
 
 func stopped(ctx context.Context, i int) error {

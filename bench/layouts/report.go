@@ -13,7 +13,7 @@ type part struct {
 	table            int
 	part             string
 	id, title, about string
-	plots            []result.Plot // one for each file system; ID is the figure's key
+	plots            []result.Plot // one for each file system; ID is the key of the figure
 }
 
 const numberLabel = "number of the creation"
@@ -66,7 +66,7 @@ var parts = []part{
 			"after some ten thousands of names instead of ten millions."},
 }
 
-// report puts together what was measured.
+// report makes the report of all measurements so far.
 func (r *run) report() *result.Report {
 	out := &result.Report{Schema: result.Schema, Kind: "layouts", Title: "sheaf-bench layouts"}
 	out.Machine = result.ThisMachine(r.dir())
@@ -97,7 +97,7 @@ func (r *run) report() *result.Report {
 	return out
 }
 
-// dir is where bytes are in the end.
+// dir returns the folder that is measured, or that holds the images of file systems.
 func (r *run) dir() string {
 	if r.opts.Path != "" {
 		return r.opts.Path
@@ -127,7 +127,7 @@ func (r *run) fileSystemWords(fs *fileSystem) string {
 	return words + "; mounted with " + strings.Join(options, ",")
 }
 
-// of gives the measurements of a part.
+// of returns the measurements of a part.
 func (r *run) of(table int, part string) []*cell {
 	var out []*cell
 	for i := range r.cells {
@@ -138,7 +138,7 @@ func (r *run) of(table int, part string) []*cell {
 	return out
 }
 
-// table makes one part.
+// table makes the table of one part.
 func (r *run) table(p *part) result.Table {
 	t := result.Table{ID: p.id, About: p.about, Title: fmt.Sprintf("%d. %s: %s", p.table, Tables[p.table-1], p.title)}
 	labels := func(fs, variant, layout string) []result.Label {
@@ -182,7 +182,8 @@ func plotName(s string) string {
 	}, strings.ToLower(s))
 }
 
-// series are the medians of a figure, a line for each layout: over x, or over the points that each round gave.
+// series returns a line for each layout with the medians of a figure. A line has one point for each x, or the points
+// that each round recorded.
 func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 	var out []result.Series
 	for _, c := range r.of(p.table, p.part) {
@@ -195,7 +196,7 @@ func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 		}
 		if v := r.set.Of(c.String(), figure); len(v) > 0 {
 			y := result.Of(v...).Median
-			if figure == "read" { // so many bytes in so many seconds
+			if figure == "read" { // the figure is a time: convert it to MB/s
 				y = c.x * r.set.Of(c.String(), "fill")[0] * r.set.Of(c.String(), "rate")[0] / y / 1e6
 			}
 			points = [][2]float64{{c.x, y}}
@@ -212,7 +213,7 @@ func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 	return out
 }
 
-// medianSeries takes the median of the rounds at each point of the first one.
+// medianSeries returns, for each point of the first round, the median over all rounds.
 func medianSeries(rounds [][][2]float64) (out [][2]float64) {
 	if len(rounds) == 0 {
 		return nil

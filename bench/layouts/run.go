@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// run is one Run under way.
+// run is the state of a Run in progress.
 type run struct {
 	opts    Options
 	scale   *scale
@@ -28,20 +28,20 @@ type run struct {
 	set     *rounds.Set
 }
 
-// absence is a file system that cannot be measured, and why.
+// absence is a file system that cannot be measured, with the reason.
 type absence struct {
 	fs  string
 	why string
 }
 
-// Limits of what a run takes of the machine.
+// These limit what a run uses of the machine.
 const (
 	imageExtra   = 256 << 20
-	diskReserve  = 512 << 20 // is left free
+	diskReserve  = 512 << 20 // bytes that are left free
 	diskReserved = "512 MiB"
 )
 
-// plan finds out what can be measured here.
+// plan determines what can be measured on this machine.
 func (r *run) plan(ctx context.Context) error {
 	o := &r.opts
 	root := os.Geteuid() == 0
@@ -125,7 +125,7 @@ func (r *run) note(format string, a ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, a...))
 }
 
-// most is the most that any measurement takes.
+// most returns the maximum needs over all measurements.
 func (r *run) most() (most need) {
 	for i := range r.cells {
 		n := r.cells[i].needs
@@ -134,7 +134,7 @@ func (r *run) most() (most need) {
 	return most
 }
 
-// imageBytes is how large a file system has to be for the measurements.
+// imageBytes returns the size of file system that the measurements need.
 func (r *run) imageBytes() int64 {
 	bytes := r.most().disk*5/4 + imageExtra
 	for _, fs := range r.present {
@@ -143,12 +143,12 @@ func (r *run) imageBytes() int64 {
 	return (bytes + 1<<20 - 1) &^ (1<<20 - 1)
 }
 
-// estimate checks memory and room before anything begins, and says how long it will take.
+// estimate checks that there is enough memory and disk space before anything begins, and prints the expected duration.
 func (r *run) estimate() error {
 	most := r.most()
 	tables := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]")
 	what := fmt.Sprintf("table %s at scale %s", tables, r.opts.Scale)
-	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // what processes can take without swapping
+	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // memory that is available without swapping
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (r *run) estimate() error {
 	return nil
 }
 
-// open makes the place where everything is measured.
+// open prepares the place where everything is measured.
 func (r *run) open(ctx context.Context) error {
 	if r.place != nil {
 		return nil
@@ -211,7 +211,7 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
-// all measures what is not done yet.
+// all makes the measurements that are not done yet.
 func (r *run) all(ctx context.Context) (err error) {
 	cells := r.inRounds()
 	if r.set.Work(cells, r.opts.Rounds).Done == len(cells)*r.opts.Rounds {
@@ -225,8 +225,8 @@ func (r *run) all(ctx context.Context) (err error) {
 	return r.set.Measure(ctx, cells, opts)
 }
 
-// inRounds are the measurements as they take turns. What a file system refuses is a finding; of ours it is none, but
-// for a file system that a program serves.
+// inRounds returns the measurements as cells. If a file system reaches one of its limits, that is a result, except for
+// Sheaf's layout, where it is an error. On a file system that has a FUSE program every error is a result.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {
@@ -246,7 +246,7 @@ func (r *run) inRounds() []rounds.Cell {
 	return out
 }
 
-// measure does one measurement.
+// measure makes one measurement.
 func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	s, err := r.place.begin(ctx, c.fs, c.needs.files)
 	if err != nil {
@@ -256,7 +256,7 @@ func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	return errors.Join(c.run(ctx, s), r.place.end(s))
 }
 
-// settings that figures can only be put together under.
+// settings returns the settings that must be equal for figures of several runs to be combined.
 func (r *run) settings() string {
 	where := "loop"
 	switch {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// needLoop skips the test where nothing can be mounted. It fails the test instead if SHEAF_LOOP=required demands it.
+// needLoop skips the test if nothing can be mounted. If SHEAF_LOOP=required, it fails the test instead.
 func needLoop(t *testing.T, tools ...string) {
 	t.Helper()
 	why := ""
@@ -131,7 +131,7 @@ func TestRunOnLoopDevices(t *testing.T) {
 	}
 }
 
-// A flat folder reaches its limit; a group does not.
+// A flat folder reaches its limit, and a group on the same file system does not.
 func TestFlatFolderLimit(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
@@ -241,7 +241,7 @@ func TestDeviceWithData(t *testing.T) {
 // Without root, the existing file system is measured, and the report says what was left out.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
-	if loop.HasOwnMounts() { // to sync it is to wait for no one else
+	if loop.HasOwnMounts() { // in a mount namespace of its own, a sync does not wait for the writes of other processes
 		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 		defer func() { must(t, unix.Unmount(dir, 0)) }()
 	}

@@ -1,6 +1,6 @@
 package layouts
 
-// sizeCase is so many records of one size.
+// sizeCase is a number of records with one size.
 type sizeCase struct{ size, records int }
 
 // scale says how much is measured.
@@ -8,25 +8,25 @@ type scale struct {
 	rounds int
 
 	sizes    []sizeCase // table 1
-	syncEach int        // records that are written with a sync each
-	// Versions superseded, percent, in a set of so many versions in all.
+	syncEach int        // number of records that are written with a sync each
+	// superseded holds the shares of superseded versions, in percent. supersededTotal is the total number of versions.
 	superseded      []int
 	supersededTotal sizeCase
 
-	hashed []int // table 2: records
-	random int   // of these, opened, read and deleted at random
+	hashed []int // table 2: numbers of records
+	random int   // number of these that are opened, read and deleted at random
 
 	lifeRecords, lifeFolders int // table 3
 
-	latency int // table 4: files made
+	latency int // table 4: number of files
 
-	deep      int  // table 5: records
-	limitShow bool // what happens where a flat folder is full
+	deep      int  // table 5: number of records
+	limitShow bool // show what happens when a flat folder is full
 
-	sample int64 // bytes that the rate of a device is read from, at most
+	sample int64 // maximum number of bytes to read for the rate of a device
 }
 
-const prewrittenMax = 16 << 30 // bytes of an image at most; the rest is sparse
+const prewrittenMax = 16 << 30 // maximum number of bytes that are written in an image; the rest is sparse
 
 var scales = map[string]*scale{
 	"quick": {
@@ -72,31 +72,31 @@ var scales = map[string]*scale{
 	},
 }
 
-// Scales are the names that --scale takes.
+// Scales returns the names that --scale accepts.
 func Scales() []string { return []string{"quick", "full", "paper"} }
 
-// need is what a measurement takes, for the checks before the first one.
+// need is what a measurement needs. It is checked before the first measurement.
 type need struct {
-	files   int   // names made
+	files   int   // number of names
 	disk    int64 // bytes
 	memory  int64 // bytes
 	seconds float64
 }
 
-// What things are taken to cost, so that a run can say how long it will take. Only the estimate depends on them.
+// These are assumed costs. Only the estimate of the duration, the space and the memory depends on them.
 const (
 	secondsPerMeasurement = 0.8
-	secondsPerFile        = 120e-6 // made, read cold, checked, removed
+	secondsPerFile        = 120e-6 // to create, read cold, check and remove it
 	secondsPerFileFUSE    = 400e-6
 	secondsPerFileFusefat = 70e-3
-	secondsPerFileScanned = 12e-9 // for each file that is in the folder already, where that has no index
+	secondsPerFileScanned = 12e-9 // for each file that is already in the folder, if the folder has no index
 	bytesPerSecond        = 300e6
 	blockBytes            = 4 << 10
 	inodeBytes            = 1 << 10
 	memoryBase            = 256 << 20
 )
 
-// needOf files of so many bytes, of which memory holds all where hold is set.
+// needOf returns what files of the given size need. With hold, memory holds the data of all of them.
 func needOf(files, size int, hold bool) need {
 	blocks := int64((size + blockBytes - 1) / blockBytes * blockBytes)
 	n := need{files: files, disk: int64(files) * (blocks + inodeBytes)}
@@ -108,7 +108,7 @@ func needOf(files, size int, hold bool) need {
 	return n
 }
 
-// needOne of records in one file.
+// needOne returns what records in a single file need.
 func needOne(records, size int) need {
 	const perRecord = 160 // header, padding, hint, index
 	n := need{files: 64, disk: int64(records)*int64(size+perRecord) + 64<<20}

@@ -12,21 +12,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Names of the layouts that several tables have.
+// These names are shared by several tables.
 const (
 	flatTitle      = "flat"
 	oneFolderTitle = "one folder"
-	manyReaders    = 8 // readers where more than one reads
+	manyReaders    = 8 // number of readers in measurements with more than one
 )
 
-// Parts of table 1.
+// These are the parts of table 1.
 const (
 	partSizes      = "sizes"
 	partSync       = "sync"
 	partSuperseded = "superseded"
 )
 
-// table1 is Vorontsov's: files against composite files.
+// table1 is Vorontsov's table: separate files compared with composite files.
 func table1(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, c := range s.sizes {
@@ -43,7 +43,7 @@ func table1(fs *fileSystem, s *scale) []cell {
 		add(&fileLayout{title: "2 levels of 16 folders", folder: tree(1, 1)}, needOf(n, c.size, true), 1, manyReaders)
 		add(&composite{}, needOne(n, c.size), 1)
 		needs := needOne(n, c.size)
-		needs.disk *= 2 // the raw write beside it
+		needs.disk *= 2 // for the raw write next to the records
 		l := &ours{residency: group.Resident}
 		cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
 			if err := fillAndRead(ctx, s, l, set(), 1); err != nil {
@@ -69,7 +69,7 @@ func table1(fs *fileSystem, s *scale) []cell {
 	return append(cells, table1Superseded(fs, s)...)
 }
 
-// table1Superseded reads sets in which newer versions have superseded others.
+// table1Superseded returns measurements of sets in which newer versions have superseded others.
 func table1Superseded(fs *fileSystem, s *scale) []cell {
 	cells := make([]cell, 0, 4*len(s.superseded))
 	total, size := fs.bounded(s.supersededTotal.records), s.supersededTotal.size
@@ -88,7 +88,7 @@ func table1Superseded(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// bounded is a number of records that a file system can do in a time that makes sense.
+// bounded limits a number of records to what a file system can handle in reasonable time.
 func (f *fileSystem) bounded(records int) int {
 	if f.filesMax > 0 && !inKernel(f.driver) {
 		return min(records, f.filesMax)
@@ -109,12 +109,13 @@ func (f *fileSystem) cost(n need) need {
 	return n
 }
 
-// preparer is a layout that makes something before the clock runs.
+// preparer is a layout that creates something before the measured time begins.
 type preparer interface {
 	prepare(ctx context.Context, dir string, set *recordSet) error
 }
 
-// ender is a layout that keeps what it has read, as a program does at its start. To give it back is no part of a read.
+// ender is a layout that keeps the data after a read, as a program does after its start. Freeing the data is not part
+// of a read.
 type ender interface{ end() error }
 
 func fill(ctx context.Context, s *site, l layout, set *recordSet, syncEach bool) error {
@@ -146,7 +147,7 @@ func fill(ctx context.Context, s *site, l layout, set *recordSet, syncEach bool)
 	return nil
 }
 
-// readCold reads everything after the caches were emptied, and counts the records.
+// readCold drops the caches, reads all records, and counts them.
 func readCold(ctx context.Context, s *site, l layout, set *recordSet, readers int, visit visitor) (seconds float64,
 	err error) {
 	if err := s.cold(ctx); err != nil {
@@ -178,7 +179,8 @@ func fillAndRead(ctx context.Context, s *site, l layout, set *recordSet, readers
 	return nil
 }
 
-// rawFill is the limit of a fill: as many bytes written in order past the page cache, and synced.
+// rawFill measures the limit for a fill: the same number of bytes, written sequentially past the page cache and
+// synced.
 func rawFill(s *site, bytes int64) error {
 	took, ok, err := rawWrite(s.dir, bytes)
 	if ok {
@@ -187,7 +189,7 @@ func rawFill(s *site, bytes int64) error {
 	return err
 }
 
-// fillAndParse reads with a visitor that does with each record what parsing it would cost: it goes over every byte.
+// fillAndParse measures a read with a visitor that reads every byte of each record, as a parser would.
 func fillAndParse(ctx context.Context, s *site, l layout, set *recordSet) error {
 	if err := fill(ctx, s, l, set, false); err != nil {
 		return err

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-const hashedBytes = 1 << 10 // of a record of table 2
+const hashedBytes = 1 << 10 // size of a record in table 2
 
-// table2 is that of the hashed paths: single records, at random.
+// table2 is the table of hashed paths: single records are accessed at random.
 func table2(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, records := range s.hashed {
@@ -45,10 +45,10 @@ func table2(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// oneByOne is a layout whose records are asked for one at a time, by their number.
+// oneByOne is a layout that is asked for single records by their number.
 type oneByOne interface {
 	create(ctx context.Context) error
-	// start opens what has to be open after the caches were emptied; stop closes it.
+	// start opens the files that must be open after the caches were dropped. stop closes them.
 	start(ctx context.Context) error
 	stop() error
 	seek(i int) error
@@ -56,8 +56,8 @@ type oneByOne interface {
 	remove(ctx context.Context, numbers []int) error
 }
 
-// randomAccess creates all records, and opens, reads and deletes some, each first with cold caches. A start is part of
-// the time.
+// randomAccess creates all records, and then opens, reads and deletes some. It starts each of these steps with cold
+// caches, and the time of a step includes start.
 func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n int) (err error) {
 	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
 	begin := time.Now()
@@ -73,7 +73,7 @@ func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n in
 		cold bool
 		run  func() error
 	}{
-		// Ours keeps in the page cache what was read twice: only then is it warm.
+		// A group keeps a record in the page cache only after its second read, so one pass is not measured.
 		{"seek", true, seek}, {"seek-warm", false, seek}, {"get", true, get}, {unmeasured, false, get},
 		{"get-warm", false, get},
 		{"delete", true, func() error { return l.remove(ctx, numbers) }},
@@ -98,7 +98,7 @@ func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n in
 	return l.stop()
 }
 
-// unmeasured is the key of a step that warms caches.
+// unmeasured is the key of a step that only warms caches.
 const unmeasured = ""
 
 func eachNumber(ctx context.Context, numbers []int, each func(i int) error) error {
@@ -113,7 +113,7 @@ func eachNumber(ctx context.Context, numbers []int, each func(i int) error) erro
 	return nil
 }
 
-// filesOneByOne are files.
+// filesOneByOne stores records as files.
 type filesOneByOne struct {
 	l   *fileLayout
 	dir string
@@ -145,7 +145,7 @@ func (f *filesOneByOne) remove(ctx context.Context, numbers []int) error {
 	})
 }
 
-// oursOneByOne is a group with its index in memory, and its data on disk.
+// oursOneByOne is a group with its index in memory and its data on disk.
 type oursOneByOne struct {
 	dir string
 	set *recordSet
@@ -188,7 +188,7 @@ func (o *oursOneByOne) get(i int, buffer []byte) error {
 	return err
 }
 
-// remove deletes durably, so many at a time as one commit takes.
+// remove deletes records durably, up to batchEntries in one commit.
 func (o *oursOneByOne) remove(ctx context.Context, numbers []int) error {
 	w, err := NewWriter(o.log)
 	if err != nil {

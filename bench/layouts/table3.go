@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-const lifeBytes = 1 << 10 // of a record of table 3
+const lifeBytes = 1 << 10 // size of a record in table 3
 
-// table3 is Wheeler's: make, fill, iterate, repair, remove.
+// table3 is Wheeler's table: make a file system, fill it, iterate over it, repair it and remove the files.
 func table3(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.lifeRecords)
 	folders := max(1, s.lifeFolders*n/s.lifeRecords)
@@ -81,7 +81,7 @@ func life(ctx context.Context, s *site, l layout, set *recordSet,
 	return nil
 }
 
-// iterateFiles asks for name and size of each file.
+// iterateFiles reads the name and size of each file.
 func iterateFiles(ctx context.Context, dir string) (n int64, err error) {
 	err = walkFiles(dir, func(path string) error {
 		n++
@@ -94,7 +94,7 @@ func iterateFiles(ctx context.Context, dir string) (n int64, err error) {
 	return n, err
 }
 
-// iterateOurs asks for id and size of each record.
+// iterateOurs reads the id and size of each record.
 func iterateOurs(ctx context.Context, dir string) (_ int64, err error) {
 	log, err := (&ours{residency: group.Index}).load(ctx, dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func iterateOurs(ctx context.Context, dir string) (_ int64, err error) {
 	return n.Load(), err
 }
 
-// verifyOurs is what `sheaf verify` does with a group, beside a raw read of the same files past the page cache.
+// verifyOurs measures what `sheaf verify` does with a group, and a raw read of the same files past the page cache.
 func verifyOurs(ctx context.Context, s *site, records int) error {
 	dir := filepath.Join(s.dir, groupDir)
 	names, err := filepath.Glob(filepath.Join(dir, "segment-*"))

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	latencyBytes   = 100 // of a record of table 4
+	latencyBytes   = 100 // size of a record in table 4
 	latencyWindow  = 1000
 	latencyFolders = 40
-	latencyCallers = 64 // of ours: one commit takes what so many callers have brought
-	latencyEnds    = 10 // windows at each end that the figures are medians of
+	latencyCallers = 64 // for a group: one commit takes one record from each of these callers
+	latencyEnds    = 10 // number of windows at each end whose medians are compared
 )
 
-// table4 is Turner's: how long the creation of number N takes.
+// table4 is Turner's table: the time that creation number N takes.
 func table4(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.latency)
 	base := cell{table: 4, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)}
@@ -47,7 +47,7 @@ func table4(fs *fileSystem, s *scale) []cell {
 	}))
 }
 
-// latencies makes n records, so many at a time, and keeps the median and the 99th percentile of each thousand.
+// latencies creates n records, atOnce at a time, and stores the median and the 99th percentile of each thousand.
 func latencies(ctx context.Context, s *site, n, atOnce int, create func(first, last int) error) error {
 	window := min(latencyWindow, max(1, n/latencyEnds))
 	took := make([]float64, 0, window+atOnce)

@@ -13,15 +13,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-const deepBytes = 32 // of a record of table 5
+const deepBytes = 32 // size of a record in table 5
 
-// Parts of table 5.
+// These are the parts of table 5.
 const (
 	partDeep  = "deep"
 	partLimit = "limit"
 )
 
-// table5 is that of deep and flat directories.
+// table5 is the table of deep and flat directories.
 func table5(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.deep)
 	base := cell{table: 5, part: partDeep, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), deepBytes)}
@@ -52,18 +52,18 @@ func table5(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// smallIndex is an ext4 whose folder index has blocks of 1 KiB: it is full, with names of 255 bytes, after some ten
-// thousands, as one with blocks of 4 KiB and short names is after some ten millions.
+// smallIndex is an ext4 whose folder index has blocks of 1 KiB. With names of 255 bytes, such an index is full after
+// some ten thousand names. An index with blocks of 4 KiB and short names is full after some ten million.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
 	mkfs:   []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"},
 	inodes: "-N", debian: "e2fsprogs"}
 
 const (
-	limitRecords   = 100000 // that are tried
+	limitRecords   = 100000 // maximum number of names to try
 	limitNameBytes = 255
 )
 
-// limitCells show what happens to a flat folder at its limit, and that a group goes on.
+// limitCells show what happens to a flat folder at its limit. They also show that a group has no such limit.
 func limitCells() []cell {
 	base := cell{table: 5, part: partLimit, fs: smallIndex}
 	base.variant = fmt.Sprintf("until it is full, at most %s, names of %d B", countWords(limitRecords), limitNameBytes)
@@ -71,7 +71,7 @@ func limitCells() []cell {
 	return []cell{
 		base.of(flatTitle, needs, fillFolder),
 		base.of(oursTitle, needs, func(ctx context.Context, s *site) error {
-			set := newSet(limitRecords, limitRecords, limitNameBytes) // what is in the name is data here
+			set := newSet(limitRecords, limitRecords, limitNameBytes) // the bytes of the name are the data of the record here
 			l := &ours{residency: group.Index}
 			if err := l.fill(ctx, s.dir, set, false); err != nil {
 				return err
@@ -85,7 +85,7 @@ func limitCells() []cell {
 	}
 }
 
-// fillFolder makes files in one folder until the file system refuses.
+// fillFolder creates files in one folder until the file system refuses.
 func fillFolder(ctx context.Context, s *site) error {
 	names := 0
 	for ; names < limitRecords; names++ {

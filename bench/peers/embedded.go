@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// Figures of an embedded store, by their keys in tables. The first of each step has its name.
+// These are the figures of an embedded store, by their keys in the tables. The first figure of each step has the name
+// of the step.
 const (
 	fillRate    = "fill"
 	startTime   = "start"
@@ -46,8 +47,8 @@ var embeddedColumns = []result.Column{
 	{Key: diskCompact, Title: "on disk, updated and compacted", Unit: "B", Better: result.Lower},
 }
 
-// embedded compares the stores of one process with records of one size. All take their turn in every round. A peer that
-// fails has a row that says so, and the others go on; ours must not fail.
+// embedded compares the stores that run inside a process, with records of one size. The stores take turns in every
+// round. If a peer fails, its row says so and the other stores continue. A failure of Sheaf ends the benchmark.
 func (b *bench) embedded(ctx context.Context, size int, records int64) (*rounds.Set, error) {
 	kinds := b.kinds()
 	cells := make([]rounds.Cell, 0, len(kinds))
@@ -79,7 +80,7 @@ func (b *bench) kinds() []store.Kind {
 	return some
 }
 
-// oneStore takes a store through all steps.
+// oneStore runs all steps with one store.
 func (b *bench) oneStore(ctx context.Context, k *store.Kind, size int, records int64, f *rounds.Figures) (err error) {
 	dir, err := os.MkdirTemp(b.dir, "store-")
 	if err != nil {
@@ -124,9 +125,9 @@ func (b *bench) oneStore(ctx context.Context, k *store.Kind, size int, records i
 	return nil
 }
 
-// allocated is what a folder takes on disk.
+// allocated returns the disk space that a folder occupies.
 func allocated(dir string) (bytes int64, err error) {
-	unix.Sync() // some file systems allocate when they write
+	unix.Sync() // some file systems allocate space only when they write data out
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -143,8 +144,8 @@ func allocated(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// dropsAll tells whether this program may empty the machine's caches; else it drops the pages of the files only, which
-// leaves what the kernel knows of folders and files.
+// dropsAll reports whether this program may drop the caches of the whole machine. Otherwise it drops only the pages of
+// the files, and the kernel keeps its cached names and inodes.
 var dropsAll = drive.MayDropCaches
 
 func dropCaches(ctx context.Context, dir string) error {
@@ -155,7 +156,7 @@ func dropCaches(ctx context.Context, dir string) error {
 	return layouts.Evict(ctx, dir, false)
 }
 
-// embeddedTable makes the table of one size.
+// embeddedTable makes the table for one size of records.
 func (b *bench) embeddedTable(size int, records int64, found *rounds.Set) result.Table {
 	t := result.Table{
 		ID: fmt.Sprintf("embedded-%d", size), Columns: embeddedColumns,
@@ -169,7 +170,7 @@ func (b *bench) embeddedTable(size int, records int64, found *rounds.Set) result
 	return t
 }
 
-// embeddedRatios hold ours against the best peer in each figure.
+// embeddedRatios compares Sheaf with the best peer in each figure.
 func (b *bench) embeddedRatios(size int, found *rounds.Set) (ratios []result.Ratio) {
 	var peers []string
 	for _, k := range b.kinds() {

@@ -21,10 +21,10 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// Every step of every store runs in a process of its own, so that its peak of memory is its own and nothing of an
-// earlier step is left in it.
+// Every step of every store runs in a process of its own, so that its peak memory is measured separately and no
+// earlier step leaves anything in its memory.
 
-// job is what such a process is told, on its standard input.
+// job is the request to such a process, on its standard input.
 type job struct {
 	Store   string
 	Step    string
@@ -33,15 +33,15 @@ type job struct {
 	Records int64
 	Callers int
 	Batch   int
-	Workers int // that read everything into memory
+	Workers int // number of workers that read everything into memory
 	Gets    int64
-	Time    time.Duration // of warm gets
+	Time    time.Duration // duration of the warm gets
 }
 
-// outcome is what it answers, on its standard output.
+// outcome is the answer of the process, on its standard output.
 type outcome struct {
 	Seconds   float64
-	Units     float64 // records put or read
+	Units     float64 // number of records that were put or read
 	PeakBytes int64   // VmHWM
 	AnonBytes int64   // RssAnon at the end
 	Error     string
@@ -49,16 +49,16 @@ type outcome struct {
 
 func (o *outcome) rate() float64 { return o.Units / o.Seconds }
 
-// childEnv makes this program do one job.
+// childEnv is the environment variable that makes this program do one job.
 const childEnv = "PEERS_JOB"
 
-// The steps, in their order.
+// steps maps the name of each step to its function.
 var steps = map[string]func(*job, *store.Kind) (outcome, error){
 	"fill": (*job).fill, "start": (*job).start, "cold": (*job).cold, "warm": (*job).warm, "update": (*job).update,
 	"compact": (*job).compact,
 }
 
-// runChild does the job on standard input.
+// runChild does the job that it reads from in.
 func runChild(in io.Reader, out io.Writer) error {
 	var j job
 	if err := json.NewDecoder(in).Decode(&j); err != nil {
@@ -75,7 +75,7 @@ func runChild(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(o)
 }
 
-// run does the job in a process of its own, which ends with this one.
+// run does the job in a child process, which ends with this one.
 func (j *job) run(ctx context.Context) (outcome, error) {
 	request, err := json.Marshal(j)
 	if err != nil {
@@ -107,18 +107,18 @@ func (j *job) run(ctx context.Context) (outcome, error) {
 
 func lastLines(s string) string { return s[max(0, len(s)-2000):] }
 
-// measured times one thing and looks at the memory after it.
+// measured measures the duration of do, and the memory of this process after it.
 func measured(units float64, do func() error) (o outcome, err error) {
 	begin := time.Now()
 	err = do()
 	o = outcome{Seconds: time.Since(begin).Seconds(), Units: units}
-	peak, _ := result.ProcNumber("/proc/self/status", "VmHWM") // in KiB; 0 where it is unknown
+	peak, _ := result.ProcNumber("/proc/self/status", "VmHWM") // in KiB; 0 if unknown
 	anon, _ := result.ProcNumber("/proc/self/status", "RssAnon")
 	o.PeakBytes, o.AnonBytes = peak<<10, anon<<10
 	return o, err
 }
 
-// use opens the store, times what is done with it, and closes it.
+// use opens the store, measures do with it, and closes the store.
 func (j *job) use(k *store.Kind, opts store.Options, units float64, do func(store.Store) error) (outcome, error) {
 	s, err := k.Open(j.Dir, opts)
 	if err != nil {
@@ -140,7 +140,7 @@ func (j *job) compact(k *store.Kind) (outcome, error) {
 	return j.use(k, store.Options{}, float64(j.Records), store.Store.Compact)
 }
 
-// put writes a version of every step-th record, in ascending order of ids: what suits trees best.
+// put writes a version of every step-th record, in ascending order of ids, which is the best order for trees.
 func (j *job) put(s store.Store, version int64, step int64) error {
 	pool := randomPool()
 	each := int64(j.Batch) * step
@@ -153,7 +153,7 @@ func (j *job) put(s store.Store, version int64, step int64) error {
 	})
 }
 
-// start is from nothing in memory to all of it.
+// start measures the time until all records of a closed store are in memory.
 func (j *job) start(k *store.Kind) (o outcome, err error) {
 	var s store.Store
 	m := store.NewMemory(j.Workers)
@@ -170,7 +170,7 @@ func (j *job) start(k *store.Kind) (o outcome, err error) {
 	if s != nil {
 		err = errors.Join(err, s.Close())
 	}
-	m.Records() // it is in use until here
+	m.Records() // keeps m reachable until here
 	return o, err
 }
 
@@ -208,7 +208,7 @@ func (j *job) warm(k *store.Kind) (o outcome, err error) {
 	return o, err
 }
 
-// getFor reads random records and checks each: n of them, or for a time.
+// getFor reads random records and checks each of them. It ends after n records, or after the given duration.
 func (j *job) getFor(s store.Store, n int64, most time.Duration) (int64, error) {
 	var done atomic.Int64
 	end := time.Now().Add(most)
@@ -235,7 +235,7 @@ func (j *job) getFor(s store.Store, n int64, most time.Duration) (int64, error) 
 
 const poolBytes = 4 << 20
 
-// randomPool is what data is cut from: no store can compress it.
+// randomPool returns random bytes from which data is taken, so that no store can compress it.
 func randomPool() []byte {
 	pool := make([]byte, poolBytes)
 	source := rand.NewChaCha8([32]byte{1})
@@ -243,7 +243,7 @@ func randomPool() []byte {
 	return pool
 }
 
-// makeData makes the data of a version of a record; it begins with the id.
+// makeData makes the data for a version of a record. The data begins with the id.
 func makeData(pool []byte, id, version int64, size int) []byte {
 	from := (uint64(id)*0x9e3779b97f4a7c15 + uint64(version)*0xbf58476d1ce4e5b9) >> 20 % uint64(len(pool)-size)
 	data := append(make([]byte, 0, size), pool[from:from+uint64(size)]...)

@@ -1,5 +1,6 @@
-// Peers compares Sheaf with other stores at equal durability, on this machine, in one run: embedded ones in a process
-// of their own each, and servers over loopback. Medians over rounds in which all take their turn; the ratios count.
+// Peers compares Sheaf with other stores at equal durability, on this machine and in one run: embedded stores, each in
+// a process of its own, and servers over loopback. The stores take turns in every round, and the report has medians
+// over the rounds. The ratios between stores are the result.
 package main
 
 import (
@@ -24,20 +25,20 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// version is stamped by the build.
+// version is set by the build.
 var version = "unknown"
 
-// Exit codes, as those of sheaf.
+// These are the exit codes, the same as those of sheaf.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// How the stores are driven.
+// These values say how the stores are called.
 const (
 	fillCallers = 8
 	fillBatch   = 100
-	loadWorkers = 8 // as many reads as ours has under way
+	loadWorkers = 8 // the number of concurrent reads in Sheaf
 	getCallers  = 16
 )
 
@@ -49,7 +50,7 @@ type options struct {
 	stores             map[string]bool // empty: all
 	sizes              []size
 	callers            []int
-	time               time.Duration // of warm gets, and of one way over the network
+	time               time.Duration // duration of the warm gets, and of each measurement over the network
 	netRecords         int64
 	sheaf, etcd, redis string
 }
@@ -61,7 +62,7 @@ type size struct {
 
 type bench struct {
 	opts  options
-	dir   string // temporary
+	dir   string // temporary folder
 	began time.Time
 	err   io.Writer
 }
@@ -80,7 +81,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the program. Targets that are missed are shown and are no failure: a machine under load misses them.
+// run is the program. A missed target is shown but is not a failure, because a machine under load misses targets.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -126,7 +127,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	return o, o.settle(f.Args(), *names, *sizes)
 }
 
-// settle checks the flags and fills in what follows from them.
+// settle checks the flags and sets the options that depend on them.
 func (o *options) settle(rest []string, names, sizes string) error {
 	o.callers = []int{16, 64}
 	t := 2 * time.Second
@@ -177,10 +178,10 @@ func (b *bench) say(format string, a ...any) {
 	fmt.Fprintf(b.err, "%6.0f s  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, a...))
 }
 
-// run measures and gives the report. The temporary folder is gone when it returns.
+// run makes the measurements and returns the report. It removes its temporary folder before it returns.
 func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	var old *result.Report
-	if b.opts.compare != "" { // before an hour of work
+	if b.opts.compare != "" { // read it before an hour of measurements
 		if old, err = result.ReadFile(b.opts.compare); err != nil {
 			return nil, err
 		}
@@ -297,8 +298,9 @@ func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []resu
 	return ratios, nil
 }
 
-// room refuses to begin what cannot end for want of disk or memory. A store takes at most four times its data while it
-// compacts, a file of 1 KiB takes 4 and its inode; the data is in memory twice where a peer maps its files.
+// room returns an error if disk space or memory are insufficient for the run. A store needs at most four times the
+// size of its data while it compacts. A file of 1 KiB needs 4 KiB and its inode. Memory must hold the data twice if a
+// peer maps its files.
 func (b *bench) room() error {
 	var disk, memory int64
 	for _, s := range b.opts.sizes {
@@ -318,7 +320,7 @@ func (b *bench) room() error {
 			b.dir, result.Format(float64(free), "B"), result.Format(float64(disk), "B"))
 	}
 	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable")
-	if free := kib << 10; err == nil && free < memory { // where it is unknown: try
+	if free := kib << 10; err == nil && free < memory { // if the size is unknown, try anyway
 		return fmt.Errorf("the machine has %s of memory available, this run needs %s: use --scale quick, or --sizes",
 			result.Format(float64(free), "B"), result.Format(float64(memory), "B"))
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	dropsAll = func() bool { return false } // other tests have caches, too
+	dropsAll = func() bool { return false } // dropping all caches would slow down other tests
 	os.Exit(m.Run())
 }
 
@@ -133,11 +133,11 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An interrupted run leaves nothing behind.
+// An interrupted run leaves no files or processes behind.
 func TestInterrupted(t *testing.T) {
 	tmp := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := writerFunc(func(p []byte) (int, error) { // it says the first store's end
+	stop := writerFunc(func(p []byte) (int, error) { // the line that says that the first store is done
 		cancel()
 		return len(p), nil
 	})
@@ -160,7 +160,7 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%q was done", text)
 		}
 	}
-	// A step returns an error if it finds something wrong: here fewer records are stored than it was given.
+	// A step returns an error if it finds something wrong. In this case fewer records are stored than the job says.
 	j := job{Store: "files", Step: "start", Dir: t.TempDir(), Size: 300, Records: 10, Workers: 2}
 	if _, err := j.run(t.Context()); err == nil || !strings.Contains(err.Error(), "0 records were read, 10 are stored") {
 		t.Errorf("start of nothing: %v", err)

@@ -19,34 +19,34 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// server is a store that runs as a process of its own, with what its callers do.
+// server is a store that runs as a process of its own.
 type server struct {
 	name     string
 	settings string
-	missing  string // why it is not there
+	missing  string // why it is not available; empty if it is
 	start    func(ctx context.Context, dir string, callers int) (remote, error)
 }
 
-// remote is a started server. Its methods are safe for concurrent use.
+// remote is a running server. Its methods are safe for concurrent use.
 type remote interface {
-	// put stores records; durable when it returns. Which ways there are, and how many records each call takes, says
-	// ways.
+	// put stores records durably. The variable ways lists the ways to put, and says which of them take many records per
+	// call.
 	put(ctx context.Context, way string, records []store.Record) error
 	get(ctx context.Context, id int64) ([]byte, error)
 	io.Closer
 }
 
-// way is how a server is called.
+// way is one way to call a server.
 type way struct {
 	server string
 	name   string
-	batch  bool // many records by a call
+	batch  bool // many records per call
 	get    bool
 }
 
 func (w way) key() string { return w.server + ", " + w.name }
 
-// The ways, in the order of their rows.
+// ways lists the ways in the order of their rows.
 var (
 	sheafPut      = way{server: "Sheaf", name: "put, unary, direct"}
 	sheafBatchPut = way{server: "Sheaf", name: "put, BatchPut", batch: true}
@@ -59,10 +59,10 @@ var (
 	ways          = []way{sheafPut, sheafBatchPut, sheafGet, etcdPut, etcdGet, redisPut, redisPipe, redisGet}
 )
 
-// batchOf is how many records one call with a batch takes.
+// batchOf returns the number of records in one call of a way with batches.
 func batchOf(size int) int { return max(1, min(100, 256<<10/size)) }
 
-// network compares the servers with records of one size and so many callers: rates by way.key.
+// network compares the servers with records of one size and the given number of callers. It returns rates by way.key.
 func (b *bench) network(ctx context.Context, size, callers int) (found *rounds.Set, err error) {
 	found = rounds.New()
 	var remotes []remote
@@ -103,7 +103,7 @@ func (b *bench) network(ctx context.Context, size, callers int) (found *rounds.S
 	}})
 }
 
-// startLoaded starts a server, and stores the records that are read.
+// startLoaded starts a server, and stores the records that will be read.
 func (b *bench) startLoaded(ctx context.Context, s server, dir string, size, callers int) (remote, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (b *bench) startLoaded(ctx context.Context, s server, dir string, size, cal
 	return r, err
 }
 
-// preloadWay is the quickest way to put.
+// preloadWay returns the fastest way to put.
 func preloadWay(server string) string {
 	for _, w := range ways {
 		if w.server == server && w.batch {
@@ -136,7 +136,7 @@ func preloadWay(server string) string {
 	return etcdPut.name
 }
 
-// call calls from many goroutines for a time and gives records per second.
+// call makes calls with the given number of callers for b.opts.time, and returns records per second.
 func (b *bench) call(ctx context.Context, r remote, w way, pool []byte, size, callers int) (float64, error) {
 	batch := 1
 	if w.batch {
@@ -185,14 +185,14 @@ func networkRatios(size, callers int, found *rounds.Set) (ratios []result.Ratio)
 	return ratios
 }
 
-// startServer starts a server, which ends with this program.
+// startServer starts a server that ends with this program.
 func startServer(ctx context.Context, dir, name string, args ...string) (*drive.Process, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	return drive.Start(cmd, syscall.SIGKILL)
 }
 
-// answers tries until the server answers, or has ended.
+// answers calls try until the server answers. It returns an error if the server has ended.
 func answers(ctx context.Context, p *drive.Process, try func(context.Context) error) error {
 	return drive.Eventually(ctx, "it answers", func() error {
 		attempt, done := context.WithTimeout(ctx, 2*time.Second)

@@ -20,16 +20,16 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// servers are those of the comparison over the network, each one process with one copy.
+// servers returns the servers for the comparison over the network. Each is one process with one copy of the data.
 func (b *bench) servers() []server {
 	return []server{b.sheafServer(), b.etcdServer(), b.redisServer()}
 }
 
-// find looks for a program; missing says what to do where there is none.
+// find looks for a program. If it finds none, missing says what to do.
 func find(program, flag, hint string) (path, missing string) {
 	path, err := exec.LookPath(program)
 	if err == nil {
-		path, err = filepath.Abs(path) // a server runs in a folder of its own
+		path, err = filepath.Abs(path) // because a server runs in a folder of its own
 	}
 	if err != nil {
 		return "", fmt.Sprintf("%s is not there (%s): %s, or say where it is with %s", program, errors.Unwrap(err), hint,

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Comparison is what changed since an older report of the same kind, beyond what the rounds scatter.
+// Comparison lists the changes since an older report of the same kind that exceed the scatter of the rounds.
 type Comparison struct {
 	Started time.Time `json:"started"` // of the older report
 	Version string    `json:"version"`
-	Warning string    `json:"warning,omitempty"` // why the two compare only roughly
+	Warning string    `json:"warning,omitempty"` // why the comparison is only approximate
 	Changes []Change  `json:"changes,omitempty"`
-	Same    int       `json:"same"` // figures that did not change
+	Same    int       `json:"same"` // number of figures that did not change
 }
 
-// Change is one figure that is worse or better than it was.
+// Change is one figure that became worse or better.
 type Change struct {
 	Table  string  `json:"table"`
 	Row    string  `json:"row"`
@@ -22,19 +22,20 @@ type Change struct {
 	Worse  bool    `json:"worse"`
 	Old    string  `json:"old"`
 	New    string  `json:"new"`
-	Factor float64 `json:"factor,omitempty"` // new / old; 0: there is no figure now, or a target is missed that was met
+	Factor float64 `json:"factor,omitempty"` // new / old; 0: there is no figure now, or a target that was met is missed
 	key    string  // of the row
 }
 
-// What counts as a change: the ranges of the rounds do not touch, and the medians differ by more than this. One or two
-// rounds say little of how a figure scatters.
+// A figure counts as changed if the ranges of the rounds do not overlap and the medians differ by more than this
+// fraction. With fewer than roundsKnown rounds the larger fraction applies, because so few rounds say little about the
+// scatter.
 const (
 	changeMin      = 0.05
 	changeMinRough = 0.25
 	roundsKnown    = 3
 )
 
-// Compare fills in what changed since an older report.
+// Compare sets the changes since an older report.
 func (r *Report) Compare(old *Report) error {
 	if old.Kind != r.Kind {
 		return fmt.Errorf("a report of %q cannot be compared with one of %q", r.Kind, old.Kind)
@@ -51,7 +52,7 @@ func (r *Report) Compare(old *Report) error {
 		before := &old.Tables[i]
 		now := r.Table(before.ID)
 		if now == nil {
-			continue // a part that was not asked for this time
+			continue // this run did not include the part
 		}
 		rows := make(map[string]*Row, len(now.Rows))
 		for j := range now.Rows {
@@ -104,7 +105,7 @@ func (c *Comparison) compareRow(t *Table, before, now *Row) {
 	}
 }
 
-// differ tells whether a figure changed beyond what both scatter.
+// differ reports whether a figure changed by more than its scatter.
 func differ(was, is Value, better string) (worse, changed bool) {
 	least := changeMin
 	if was.Rounds < roundsKnown || is.Rounds < roundsKnown {
@@ -120,7 +121,7 @@ func differ(was, is Value, better string) (worse, changed bool) {
 	return false, false
 }
 
-// worse counts what got worse.
+// worse returns the number of figures that became worse.
 func (c *Comparison) worse() (n int) {
 	for i := range c.Changes {
 		if c.Changes[i].Worse {
@@ -130,7 +131,7 @@ func (c *Comparison) worse() (n int) {
 	return n
 }
 
-// of finds the change of a cell; nil where there is none.
+// of returns the change of a cell, or nil if there is none.
 func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 	if c == nil {
 		return nil
@@ -144,7 +145,7 @@ func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 	return nil
 }
 
-// Words says the change: "1.42 x of 3.1 ms, worse".
+// Words describes the change: "1.42 x of 3.1 ms, worse".
 func (c *Change) Words() string {
 	if c.Factor == 0 {
 		return "was " + c.Old + ", " + c.verdict()
@@ -152,7 +153,7 @@ func (c *Change) Words() string {
 	return digits(c.Factor) + " x of " + c.Old + ", " + c.verdict()
 }
 
-// verdict is "worse" or "better".
+// verdict returns "worse" or "better".
 func (c *Change) verdict() string {
 	if c.Worse {
 		return "worse"
@@ -160,7 +161,7 @@ func (c *Change) verdict() string {
 	return "better"
 }
 
-// Words says what came of the comparison.
+// Words summarizes the comparison in one sentence.
 func (c *Comparison) Words() string {
 	worse := c.worse()
 	return fmt.Sprintf("Against the report of %s (%s): worse %d, better %d, the same within their spread %d.",

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Format writes a figure with its unit, with three digits that count.
+// Format formats a figure with its unit and three significant digits.
 func Format(v float64, unit string) string {
 	switch unit {
 	case "B", "B/s":
@@ -27,7 +27,7 @@ func Format(v float64, unit string) string {
 	return grouped(v) + " " + unit
 }
 
-// digits writes three digits that count, and no more decimals than help.
+// digits formats a number with three significant digits, and with no more decimals than are useful.
 func digits(v float64) string {
 	switch a := math.Abs(v); {
 	case a == 0:
@@ -44,7 +44,7 @@ func digits(v float64) string {
 	return strconv.FormatFloat(v, 'g', 2, 64)
 }
 
-// grouped writes a large number with its thousands apart.
+// grouped formats a large number with separated thousands.
 func grouped(v float64) string {
 	if math.Abs(v) < 1000 {
 		return digits(v)
@@ -88,7 +88,7 @@ func seconds(v float64) string {
 	return digits(v/60) + " min"
 }
 
-// short writes a tick of an axis.
+// short formats the label of a tick on an axis.
 func short(v float64) string {
 	a := math.Abs(v)
 	if a != 0 && (a < 1e-3 || a >= 1e15) {
@@ -103,7 +103,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64) + prefixes[i]
 }
 
-// show writes a value as its column does.
+// show formats a value in the unit of the column.
 func (c *Column) show(v Value) string {
 	if v.Text != "" {
 		return v.Text
@@ -111,7 +111,7 @@ func (c *Column) show(v Value) string {
 	return Format(v.Median, c.Unit)
 }
 
-// showRange writes from where to where the rounds lay; empty where there was one round only.
+// showRange formats the range of the rounds, or returns "" if there was only one round.
 func (c *Column) showRange(v Value) string {
 	if v.Rounds < 2 || v.Min == v.Max || c.Unit == "" && v.Text != "" {
 		return ""

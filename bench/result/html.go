@@ -14,7 +14,7 @@ var pageText string
 
 var page = template.Must(template.New("report").Parse(pageText))
 
-// writeHTML writes one page that needs nothing else: no script, no picture, no font from anywhere.
+// writeHTML writes a self-contained page: it loads no script, picture or font from elsewhere.
 func (r *Report) writeHTML(w io.Writer) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("benchmark report: %w", err)
@@ -35,7 +35,7 @@ func (r *Report) writeHTML(w io.Writer) error {
 	return err
 }
 
-// What the page shows, as its template wants it.
+// pageView is the data for the template of the page.
 type pageView struct {
 	Title, Summary, Version, Machine, When string
 	Settings                               []Label
@@ -99,7 +99,7 @@ func (t *Table) view(c *Comparison) tableView {
 		p := &t.Plots[i]
 		w, n := wide, narrow
 		w.untitled, n.untitled = true, true
-		// Ours: the texts in it are escaped where it is written.
+		// This package makes the SVG and escapes the texts in it.
 		v.Plots = append(v.Plots, plotView{ID: p.ID, Title: p.Title, Wide: template.HTML(p.svg(w, "wide")),
 			Narrow: template.HTML(p.svg(n, "narrow"))})
 	}

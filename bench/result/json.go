@@ -8,10 +8,10 @@ import (
 	"os"
 )
 
-// jsonBytesMax bounds what is read: a report of millions of points is a mistake.
+// jsonBytesMax limits the size of a report that is read. A larger file is an error.
 const jsonBytesMax = 256 << 20
 
-// WriteJSON writes a report that is sound.
+// WriteJSON checks the report and writes it.
 func (r *Report) WriteJSON(w io.Writer) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("benchmark report: %w", err)

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine says where something was measured.
+// Machine describes the machine of a measurement.
 type Machine struct {
 	CPU         string `json:"cpu"`
 	CPUs        int    `json:"cpus"`
 	MemoryBytes int64  `json:"memory_bytes"`
 	Kernel      string `json:"kernel"`
 	Go          string `json:"go"`
-	Dir         string `json:"dir,omitempty"` // where files were
+	Dir         string `json:"dir,omitempty"` // the folder of the measured files
 	FileSystem  string `json:"file_system,omitempty"`
 	Device      string `json:"device,omitempty"` // with mount options
 }
 
-// ThisMachine looks at the machine, and at what the folder is on; an empty folder is not looked at.
+// ThisMachine describes this machine, and the file system that holds dir unless dir is empty.
 func ThisMachine(dir string) Machine {
 	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Dir: dir}
 	var u unix.Utsname
@@ -39,7 +39,7 @@ func ThisMachine(dir string) Machine {
 	return m
 }
 
-// words is the machine in one line.
+// words describes the machine in one line.
 func (m *Machine) words() string {
 	parts := []string{m.CPU, strconv.Itoa(m.CPUs) + " CPUs", Format(float64(m.MemoryBytes), "B") + " of memory",
 		"Linux " + m.Kernel}
@@ -49,17 +49,18 @@ func (m *Machine) words() string {
 	return strings.Join(append(parts, m.Go), ", ")
 }
 
-// ProcNumber is the number behind "name:" in a file of /proc, in the unit of that file; 0 with an error.
+// ProcNumber returns the number after "name:" in a file of /proc, in the unit of that file. It returns 0 with an
+// error.
 func ProcNumber(file, name string) (int64, error) {
 	value, err := procField(file, name)
 	if err != nil {
 		return 0, err
 	}
-	number, _, _ := strings.Cut(value, " ") // behind it stands the unit
+	number, _, _ := strings.Cut(value, " ") // the unit follows the number
 	return strconv.ParseInt(number, 10, 64)
 }
 
-// procField finds the first "name: value" in a file of /proc.
+// procField returns the first value after "name:" in a file of /proc.
 func procField(file, name string) (string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -73,7 +74,8 @@ func procField(file, name string) (string, error) {
 	return "", fmt.Errorf("%s has no line %s", file, name)
 }
 
-// mountOf finds what a folder is on: the longest mount point above it, the last of those mounted there.
+// mountOf returns the file system and the device that hold a folder. It takes the longest mount point above the
+// folder, and the last mount there.
 func mountOf(dir string) (fileSystem, device string) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

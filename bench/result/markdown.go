@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// WriteMarkdown writes the report as tables. Plots are linked in the folder given, where it is not empty.
+// WriteMarkdown writes the report as tables. It links the plots in the folder plots, unless plots is empty.
 func (r *Report) WriteMarkdown(w io.Writer, plots string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.title())
@@ -77,7 +77,7 @@ func (r *Report) markdownComparison(b *bytes.Buffer) {
 	}
 }
 
-// labelNames are the names of the labels of all rows, in the order in which they come.
+// labelNames returns the names of the labels in all rows, in the order of their first use.
 func (t *Table) labelNames() []string {
 	var names []string
 	for i := range t.Rows {
@@ -139,7 +139,7 @@ func (t *Table) markdownCell(row *Row, col *Column, c *Comparison) string {
 	return s
 }
 
-// numeric tells whether a column holds figures, so that it stands right.
+// numeric reports whether a column holds numbers, which are aligned to the right.
 func (t *Table) numeric(key string) bool {
 	if key == keyVerdict || key == keyNote {
 		return false
@@ -159,7 +159,7 @@ func line(b *bytes.Buffer, cells []string) {
 	b.WriteString("|\n")
 }
 
-// cellText keeps a text inside its cell.
+// cellText escapes a text so that it remains inside its cell.
 func cellText(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "\r", "").Replace(s)
 }

@@ -7,9 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// A plot is laid out once, on a canvas that is an SVG or a picture of pixels, so that both show the same.
+// The layout of a plot is computed once. It is then drawn on a canvas for SVG or for pixels, so that both show the
+// same.
 
-// canvas takes what a plot consists of, in pixels from the upper left.
+// canvas draws the parts of a plot. Coordinates are in pixels from the upper left.
 type canvas interface {
 	polyline(points []point, colour int, width float64, dash []float64)
 	text(at point, s string, style textStyle)
@@ -18,7 +19,7 @@ type canvas interface {
 
 type point struct{ x, y float64 }
 
-// Colours of a canvas; a series has seriesColour + its number.
+// These are the colours of a canvas. A series has the colour seriesColour plus its number.
 const (
 	inkColour = iota
 	mutedColour
@@ -28,15 +29,15 @@ const (
 
 type textStyle struct {
 	size   float64
-	anchor int // -1: at is the left end, 0: the middle, 1: the right end
+	anchor int // -1: the point is the left end, 0: the middle, 1: the right end
 	bold   bool
 	muted  bool
 }
 
-// pageSize is how large a plot is drawn, and its letters.
+// pageSize is the size of a plot and of its font.
 type pageSize struct {
 	width, height, font float64
-	untitled            bool // the page around it has the title
+	untitled            bool // the surrounding page shows the title
 }
 
 var (
@@ -44,31 +45,32 @@ var (
 	narrow = pageSize{width: 340, height: 330, font: 13}
 )
 
-// Series differ in colour, dashes and marks, so that they can be told apart without colours.
+// Series also differ in dashes and marks, so that they can be distinguished without colours.
 var (
 	dashes      = [][]float64{nil, {8, 4}, {2, 3}, {10, 3, 2, 3}, {5, 5}, {14, 4}}
-	marksMax    = 40   // points of a series that still get a mark each
-	marksOfMany = 8    // marks of a longer one
-	pointsMax   = 1200 // points of a series that are drawn; of more, the ends of each stretch
-	seriesStep  = 8    // colours
+	marksMax    = 40   // a series with at most as many points has a mark on each
+	marksOfMany = 8    // number of marks on a longer series
+	pointsMax   = 1200 // maximum number of points that are drawn for a series; a longer one is thinned
+	seriesStep  = 8    // number of colours
 )
 
-// advance is about how wide a letter is, in sizes of the font. Browsers have fonts of their own, so it is a little more
-// than most letters need.
+// advance is the approximate width of a letter in font sizes. It is a little more than most letters need, because each
+// browser has other fonts.
 const advance = 0.56
 
 func widthOf(s string, size float64) float64 {
 	return float64(utf8.RuneCountInString(s)) * size * advance
 }
 
-// layout is where things stand.
+// layout holds the positions of the parts of a plot.
 type layout struct {
 	page                     pageSize
-	left, right, top, bottom float64 // of the plot's area
+	left, right, top, bottom float64 // edges of the plot's area
 	x, y                     axis
 }
 
-// draw lays a plot out. Title and what the y axis shows stand above, the legend below: nothing stands over a line.
+// draw draws a plot. The title and the label of the y axis are above the plot's area and the legend is below it, so
+// that no text covers a line.
 func (p *Plot) draw(c canvas, page pageSize) {
 	l := layout{page: page, x: axisOf(p, 0, p.LogX), y: axisOf(p, 1, p.LogY)}
 	l.x.unit, l.y.unit = p.XUnit, p.YUnit
@@ -112,7 +114,7 @@ func (p *Plot) draw(c canvas, page pageSize) {
 	}
 }
 
-// legend breaks the series into rows that fit.
+// legend divides the series into rows that fit the width.
 func (p *Plot) legend(page pageSize) (rows [][]int) {
 	x := math.Inf(1)
 	for i := range p.Series {
@@ -133,13 +135,13 @@ func (l *layout) axes(c canvas) {
 		c.polyline([]point{{l.left, y}, {l.right, y}}, gridColour, 1, nil)
 		c.text(point{l.left - 5, y + l.page.font*0.35}, l.y.tick(t), textStyle{size: l.page.font, anchor: 1, muted: true})
 	}
-	end := math.Inf(-1) // of the label before
+	end := math.Inf(-1) // right end of the label before
 	for _, t := range l.x.ticks {
 		x := l.x.place(t, l.left, l.right)
 		c.polyline([]point{{x, l.bottom}, {x, l.bottom + 4}}, mutedColour, 1, nil)
 		half := widthOf(l.x.tick(t), l.page.font) / 2
 		if x-half < end+6 {
-			continue // it would touch the one before
+			continue // it would touch the label before
 		}
 		c.text(point{min(x, l.page.width-half-2), l.bottom + l.page.font*1.4}, l.x.tick(t), style)
 		end = x + half
@@ -159,14 +161,15 @@ func (l *layout) series(c canvas, s *Series, i int) {
 	some := points
 	if len(points) > marksMax {
 		some = nil
-		for n := range marksOfMany { // apart from those of the other series
+		for n := range marksOfMany { // the positions differ from those of other series
 			some = append(some, points[(2*n+1)*len(points)/(2*marksOfMany)])
 		}
 	}
 	c.marks(some, i, colour)
 }
 
-// thin keeps the least and the greatest of each stretch of a long series: what a line of single pixels shows.
+// thin returns the minimum and the maximum of each stretch of a long series, which is all that a line of single pixels
+// can show.
 func thin(points [][2]float64) [][2]float64 {
 	if len(points) <= pointsMax {
 		return points
@@ -191,7 +194,7 @@ func thin(points [][2]float64) [][2]float64 {
 	return kept
 }
 
-// axis is from where to where, and what is written beside it.
+// axis is the range of an axis with its ticks and unit.
 type axis struct {
 	low, high float64
 	log       bool
@@ -199,13 +202,13 @@ type axis struct {
 	unit      string
 }
 
-// tick writes a value beside the axis.
+// tick formats the label of a tick.
 func (a *axis) tick(v float64) string {
 	if a.unit == "" {
 		return short(v)
 	}
 	s := Format(v, a.unit)
-	if number, unit, ok := strings.Cut(s, " "); ok && strings.Contains(number, ".") { // 2.00 µs is 2 µs
+	if number, unit, ok := strings.Cut(s, " "); ok && strings.Contains(number, ".") { // shorten 2.00 µs to 2 µs
 		return strings.TrimRight(strings.TrimRight(number, "0"), ".") + " " + unit
 	}
 	return s
@@ -213,7 +216,7 @@ func (a *axis) tick(v float64) string {
 
 func (a *axis) empty() bool { return len(a.ticks) == 0 }
 
-// place gives the pixel of a value between two ends.
+// place returns the pixel of a value on an axis that runs between the pixels from and to.
 func (a *axis) place(v, from, to float64) float64 {
 	low, high := a.low, a.high
 	if a.log {
@@ -236,7 +239,7 @@ func axisOf(p *Plot, dimension int, log bool) axis {
 		return logAxis(low, high)
 	}
 	if dimension == 1 || low > 0 && low < high/3 {
-		low, high = min(low, 0), max(high, 0) // lengths mislead where they do not begin at 0
+		low, high = min(low, 0), max(high, 0) // heights mislead if the axis does not begin at 0
 	}
 	return linearAxis(low, high)
 }
@@ -278,7 +281,7 @@ func logAxis(low, high float64) axis {
 			a.ticks = append(a.ticks, f*math.Pow(10, float64(e)))
 		}
 	}
-	// Ends at the ticks just outside of the figures.
+	// The axis ends at the nearest ticks outside of the figures.
 	a.low, a.high = math.Pow(10, float64(from)), math.Pow(10, float64(to))
 	for _, t := range a.ticks {
 		if t <= low*(1+1e-9) {
@@ -293,7 +296,7 @@ func logAxis(low, high float64) axis {
 	return a
 }
 
-// wrap breaks a text into lines that fit.
+// wrap breaks a text into lines that fit the width.
 func wrap(s string, size, width float64) []string {
 	var lines []string
 	for word := range strings.FieldsSeq(s) {

@@ -17,14 +17,15 @@ import (
 	"golang.org/x/image/vector"
 )
 
-// pngScale is the pixels of a picture for one of the layout, for displays with small pixels.
+// pngScale is the number of pixels in the picture for one pixel of the layout. It is 2 for displays with high
+// resolution.
 const pngScale = 2
 
-// pngCanvas draws pixels.
+// pngCanvas draws a plot as pixels.
 type pngCanvas struct {
 	img   *image.RGBA
 	fonts *fonts
-	err   error // the first
+	err   error // the first error
 }
 
 var pngColours = []color.RGBA{
@@ -44,7 +45,7 @@ var loadFonts = sync.OnceValues(func() (*fonts, error) {
 	return &fonts{regular, bold}, err
 })
 
-// writePNG writes the plot as a picture.
+// writePNG writes the plot as a PNG picture.
 func (p *Plot) writePNG(w io.Writer) error {
 	if err := p.check(); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (p *Plot) writePNG(w io.Writer) error {
 	return png.Encode(w, c.img)
 }
 
-// fill paints what the path encloses.
+// fill fills the area that the path encloses.
 func (c *pngCanvas) fill(colour int, path func(*vector.Rasterizer)) {
 	size := c.img.Bounds().Size()
 	z := vector.NewRasterizer(size.X, size.Y)
@@ -73,7 +74,7 @@ func (c *pngCanvas) fill(colour int, path func(*vector.Rasterizer)) {
 
 func (c *pngCanvas) polyline(points []point, colour int, width float64, dash []float64) {
 	if len(points) == 2 && len(dash) == 0 && (points[0].x == points[1].x || points[0].y == points[1].y) {
-		half := width / 2 // straight: cheap and sharp
+		half := width / 2 // horizontal and vertical lines are drawn as rectangles: fast and sharp
 		r := image.Rect(pixel(min(points[0].x, points[1].x)-half), pixel(min(points[0].y, points[1].y)-half),
 			pixel(max(points[0].x, points[1].x)+half), pixel(max(points[0].y, points[1].y)+half))
 		draw.Draw(c.img, r, image.NewUniform(pngColours[colour]), image.Point{}, draw.Src)
@@ -88,14 +89,15 @@ func (c *pngCanvas) polyline(points []point, colour int, width float64, dash []f
 
 func pixel(f float64) int { return int(math.Round(f * pngScale)) }
 
-// bar is one piece of a line. All bars turn the same way, so that they add up where they overlap.
+// bar adds one piece of a line to the path. All bars have the same orientation, so that overlapping bars do not cancel
+// each other.
 func bar(z *vector.Rasterizer, from, to point, half float64) {
 	length := math.Hypot(to.x-from.x, to.y-from.y)
 	if length == 0 {
 		return
 	}
 	ux, uy := (to.x-from.x)/length*half, (to.y-from.y)/length*half
-	from, to = point{from.x - ux/2, from.y - uy/2}, point{to.x + ux/2, to.y + uy/2} // joins leave no gap
+	from, to = point{from.x - ux/2, from.y - uy/2}, point{to.x + ux/2, to.y + uy/2} // extend both ends to close the joints
 	outline(z, []point{{from.x - uy, from.y + ux}, {to.x - uy, to.y + ux}, {to.x + uy, to.y - ux},
 		{from.x + uy, from.y - ux}})
 }
@@ -112,7 +114,7 @@ func outline(z *vector.Rasterizer, points []point) {
 	z.ClosePath()
 }
 
-// strokes cuts a line into its dashes.
+// strokes divides a line into its dashes.
 func strokes(points []point, dash []float64) (pieces [][2]point) {
 	at, left, pen := 0, math.Inf(1), true
 	if len(dash) > 0 {
@@ -145,7 +147,7 @@ func (c *pngCanvas) marks(points []point, shape, colour int) {
 	})
 }
 
-// markOutline is a circle, square, diamond or triangle around a point.
+// markOutline returns the outline of a circle, square, diamond or triangle around a point.
 func markOutline(p point, shape int) []point {
 	const r = 3.6
 	switch shape % 4 {

@@ -2,27 +2,27 @@ package result
 
 import "fmt"
 
-// Ratio compares ours with a limit: the best of the others, or what the machine gives.
+// Ratio compares a figure of Sheaf with a limit: the best of the peers, or the limit of the machine.
 type Ratio struct {
 	Labels []Label
 	Unit   string
-	Ours   []float64 // one figure of each round
-	Limit  []float64 // of the same rounds; empty: Ours itself is held against Target
-	// Faster: Ours and Limit are times or sizes, so that the ratio is Limit / Ours and more is better.
+	Ours   []float64 // one figure for each round
+	Limit  []float64 // from the same rounds; empty: Ours itself is compared with Target
+	// Faster: Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that more is better.
 	Faster bool
-	Target float64 // 0: none, the ratio is reported
-	AtMost bool    // the ratio must not be above Target; else not below
-	Missed string  // why there is no figure: the row stays, without any
+	Target float64 // 0: no target, the ratio is only reported
+	AtMost bool    // the ratio must not exceed Target; otherwise it must not be less
+	Missed string  // why there is no figure; the row remains, without figures
 	Note   string
 }
 
-// WithNote gives the ratio with a note.
+// WithNote returns the ratio with a note.
 func (r Ratio) WithNote(note string) Ratio {
 	r.Note = note
 	return r
 }
 
-// Keys of the columns of a ratio table.
+// These are the keys of the columns in a table of ratios.
 const (
 	keyOurs    = "ours"
 	keyLimit   = "limit"
@@ -33,14 +33,14 @@ const (
 	keyNote    = "note"
 )
 
-// Verdicts on a target.
+// These are the verdicts on a target.
 const (
 	Met    = "met"
 	Missed = "missed"
 )
 
-// Ratios makes a table of comparisons: ours, the limit, their ratio, the target, whether it was met, and how far the
-// ratio scattered over the rounds.
+// Ratios makes a table of comparisons with the figure of Sheaf, the limit, their ratio, the target, the verdict, and
+// the scatter of the ratio over the rounds.
 func Ratios(id, title, about string, ratios []Ratio) Table {
 	t := Table{ID: id, Title: title, About: about, Columns: []Column{
 		{Key: keyOurs, Title: "ours"},
@@ -67,13 +67,13 @@ func Ratios(id, title, about string, ratios []Ratio) Table {
 	case len(ratios):
 		t.Columns[2].Better = Lower
 	default:
-		t.Columns[2].Better = "" // which is better differs from row to row; the verdict says it
+		t.Columns[2].Better = "" // the better direction differs between rows, so only the verdict shows it
 	}
 	return t
 }
 
-// row makes the row. A ratio of medians scatters as the ratios of the single rounds do, where both sides have the same
-// rounds.
+// row makes the row. If both sides have the same rounds, the scatter of the ratio is computed from the ratios of the
+// single rounds.
 func (r *Ratio) row() Row {
 	row := Row{Labels: r.Labels, Missing: r.Missed, Cells: map[string]Value{}}
 	if r.Note != "" {
@@ -91,7 +91,7 @@ func (r *Ratio) row() Row {
 		ratio = r.ratio(ours, limit)
 		row.Cells[keyRatio] = ratio
 	}
-	if ratio.Rounds > 1 { // one round says nothing of it
+	if ratio.Rounds > 1 { // a single round has no spread
 		row.Cells[keySpread] = Value{Median: 100 * ratio.spread(), Rounds: ratio.Rounds}
 	}
 	if r.Target == 0 {
@@ -135,7 +135,7 @@ func (r *Ratio) ratio(ours, limit Value) Value {
 	return v
 }
 
-// sorted puts the ends in order: with times, the least of ours makes the greatest ratio.
+// sorted orders the ends of the range. With times, the minimum of Ours gives the maximum of the ratio.
 func (v Value) sorted() Value {
 	v.Min, v.Max = min(v.Min, v.Max), max(v.Min, v.Max)
 	return v
@@ -146,7 +146,7 @@ func withText(v Value, unit string) Value {
 	return v
 }
 
-// verdicts counts the targets of all tables.
+// verdicts counts the met and the missed targets in all tables.
 func (r *Report) verdicts() (met, missed int) {
 	for i := range r.Tables {
 		for _, row := range r.Tables[i].Rows {
@@ -161,7 +161,7 @@ func (r *Report) verdicts() (met, missed int) {
 	return met, missed
 }
 
-// summary is one sentence on the targets.
+// summary returns one sentence about the targets.
 func (r *Report) summary() string {
 	met, missed := r.verdicts()
 	if met+missed == 0 {

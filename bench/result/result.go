@@ -1,5 +1,5 @@
-// Package result is the common form of what the benchmarks measure: a report of tables and plots that is written as
-// JSON, Markdown, pictures and one page that needs nothing else, and that can be compared with an older one.
+// Package result is the common format of benchmark results: a report with tables and plots. A report is written as
+// JSON, Markdown, pictures and a self-contained page, and can be compared with an older one.
 package result
 
 import (
@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Schema names the form of the JSON. A reader refuses any other.
+// Schema names the format of the JSON. A reader accepts no other.
 const Schema = "sheaf.dev/bench/v1"
 
-// Directions in which a figure is better.
+// These are the directions in which a figure is better.
 const (
 	Lower  = "lower"
 	Higher = "higher"
@@ -23,11 +23,11 @@ const (
 // Report is the outcome of one run.
 type Report struct {
 	Schema     string      `json:"schema"`
-	Kind       string      `json:"kind"` // what ran: layouts, peers, load, rpc
+	Kind       string      `json:"kind"` // the benchmark: layouts, peers, load, rpc
 	Title      string      `json:"title,omitempty"`
 	Started    time.Time   `json:"started"`
 	Ended      time.Time   `json:"ended"`
-	Version    string      `json:"version"` // of the program
+	Version    string      `json:"version"` // version of the program
 	Machine    Machine     `json:"machine"`
 	Settings   []Label     `json:"settings,omitempty"`
 	Tables     []Table     `json:"tables"`
@@ -35,15 +35,15 @@ type Report struct {
 	Comparison *Comparison `json:"comparison,omitempty"`
 }
 
-// Label is a named text. Lists of labels keep their order.
+// Label is a named text. The order of labels in a list is significant.
 type Label struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Table is a set of rows with the same columns, and what is drawn of them.
+// Table is a set of rows with the same columns, and the plots that show them.
 type Table struct {
-	ID      string   `json:"id"` // small letters, digits, '-'; unique in the report
+	ID      string   `json:"id"` // lower-case letters, digits and '-'; unique in the report
 	Title   string   `json:"title"`
 	About   string   `json:"about,omitempty"`
 	Columns []Column `json:"columns"`
@@ -51,16 +51,17 @@ type Table struct {
 	Plots   []Plot   `json:"plots,omitempty"`
 }
 
-// Column is one figure of each row.
+// Column describes one figure of each row.
 type Column struct {
 	Key    string `json:"key"`
 	Title  string `json:"title"`
 	Unit   string `json:"unit,omitempty"`   // B, B/s, s, ns, /s, x (a ratio), % or a word
-	Better string `json:"better,omitempty"` // Lower, Higher, or empty: neither is
-	Log    bool   `json:"log,omitempty"`    // its values span decades
+	Better string `json:"better,omitempty"` // Lower, Higher, or empty if neither is better
+	Log    bool   `json:"log,omitempty"`    // the values span several decades
 }
 
-// FindColumn finds a column by its key. One that is not there has no unit, and its key as its title.
+// FindColumn returns the column with a key. If there is none, it returns a column without a unit whose title is the
+// key.
 func FindColumn(columns []Column, key string) Column {
 	for i := range columns {
 		if columns[i].Key == key {
@@ -70,14 +71,14 @@ func FindColumn(columns []Column, key string) Column {
 	return Column{Key: key, Title: key}
 }
 
-// Row is what was measured of one thing.
+// Row holds the results for one thing that was measured.
 type Row struct {
-	Labels  []Label          `json:"labels"`            // fs, layout, case: what it is
+	Labels  []Label          `json:"labels"`            // identify the row, such as fs, layout and case
 	Missing string           `json:"missing,omitempty"` // why there is no figure
 	Cells   map[string]Value `json:"cells,omitempty"`   // by Column.Key
 }
 
-// Value is a figure: a median and the range that it came from. Text is shown instead, where it is set.
+// Value is a figure: a median and its range. Text is shown instead if it is set.
 type Value struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -86,13 +87,13 @@ type Value struct {
 	Text   string  `json:"text,omitempty"`
 }
 
-// Plot is a picture of series over one axis.
+// Plot is a picture of series that share their axes.
 type Plot struct {
-	ID     string   `json:"id"` // small letters, digits, '-'; unique in the report: a file's name
+	ID     string   `json:"id"` // lower-case letters, digits and '-'; unique in the report, because it names a file
 	Title  string   `json:"title"`
 	XLabel string   `json:"x_label"`
 	YLabel string   `json:"y_label"`
-	XUnit  string   `json:"x_unit,omitempty"` // as Column.Unit, written at the ticks; empty: plain numbers
+	XUnit  string   `json:"x_unit,omitempty"` // as in Column.Unit, shown at the ticks; empty: plain numbers
 	YUnit  string   `json:"y_unit,omitempty"`
 	LogX   bool     `json:"log_x,omitempty"`
 	LogY   bool     `json:"log_y,omitempty"`
@@ -105,7 +106,7 @@ type Series struct {
 	Points [][2]float64 `json:"points"` // x, y
 }
 
-// Of makes a value of what the rounds gave.
+// Of makes a value from the figures of the rounds.
 func Of(rounds ...float64) Value {
 	if len(rounds) == 0 {
 		return Value{}
@@ -121,7 +122,7 @@ func Of(rounds ...float64) Value {
 // Words makes a value that is a text.
 func Words(format string, a ...any) Value { return Value{Text: fmt.Sprintf(format, a...)} }
 
-// spread is (largest - smallest) / median.
+// spread returns (largest - smallest) / median.
 func (v Value) spread() float64 {
 	if v.Median == 0 {
 		return 0
@@ -129,7 +130,7 @@ func (v Value) spread() float64 {
 	return (v.Max - v.Min) / math.Abs(v.Median)
 }
 
-// Labels makes labels of pairs: name, value, name, value.
+// Labels makes labels from pairs: name, value, name, value.
 func Labels(pairs ...string) []Label {
 	labels := make([]Label, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -138,7 +139,7 @@ func Labels(pairs ...string) []Label {
 	return labels
 }
 
-// Label gives the value of a label; empty where the row has none of that name.
+// Label returns the value of a label, or "" if the row has no label with that name.
 func (r Row) Label(name string) string {
 	for _, l := range r.Labels {
 		if l.Name == name {
@@ -148,7 +149,7 @@ func (r Row) Label(name string) string {
 	return ""
 }
 
-// Name is the values of the labels in order.
+// Name returns the values of the labels in order.
 func (r Row) Name() string {
 	values := make([]string, 0, len(r.Labels))
 	for _, l := range r.Labels {
@@ -157,7 +158,7 @@ func (r Row) Name() string {
 	return strings.Join(values, " · ")
 }
 
-// key tells rows of a table apart.
+// key identifies a row in its table.
 func (r Row) key() string {
 	var b strings.Builder
 	for _, l := range r.Labels {
@@ -166,7 +167,7 @@ func (r Row) key() string {
 	return b.String()
 }
 
-// Table finds a table; nil where there is none.
+// Table returns the table with an id, or nil.
 func (r *Report) Table(id string) *Table {
 	for i := range r.Tables {
 		if r.Tables[i].ID == id {
@@ -176,10 +177,10 @@ func (r *Report) Table(id string) *Table {
 	return nil
 }
 
-// Ids become names of files and anchors.
+// idPattern restricts ids, because they become names of files and anchors.
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
-// Check tells what is wrong with a report, with the place.
+// Check returns an error that says what is wrong with a report, and where.
 func (r *Report) Check() error {
 	if r.Schema != Schema {
 		return fmt.Errorf("schema %q: this program reads %q only", r.Schema, Schema)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// sample has one of everything, including names that must be escaped.
+// sample returns a report with an example of everything, including names that must be escaped.
 func sample() *Report {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	times := Table{
@@ -90,7 +90,7 @@ func TestJSONComesBackAsWritten(t *testing.T) {
 	}
 }
 
-// A reader reports what is wrong, and where. It refuses a name that would lead out of the folder.
+// A reader reports what is wrong, and where. It refuses a name that would point outside of the folder.
 func TestReadRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Report)
@@ -167,12 +167,12 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	old, now := sample(), sample()
 	rows := now.Tables[1].Rows
 	slower := func(f float64) Value { v := rows[0].Cells["read"]; return Of(v.Min*f, v.Median*f, v.Max*f) }
-	rows[1].Cells["write"] = Of(1) // of one round, and only a little different
+	rows[1].Cells["write"] = Of(1) // only one round, and only a little different
 	rows[2].Cells["rate"] = Of(9e9, 9e9, 9e9)
 	rows[3].Missing = "no room"
 	rows[0].Cells["read"] = slower(1.4)
 	now.Tables[0].Rows[0].Cells["verdict"] = Words(Missed)
-	rows[4].Cells["disk"] = Of(9e9) // no direction is better
+	rows[4].Cells["disk"] = Of(9e9) // neither direction is better
 	if err := now.Compare(old); err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestMachineIsKnown(t *testing.T) {
 	}
 }
 
-// SHEAF_SAMPLE=folder writes the sample there, so that a person can look at it.
+// If SHEAF_SAMPLE names a folder, the sample is written there, so that a person can look at it.
 func TestWriteSample(t *testing.T) {
 	dir := os.Getenv("SHEAF_SAMPLE")
 	if dir == "" {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// svgCanvas writes SVG. Colours are variables of the page around it, which knows light from dark; without one they are
-// those of a light page.
+// svgCanvas writes SVG. Its colours are variables that the page around it sets for light or dark mode. Without such a
+// page, the SVG has the colours of light mode.
 type svgCanvas struct{ b bytes.Buffer }
 
 var svgColours = []string{
@@ -21,7 +21,7 @@ var svgColours = []string{
 
 const svgFont = "system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans','DejaVu Sans',sans-serif"
 
-// writeSVG writes the plot as a file of its own.
+// writeSVG writes the plot as a separate SVG file.
 func (p *Plot) writeSVG(w io.Writer) error {
 	if err := p.check(); err != nil {
 		return err

@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// plotsDir is the folder of the pictures beside report.md.
+// plotsDir is the folder of the pictures next to report.md.
 const plotsDir = "plots"
 
-// WriteDir writes report.json, report.md, report.html and plots/*.svg and *.png into a folder, which it makes. The
-// folder is for reports: one that is there is written over, file by file.
+// WriteDir writes report.json, report.md, report.html and plots/*.svg and *.png into a folder, which it creates. If a
+// report is already in the folder, WriteDir overwrites its files.
 func (r *Report) WriteDir(dir string) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("benchmark report: %w", err)

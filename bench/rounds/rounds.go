@@ -1,6 +1,6 @@
-// Package rounds measures what is compared in turns: cells are measured once a round, each round begins with another
-// one, and a slow minute of the machine hits all of them. What a run has measured is kept, so that another one can go
-// on with it, and becomes rows of a report.
+// Package rounds makes measurements that are compared with each other in turns. Each cell is measured once a round,
+// and the order rotates from round to round, so that a slow minute of the machine affects all cells alike. The results
+// of a run are stored, so that another run can resume it, and they become the rows of a report.
 package rounds
 
 import (
@@ -15,10 +15,10 @@ import (
 
 // Cell is a measurement that is made once a round.
 type Cell struct {
-	Key     string  // its name: no other cell has it, and what is kept of it is found by it
+	Key     string  // unique name, also the key of the stored results
 	Part    string  // all rounds of a part are measured before the next part begins
 	Against string  // neighbouring cells with the same value are compared: they take turns
-	Seconds float64 // expected of one round
+	Seconds float64 // expected duration of one round
 	Run     func(ctx context.Context, f *Figures) error
 	// Finding reports whether an error is a result to show: the run goes on without this cell. Nil: no error is.
 	Finding func(error) bool
@@ -75,25 +75,25 @@ type Options struct {
 	Rounds  int
 	Round   func(n int)     // called after each round, counted from 1; may be nil
 	Each    func(Progress)  // called before and after each measurement; may be nil
-	Columns []result.Column // for the words of Progress.Figures
+	Columns []result.Column // used to format Progress.Figures
 }
 
-// Progress of a run.
+// Progress is the progress of a run.
 type Progress struct {
-	Key         string // of the cell that begins, or has ended
+	Key         string // of the cell that begins or has ended
 	Ended       bool
-	Figures     string        // what it gave, where it has ended
-	Round       int           // from 1 on
-	Took        time.Duration // where it has ended
-	Done, Total int           // measurements
-	Part        float64       // 0 to 1, by the time expected
-	Left        time.Duration // expected
+	Figures     string        // the results, if the cell has ended
+	Round       int           // counted from 1
+	Took        time.Duration // if the cell has ended
+	Done, Total int           // numbers of measurements
+	Part        float64       // fraction that is done by expected duration, 0 to 1
+	Left        time.Duration // expected remaining duration
 }
 
 // Work is the progress of a run in measurements and in expected seconds.
 type Work struct {
 	Done, Total   int     // measurements
-	Settled, Left float64 // seconds expected of what is done, and of the rest
+	Settled, Left float64 // expected seconds of the measurements that are done, and of the others
 }
 
 // Work returns the progress of a run of these cells.
@@ -109,7 +109,8 @@ func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	return w
 }
 
-// inTurn returns the order of a part's cells in a round. Cells that are compared begin with another one each round.
+// inTurn returns the order of a part's cells in a round. In each round, a different one of the cells that are compared
+// comes first.
 func inTurn(cells []Cell, round int) []*Cell {
 	out := make([]*Cell, 0, len(cells))
 	for first, last := 0, 0; first < len(cells); first = last {
@@ -123,7 +124,7 @@ func inTurn(cells []Cell, round int) []*Cell {
 	return out
 }
 
-// Measure makes the measurements that are not done yet. A cell that had a finding is not measured again.
+// Measure makes the measurements that are not done yet. After a finding it does not measure the cell again.
 func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
 	m := &measuring{Set: s, opts: opts, work: s.Work(cells, opts.Rounds), began: time.Now()}
 	m.reused = m.work.Settled
@@ -148,12 +149,12 @@ func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
 	return nil
 }
 
-// measuring is one Measure under way.
+// measuring is a call of Measure in progress.
 type measuring struct {
 	*Set
 	opts   Options
 	work   Work
-	reused float64 // of work.Settled: what an earlier run had done
+	reused float64 // the part of work.Settled that an earlier run had done
 	began  time.Time
 }
 
@@ -197,7 +198,7 @@ func (m *measuring) tell(p Progress) {
 		p.Part = m.work.Settled / all
 	}
 	if fresh := m.work.Settled - m.reused; fresh > 0 {
-		left *= time.Since(m.began).Seconds() / fresh // as this machine goes
+		left *= time.Since(m.began).Seconds() / fresh // scaled by the speed of this machine so far
 	}
 	p.Left = time.Duration(left * float64(time.Second))
 	m.opts.Each(p)

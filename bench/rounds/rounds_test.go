@@ -20,8 +20,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// counting makes the cells "a1", "a2", "b1" and so on, which are compared by their letter. The figure of a cell is how
-// often it was measured.
+// counting makes cells named "a1", "a2", "b1" and so on. Cells with the same letter are compared. The figure of a cell
+// is the number of times it was measured.
 func counting(order *[]string, keys ...string) []Cell {
 	var cells []Cell
 	for _, key := range keys {
@@ -37,8 +37,8 @@ func counting(order *[]string, keys ...string) []Cell {
 	return cells
 }
 
-// Cells that are compared are measured next to each other, each round begins with another one of them, and a part ends
-// before the next one begins.
+// Cells that are compared are measured next to each other, each round begins with a different one of them, and a part
+// ends before the next one begins.
 func TestTurns(t *testing.T) {
 	var order []string
 	cells := counting(&order, "a1", "a2", "a3", "b1", "b2", "c1")
@@ -60,7 +60,7 @@ func TestInterruptAndResume(t *testing.T) {
 	open := func(settings string, resume bool) (*Set, error) {
 		return Open(file, "schema", settings, resume, t.Logf)
 	}
-	s, err := open("quick", true) // there is nothing to go on with
+	s, err := open("quick", true) // nothing is stored yet, so this run resumes nothing
 	must(t, err)
 	var order []string
 	cells := counting(&order, "a1", "a2", "b1", "b2")
@@ -107,7 +107,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// A finding is kept in place of figures, and its cell is not measured again; any other error ends the run.
+// A finding is stored in place of figures, and its cell is not measured again. Any other error ends the run.
 func TestFindings(t *testing.T) {
 	full, broken := errors.New("no space left"), errors.New("broken")
 	tried := 0

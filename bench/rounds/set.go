@@ -14,10 +14,10 @@ import (
 // Set holds the results of all cells so far. Not safe for concurrent use.
 type Set struct {
 	Schema   string           `json:"schema"`
-	Settings string           `json:"settings"` // a run with other settings does not resume it
+	Settings string           `json:"settings"` // a run with different settings does not resume this one
 	Cells    map[string]*Kept `json:"cells"`    // by Cell.Key
 
-	file string // where the set is stored after each measurement; empty: nowhere
+	file string // file in which the set is stored after each measurement; empty: none
 }
 
 // Kept holds the results of one cell.
@@ -29,12 +29,12 @@ type Kept struct {
 	Missing string                    `json:"missing,omitempty"` // why there is no result
 }
 
-// New returns an empty set, which no file stores.
+// New returns an empty set that is not stored in a file.
 func New() *Set { return &Set{Cells: map[string]*Kept{}} }
 
-// Open returns a set that is stored in a file after each measurement, or in none if the name is empty. With resume, it
-// begins with the results that an earlier run of the same settings stored there. Without, the first measurement
-// replaces them.
+// Open returns a set that is stored in a file after each measurement, or in none if the name is empty. With resume,
+// the set begins with the results that an earlier run with the same settings stored there. Without resume, the first
+// measurement replaces them.
 func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
 	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
 	if file == "" {
@@ -66,7 +66,7 @@ func Open(file, schema, settings string, resume bool, say func(string, ...any)) 
 	return s, nil
 }
 
-// save replaces the file.
+// save replaces the stored set.
 func (s *Set) save() error {
 	if s.file == "" {
 		return nil
@@ -78,7 +78,7 @@ func (s *Set) save() error {
 	return nil
 }
 
-// keep returns the results of a cell, to be changed.
+// keep returns the results of a cell for the caller to change.
 func (s *Set) keep(key string) *Kept {
 	if s.Cells[key] == nil {
 		s.Cells[key] = &Kept{}
@@ -86,7 +86,7 @@ func (s *Set) keep(key string) *Kept {
 	return s.Cells[key]
 }
 
-// Miss records why a cell has no result. The cell is not measured.
+// Miss records why a cell has no result. The cell will not be measured.
 func (s *Set) Miss(key, why string) { s.keep(key).Missing = why }
 
 func (s *Set) rounds(key string) int {
@@ -104,7 +104,7 @@ func (s *Set) Of(key, figure string) []float64 {
 	return nil
 }
 
-// Rate returns the only figure of a cell that One made, by round.
+// Rate returns the figure of a cell that One made, by round.
 func (s *Set) Rate(key string) []float64 { return s.Of(key, Rate) }
 
 // Missing returns why a cell has no result; empty if it was measured.

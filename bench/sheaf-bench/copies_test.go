@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Each part of the benchmark runs to its end at a tiny size, with shards as processes. The figures then mean nothing,
-// so the test judges none. A soak also runs the parts that take longer.
+// Each part of the benchmark runs to its end at a tiny size, with shards as processes. The figures mean nothing at
+// this size, so the test does not check them. A soak also runs the parts that take longer.
 func TestCopiesAreMeasured(t *testing.T) {
 	parts := map[string]int{"put": 8, "move": 2, "move --tls": 6, "quiet": 3}
 	if soaktest.Long() {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// demo is what `make run` calls, by hack/run.sh.
+// demo returns the command that hack/run.sh calls for `make run`.
 func (p *program) demo() *cobra.Command {
 	var opts demo.Options
 	cmd := &cobra.Command{

@@ -48,7 +48,7 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 		Has(t, "ARGS=")
 }
 
-// changing writes to the report, and changes the tree before what is said after the import goes on.
+// changing collects the report. It changes the tree when the report reaches step 3, after the import.
 type changing struct {
 	bytes.Buffer
 	change func()
@@ -61,8 +61,8 @@ func (c *changing) Write(p []byte) (int, error) {
 	return c.Buffer.Write(p)
 }
 
-// Other programs work on the tree meanwhile: what they add, change and remove since the import is left out, and the
-// rest is compared.
+// Other programs may use the tree during the demo. Files that they add, change or remove after the import are skipped,
+// and the other files are compared.
 func TestRunDemoComparesWhatItImported(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -73,7 +73,7 @@ func TestRunDemoComparesWhatItImported(t *testing.T) {
 		must(t, os.WriteFile(name(n), []byte(strconv.Itoa(n)), 0o644))
 	}
 	said := &changing{change: func() {
-		must(t, os.WriteFile(name(0), []byte("changed"), 0o644)) // a file of the sample, which has every 97th
+		must(t, os.WriteFile(name(0), []byte("changed"), 0o644)) // file 0 is in the sample, which contains every 97th file
 		must(t, os.Remove(name(97)))
 		for n := range 500 {
 			must(t, os.WriteFile(name(n)+"-new", nil, 0o644))

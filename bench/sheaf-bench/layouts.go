@@ -23,14 +23,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// layoutsFlags are what is given to bench layouts beside its options.
+// layoutsFlags holds the flags of `sheaf-bench layouts` that are not among its options.
 type layoutsFlags struct {
 	layouts.Options
 	tables string
 	rate   string
 }
 
-// layoutsState is the file in --out that --resume goes on with.
+// layoutsState is the file in --out from which --resume continues.
 const layoutsState = "layouts-state.json"
 
 func (p *program) layouts() *cobra.Command {
@@ -130,7 +130,7 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	return p.print(report, err)
 }
 
-// deviceRate measures and writes what --device-rate asks for, and says so for the report.
+// deviceRate measures the device, writes the file that --device-rate names, and returns a note for the report.
 func (f *layoutsFlags) deviceRate(ctx context.Context) (note string, err error) {
 	if f.rate == "" {
 		return "", nil
@@ -153,7 +153,7 @@ func (f *layoutsFlags) deviceRate(ctx context.Context) (note string, err error) 
 	return note, nil
 }
 
-// layoutsError gives a wrong call its exit code.
+// layoutsError gives usage errors the right exit code.
 func layoutsError(err error) error {
 	if errors.Is(err, layouts.ErrUsage) {
 		return cli.Usagef("%w", err)
@@ -178,7 +178,7 @@ func tableNumbers(s string) ([]int, error) {
 	return numbers, nil
 }
 
-// showProgress shows how far a run is: a bar on a terminal, else a line for each measurement.
+// showProgress shows the progress of a run: as a bar on a terminal, otherwise as a line for each measurement.
 func (p *program) showProgress(now rounds.Progress) {
 	left := now.Left.Round(time.Second)
 	switch {

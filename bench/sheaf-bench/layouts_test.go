@@ -13,15 +13,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/clitest"
 )
 
-// benchUser is an ordinary user.
+// benchUser is an ordinary user, not root.
 var benchUser = &syscall.Credential{Uid: 65532, Gid: 65532}
 
-// An ordinary user measures the existing file system, by the same program as the Job of config/samples.
+// An ordinary user measures the existing file system with the program that the Job in config/samples runs.
 func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED as another user: this is not root")
 	}
-	// The test's own folders belong to root only.
+	// The temporary folder of the test is accessible only to root.
 	dir := filepath.Join(os.TempDir(), "sheaf-bench-user-"+filepath.Base(t.TempDir()))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	}
 	clitest.Run(t, nil, benchUser, program, "layouts", "--device", "/dev/loop0").Want(t, 2).Has(t, "root")
 	rateFile := filepath.Join(dir, "rate.json")
-	if err := os.WriteFile(rateFile, nil, 0o666); err != nil { // as the kubelet makes it
+	if err := os.WriteFile(rateFile, nil, 0o666); err != nil { // as the kubelet creates it
 		t.Fatal(err)
 	}
 	if err := os.Chmod(rateFile, 0o666); err != nil {
@@ -62,7 +62,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	}
 	o = clitest.Run(t, nil, benchUser, program, "layouts", "--path", dir, "--table", "5", "--scale", "tiny",
 		"--device-rate", rateFile)
-	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // no such file system here
+	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // else O_DIRECT is not supported
 		o.Want(t, 0)
 		content, err := os.ReadFile(rateFile)
 		if err != nil || !strings.HasPrefix(string(content), `{"kind":"sheaf.dev/device-rate","readBytesPerSecond":`) ||
@@ -79,7 +79,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	}
 }
 
-// However a run ends, it leaves no mount and no loop device behind.
+// A run leaves no mount and no loop device behind, whether it is interrupted or killed.
 func TestBenchLayoutsKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED: mounting needs root")
@@ -101,7 +101,7 @@ func TestBenchLayoutsKilled(t *testing.T) {
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // its exit code is looked at
+		_ = cmd.Wait() // the exit code is checked below
 		if code := cmd.ProcessState.ExitCode(); sig != syscall.SIGKILL && code != 1 {
 			t.Errorf("%v: exit code %d", sig, code)
 		}
@@ -120,7 +120,7 @@ func TestBenchLayoutsKilled(t *testing.T) {
 	}
 }
 
-// loopsOn counts loop devices on files below a folder.
+// loopsOn returns the number of loop devices on files below a folder.
 func loopsOn(t *testing.T, dir string) (n int) {
 	t.Helper()
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -128,7 +128,7 @@ func loopsOn(t *testing.T, dir string) (n int) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		content, err := os.ReadFile(name) // gone meanwhile: none of ours
+		content, err := os.ReadFile(name) // a device that has vanished is not one of this test
 		if err == nil && strings.HasPrefix(string(content), dir+"/") {
 			n++
 		}

@@ -69,7 +69,8 @@ memory must hold twice
 	return cmd
 }
 
-// defaultStartFileSystems are those that local volumes mostly have, where they can be made.
+// defaultStartFileSystems returns the file systems that local volumes usually have, or none if this process cannot
+// make them.
 func defaultStartFileSystems() []string {
 	if os.Geteuid() != 0 {
 		return nil
@@ -77,7 +78,8 @@ func defaultStartFileSystems() []string {
 	return []string{"ext4", "xfs", "btrfs"}
 }
 
-// optionFlags adds the flags of bench.Options. dir: what else holds for --dir; parts: those of --only, nil for none.
+// optionFlags adds the flags for bench.Options. dir is appended to the help of --dir. parts are the values of --only;
+// without parts there is no such flag.
 func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Dir, "dir", "", "where to make a temporary folder"+dir+" (default: the system's)")
@@ -88,7 +90,8 @@ func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []strin
 	}
 }
 
-// checkOnly refuses a part that is none of those there are, with what other flags say.
+// checkOnly returns a usage error if only is not one of the parts. with is appended to the error: it says what other
+// flags require.
 func checkOnly(only string, parts []string, with string) error {
 	if only != "" && !slices.Contains(parts, only) {
 		return cli.Usagef("--only %q: must be one of %s%s", only, strings.Join(parts, ", "), with)

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// benchReport is what bench prints with -o json: the rows of its table.
+// benchReport is the output of a benchmark with -o json: the rows of its table.
 type benchReport struct {
 	Machine result.Machine
 	Rows    []benchRow
@@ -38,11 +38,12 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// smallLoad are the sizes at which the parts of the load benchmark run here.
+// smallLoad holds arguments that run the parts of the load benchmark at tiny sizes.
 var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms",
 	"--start", "2MiB", "--fs", ""}
 
-// The benchmarks run to their end at tiny sizes. The figures then mean nothing, so the test judges none.
+// The benchmarks run to their end at tiny sizes. The figures mean nothing at these sizes, so the test does not check
+// them.
 func TestBenchmarksRun(t *testing.T) {
 	runs(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
 	for _, part := range []string{"load", "index", "put", "group"} {
@@ -61,8 +62,8 @@ func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
 	runs(t, 10, 5, smallLoad...)
 }
 
-// runs expects a benchmark to end with a page and at least this many rows, of which at least this many name a target,
-// and to leave nothing behind.
+// runs runs a benchmark and checks that it writes a page with at least the given numbers of rows and of targets, and
+// that it leaves nothing behind.
 func runs(t *testing.T, rows, targets int, args ...string) {
 	t.Helper()
 	var r benchReport
@@ -78,7 +79,8 @@ func runs(t *testing.T, rows, targets int, args ...string) {
 		t.Fatalf("%q: %+v", args, r)
 	}
 	for _, row := range r.Rows {
-		// "Without the start" is the difference of two times, either of which may be the longer one at such sizes.
+		// The figure "without the start" is a difference of two times. It can be negative at such sizes, because either time
+		// may be the longer one.
 		difference := strings.Contains(row.Name, "without the start")
 		if row.Ours == 0 || row.Ours < 0 && !difference || row.Rounds < 5 {
 			t.Errorf("%q: nothing was measured: %+v", args, row)

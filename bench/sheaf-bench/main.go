@@ -1,4 +1,4 @@
-// Command sheaf-bench measures Sheaf against the limits of the machine it runs on, and shows what it does (`make run`).
+// Command sheaf-bench measures Sheaf against the limits of the machine it runs on, and runs the demo of `make run`.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// version is stamped by the build.
+// version is set by the build.
 var version = "unknown"
 
 func main() {
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(cli.ExitCode(err))
 }
 
-// program is what all commands share.
+// program is the state that all commands share.
 type program struct {
 	cli.Program
 	report reportFlags
@@ -58,14 +58,14 @@ shown, not enforced.`,
 	return root
 }
 
-// reportFlags say what becomes of a report.
+// reportFlags are the flags that say where a report is written.
 type reportFlags struct {
 	out, compare string
-	old          *result.Report // of compare
+	old          *result.Report // the report that compare names
 }
 
-// add lets a command write its report as files and compare it with an older one, which is read before anything is
-// measured.
+// add adds flags to write the report as files and to compare it with an older one. The older one is read before
+// anything is measured.
 func (f *reportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
@@ -82,8 +82,8 @@ func (f *reportFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// print writes the report, also where an error ended what it measures. Targets are shown, not enforced: a machine under
-// load misses them.
+// print writes the report, even if an error ended the measurements. Targets are shown but not enforced, because a
+// machine under load misses them.
 func (p *program) print(report *result.Report, err error) error {
 	report.Version = version
 	if p.report.old != nil {
@@ -104,13 +104,15 @@ func (p *program) print(report *result.Report, err error) error {
 	return errors.Join(err, report.WriteMarkdown(p.Out.Out, ""))
 }
 
-// sheafFlag adds the flag of the program whose processes are measured; sheafBeside finds it where it is not given.
+// sheafFlag adds the flag for the path of the program sheaf, whose processes are measured. Without the flag,
+// sheafBeside finds the program.
 func sheafFlag(cmd *cobra.Command, path *string) {
 	cmd.Flags().StringVar(path, "sheaf", "",
 		"the program sheaf, whose processes are measured (default: the one beside this program)")
 }
 
-// sheafBeside checks the program sheaf, which lies beside this program unless its path is given.
+// sheafBeside returns the path of the program sheaf after a check that it exists. By default, sheaf is in the folder
+// of this program.
 func sheafBeside(path string) (string, error) {
 	if path == "" {
 		own, err := os.Executable()

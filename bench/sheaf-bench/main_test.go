@@ -1,4 +1,4 @@
-// The tests run the real programs.
+// These tests run the real programs.
 
 package main
 
@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// benchBinary is the real program; sheaf is next to it in the same folder.
+// benchBinary is the path of the built program. The program sheaf is in the same folder.
 var benchBinary string
 
 func TestMain(m *testing.M) {

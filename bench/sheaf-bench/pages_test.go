@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// A page that shows a subcommand or flag the program lacks misleads readers who type it.
+// Every subcommand and flag that a page shows exists. A page with others would mislead its readers.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-bench", 10, func() *cobra.Command {
 		return (&program{Program: cli.Program{Out: &cli.Output{}}}).root()

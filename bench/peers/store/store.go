@@ -1,5 +1,5 @@
-// Package store is what a store must do to take part in the comparison. A store of your own is one file: a type with
-// the five methods of Store, and a Kind in the list of package stores.
+// Package store defines what a store must do to take part in the comparison. To add a store, write one file with a
+// type that has the five methods of Store, and add a Kind to the list in package stores.
 package store
 
 import (
@@ -10,58 +10,58 @@ import (
 	"sheaf.dev/sheaf/bench/drive"
 )
 
-// ErrNotFound says that there is no such record.
+// ErrNotFound means that there is no such record.
 var ErrNotFound = errors.New("no such record")
 
-// Record is what is stored.
+// Record is a record with its id and data.
 type Record struct {
 	ID   int64
-	Data []byte // not changed and not kept by the store after Put
+	Data []byte // the store must not change it, and must not keep it after Put
 }
 
 // Store holds records in a folder. Put and Get are safe for concurrent use.
 type Store interface {
-	// Put stores a batch; a record that is there is replaced. When it returns, all of it survives a power cut.
+	// Put stores a batch and replaces records that exist. When it returns, the whole batch survives a power cut.
 	Put(batch []Record) error
-	// Get appends the data of a record to into; ErrNotFound.
+	// Get appends the data of a record to into. It returns ErrNotFound if there is no such record.
 	Get(id int64, into []byte) ([]byte, error)
-	// LoadAll reads every record into memory with n workers, by m.Keep, and gives their number. A store that keeps the
-	// data itself (Options.InMemory) has nothing left to do, unless m.Each is set.
+	// LoadAll reads every record into memory with n workers, which call m.Keep, and returns the number of records. A
+	// store that already keeps the data in memory (Options.InMemory) does not need to call m.Keep unless m.Each is set.
 	LoadAll(n int, m *Memory) (records int64, err error)
-	// Compact frees the space of what was replaced.
+	// Compact frees the space of replaced records.
 	Compact() error
 	Close() error
 }
 
-// Kind is a store that can be opened.
+// Kind is a kind of store that can be opened.
 type Kind struct {
 	Name     string
 	Version  string
-	Settings string // what makes it durable, and what else differs from its defaults
+	Settings string // options that make it durable, and other differences from its defaults
 	Ours     bool
-	// Open opens the folder, which exists and may be empty.
+	// Open opens a store in the folder, which exists and may be empty.
 	Open func(dir string, o Options) (Store, error)
 }
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	CacheBytes int64 // that the store may use as a cache of its own
-	InMemory   bool  // a store that can keeps all data in memory from its start on
+	CacheBytes int64 // bytes that the store may use as its own cache
+	InMemory   bool  // keep all data in memory from the start on, if the store can do so
 }
 
-// Memory is where LoadAll puts the records: copied, in a list with their ids, which is the least that a program needs
-// to work on them. No index is built.
+// Memory is where LoadAll puts the records. It holds copies in a list together with their ids, the minimum that a
+// program needs to work on records. It has no index.
 type Memory struct {
-	// Each is given every record, for tests; called by several workers at once.
+	// Each is called with every record if it is not nil. Tests use it. Several workers call it concurrently.
 	Each func(id int64, data []byte)
 
 	arenas []arena
 }
 
 type arena struct {
-	chunk []byte     // the last one
-	lists [][]Record // full ones but the last
-	_     [64]byte   // workers write side by side
+	chunk []byte     // the one in use
+	lists [][]Record // all except the last are full
+	_     [64]byte   // padding, because the arenas of several workers are neighbours in memory
 }
 
 const (
@@ -69,10 +69,10 @@ const (
 	listRecords = 16 << 10
 )
 
-// NewMemory for so many workers.
+// NewMemory returns a Memory for the given number of workers.
 func NewMemory(workers int) *Memory { return &Memory{arenas: make([]arena, workers)} }
 
-// Keep copies a record. Each worker has a number of its own, from 0.
+// Keep copies a record. Each worker passes a number of its own, counted from 0.
 func (m *Memory) Keep(worker int, id int64, data []byte) {
 	a := &m.arenas[worker]
 	if len(a.chunk)+len(data) > cap(a.chunk) {
@@ -91,7 +91,7 @@ func (m *Memory) Keep(worker int, id int64, data []byte) {
 	}
 }
 
-// Records that were kept, and their bytes.
+// Records returns the number of records and the number of their bytes.
 func (m *Memory) Records() (records, bytes int64) {
 	for i := range m.arenas {
 		for _, list := range m.arenas[i].lists {
@@ -104,7 +104,7 @@ func (m *Memory) Records() (records, bytes int64) {
 	return records, bytes
 }
 
-// Ranges divides the ids from first to last among n workers, which run at once, and gives the first error.
+// Ranges divides the ids from first to last among n concurrent workers, and returns the first error.
 func Ranges(first, last int64, n int, work func(worker int, from, through int64) error) error {
 	if last < first {
 		return nil
@@ -117,11 +117,11 @@ func Ranges(first, last int64, n int, work func(worker int, from, through int64)
 	})
 }
 
-// Gather joins the batches of callers that wait at the same time into one commit, for stores with one writer.
+// Gather combines the batches of concurrent callers into one commit, for stores that allow only one writer.
 type Gather struct {
 	Commit func(batch []Record) error
 
-	mu      sync.Mutex // held while a commit runs
+	mu      sync.Mutex // held during a commit
 	waiting sync.Mutex // guards queue
 	queue   []*gathered
 }
@@ -132,7 +132,7 @@ type gathered struct {
 	err   error
 }
 
-// Put returns when a commit that held the batch is done.
+// Put returns when the commit that includes the batch is done.
 func (g *Gather) Put(batch []Record) error {
 	mine := &gathered{batch: batch}
 	g.waiting.Lock()
@@ -158,7 +158,7 @@ func (g *Gather) Put(batch []Record) error {
 	return err
 }
 
-// ModuleVersion is that of a module that this program was built with.
+// ModuleVersion returns the version of a module that is linked into this program.
 func ModuleVersion(path string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -22,7 +22,7 @@ func filesKind() store.Kind {
 
 type filesStore struct {
 	dir  string
-	next atomic.Int64 // names of files that are being written
+	next atomic.Int64 // makes the names of files that are being written unique
 }
 
 func (s *filesStore) folder(id int64) string {
@@ -55,7 +55,7 @@ func (s *filesStore) Put(batch []store.Record) error {
 	return nil
 }
 
-// makeFolder makes it, durably: also where another caller made it just now.
+// makeFolder creates a folder durably. It syncs the parent even if another caller has just created the folder.
 func (s *filesStore) makeFolder(folder string) error {
 	if _, err := os.Stat(folder); err == nil {
 		return nil
@@ -90,7 +90,7 @@ func (s *filesStore) Get(id int64, into []byte) ([]byte, error) {
 	return into, errors.Join(err, f.Close())
 }
 
-// readAll appends a file to a buffer.
+// readAll appends the content of a file to a buffer.
 func readAll(f *os.File, into []byte) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *filesStore) LoadAll(n int, m *store.Memory) (int64, error) {
 			for _, name := range names {
 				id, err := strconv.ParseInt(name.Name(), 10, 64)
 				if err != nil {
-					continue // was being written when the program ended
+					continue // the program ended while it wrote this file
 				}
 				if buffer, err = s.Get(id, buffer[:0]); err != nil {
 					return err
@@ -136,7 +136,7 @@ func (s *filesStore) LoadAll(n int, m *store.Memory) (int64, error) {
 	return records, err
 }
 
-// Compact has nothing to do: what was replaced is gone.
+// Compact does nothing, because a replaced file occupies no space.
 func (s *filesStore) Compact() error { return nil }
 
 func (s *filesStore) Close() error { return nil }

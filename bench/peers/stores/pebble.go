@@ -22,7 +22,7 @@ type pebbleStore struct{ db *pebble.DB }
 
 func openPebble(dir string, o store.Options) (store.Store, error) {
 	cache := pebble.NewCache(max(o.CacheBytes, 8<<20))
-	defer cache.Unref() // the database holds it
+	defer cache.Unref() // the database holds a reference of its own
 	opts := &pebble.Options{Cache: cache, MemTableSize: 64 << 20, FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}}
 	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	db, err := pebble.Open(dir, opts)
@@ -55,7 +55,7 @@ func (s *pebbleStore) Get(id int64, into []byte) ([]byte, error) {
 	return into, closer.Close()
 }
 
-// ends are the least and the greatest id; found is false where there is none.
+// ends returns the smallest and the greatest id. found is false if there are no records.
 func (s *pebbleStore) ends() (first, last int64, err error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *pebbleStore) Compact() error {
 
 func (s *pebbleStore) Close() error { return s.db.Close() }
 
-// quiet drops what a store logs; what ends it is still said.
+// quiet discards what a store logs, except fatal messages.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)  {}

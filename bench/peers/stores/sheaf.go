@@ -26,10 +26,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// sheafGroups is what `sheaf dev` makes by default.
+// sheafGroups is the default number of groups in `sheaf dev`.
 const sheafGroups = 16
 
-// sheafKinds are ours with the usual number of groups, which is the one that is held against the peers, and with one.
+// sheafKinds returns Sheaf with the usual number of groups, which is compared with the peers, and Sheaf with one
+// group.
 func sheafKinds() []store.Kind {
 	const settings = "of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up " +
 		"and warm reads Resident, cold reads Index; 1 version kept"
@@ -42,7 +43,7 @@ func sheafKinds() []store.Kind {
 	return []store.Kind{kind("Sheaf", sheafGroups), kind("Sheaf, one group", 1)}
 }
 
-// sheafStore is what a shard has on its volume, without gRPC around it.
+// sheafStore does what a shard does with its volume, without gRPC.
 type sheafStore struct {
 	committer *replica.Committer
 	journal   *journal.Journal
@@ -70,7 +71,8 @@ func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err erro
 	return s, drive.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
 }
 
-// replay writes what a journal holds to the groups' segments, and removes it, as the start of a shard does.
+// replay writes the content of a journal to the segments of the groups and removes the journal, as the start of a
+// shard does.
 func replay(dir string, groups int) error {
 	folders, ids := map[uuid.UUID]string{}, make([]uuid.UUID, groups)
 	for i := range groups {
@@ -119,7 +121,7 @@ func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
 	return err
 }
 
-// groupOf finds the group of an id: equal ranges of its mix, as Hash routing has them.
+// groupOf returns the group that owns an id: each group owns an equal range of hashes, as with Hash routing.
 func (s *sheafStore) groupOf(id int64) int {
 	group, _ := bits.Mul64(routing.Key(id), uint64(len(s.logs)))
 	return int(group)
@@ -131,7 +133,7 @@ func (s *sheafStore) Put(batch []store.Record) error {
 		pending = append(pending, s.replicas[s.groupOf(r.ID)].Propose(replica.Write{ID: r.ID, Data: r.Data}))
 	}
 	var first error
-	for _, p := range pending { // all of them: data must not change before
+	for _, p := range pending { // wait for all, because the caller may change the data after Put returns
 		if _, err := p.Wait(context.Background()); first == nil {
 			first = err
 		}
@@ -153,7 +155,7 @@ func (s *sheafStore) Get(id int64, into []byte) ([]byte, error) {
 }
 
 func (s *sheafStore) LoadAll(n int, m *store.Memory) (records int64, err error) {
-	if s.resident && m.Each == nil { // Open has read and checked every byte
+	if s.resident && m.Each == nil { // Open has already read and checked every byte
 		for _, log := range s.logs {
 			records += log.Stats().Records
 		}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
 
 	"sheaf.dev/sheaf/bench/peers/store"
 )
@@ -22,13 +22,13 @@ func sqliteKind() store.Kind {
 }
 
 type sqliteStore struct {
-	write  *sql.DB // one connection
+	write  *sql.DB // has one connection
 	read   *sql.DB
 	gather store.Gather
 	get    *sql.Stmt
 }
 
-// sqliteReaders are connections that read at once.
+// sqliteReaders is the number of connections that read concurrently.
 const sqliteReaders = 16
 
 func openSQLite(dir string, o store.Options) (_ store.Store, err error) {

@@ -1,14 +1,14 @@
-// Package stores are the stores that are compared in one process: ours and its embedded peers.
+// Package stores holds the stores that are compared inside a process: Sheaf and its embedded peers.
 package stores
 
 import "sheaf.dev/sheaf/bench/peers/store"
 
-// All lists them. Add yours here.
+// All returns all stores. Add yours here.
 func All() []store.Kind {
 	return append(sheafKinds(), pebbleKind(), badgerKind(), bboltKind(), sqliteKind(), filesKind())
 }
 
-// Find finds a store by its name; nil where there is none.
+// Find returns the store with the given name, or nil.
 func Find(name string) *store.Kind {
 	for _, k := range All() {
 		if k.Name == name {

@@ -34,7 +34,7 @@ func contract(t *testing.T, k store.Kind, inMemory bool) {
 		}
 		return s
 	}
-	const records = 2300 // files: more than two folders
+	const records = 2300 // more than two folders of the store "files" hold
 	put := func(s store.Store, version int64, step int) {
 		t.Helper()
 		err := drive.Parallel(4, func(w int) error {
@@ -122,7 +122,7 @@ func TestContract(t *testing.T) {
 	for _, k := range All() {
 		for _, inMemory := range []bool{false, true} {
 			if inMemory && !k.Ours {
-				continue // they do not know the difference
+				continue // this store cannot tell the difference
 			}
 			t.Run(fmt.Sprintf("%s, in memory %v", k.Name, inMemory), func(t *testing.T) {
 				t.Parallel()
@@ -138,7 +138,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// writerEnv makes the test program write to the store that it names until the program is killed.
+// writerEnv makes the test program write to the store that the variable names until the program is killed.
 const writerEnv = "PEERS_TEST_WRITER"
 
 func TestMain(m *testing.M) {
@@ -206,7 +206,7 @@ func TestKilledHasAllThatWasAcknowledged(t *testing.T) {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			rest, _ := io.ReadAll(out) // said before it died
+			rest, _ := io.ReadAll(out) // printed before the program died
 			for line := range strings.Lines(string(rest)) {
 				var id int64
 				if strings.HasSuffix(line, "\n") {
