@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Doubling is a sequence of pauses: each is twice the previous one, from First up to Most, plus or minus half, so that
-// many clients that failed together do not retry together. First is above 0.
+// Doubling is a sequence of pauses. Each pause is twice the previous one, from First up to Most, plus or minus half,
+// so that many clients that failed together do not retry together. First must be above 0.
 type Doubling struct{ First, Most time.Duration }
 
 // After returns the pause after failure n, counted from 0. Safe for concurrent use.
@@ -17,19 +17,19 @@ func (d Doubling) After(n int) time.Duration {
 	return p/2 + rand.N(p) //nolint:gosec // jitter
 }
 
-// Tries are consecutive attempts at one operation. Doubling must be set. Not safe for concurrent use.
+// Tries counts the failed attempts at one operation. Doubling must be set. Not safe for concurrent use.
 type Tries struct {
 	Doubling
 	failed int
 }
 
-// Wait waits before the next attempt, longer each time; false: ctx ended.
+// Wait waits before the next attempt, longer each time. It returns false if ctx ended.
 func (t *Tries) Wait(ctx context.Context) bool {
 	t.failed++
 	return Sleep(ctx, t.After(t.failed-1))
 }
 
-// Again resets the pauses, after an attempt has worked for a while.
+// Again resets the pauses. Call it after the operation has worked for a while.
 func (t *Tries) Again() { t.failed = 0 }
 
 // AtMost limits the next pause to about d.
@@ -39,7 +39,7 @@ func (t *Tries) AtMost(d time.Duration) {
 	}
 }
 
-// Sleep waits for d; false: ctx ended first.
+// Sleep waits for d. It returns false if ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

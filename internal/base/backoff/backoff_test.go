@@ -22,7 +22,7 @@ func TestPausesDouble(t *testing.T) {
 	}
 }
 
-// Tries wait longer each time, start again from the first pause when told to, and end with their context.
+// Tries waits longer each time, begins with the first pause again after a reset, and ends with its context.
 func TestTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

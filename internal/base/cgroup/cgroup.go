@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// MemoryLimit returns the memory limit of this process in bytes, the smallest of its cgroup and the cgroups above; 0:
-// none. It reads cgroups of version 1 and 2. root is / except in tests.
+// MemoryLimit returns the memory limit of this process in bytes: the smallest limit of its cgroup and of the cgroups
+// above. It returns 0 if there is no limit. It supports cgroups of version 1 and 2. root is / except in tests.
 func MemoryLimit(root string) int64 {
-	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // absent: no cgroups
+	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // no such file: no cgroups
 	limit := int64(0)
 	for line := range strings.SplitSeq(string(own), "\n") {
 		parts := strings.SplitN(line, ":", 3)
@@ -26,8 +26,7 @@ func MemoryLimit(root string) int64 {
 			}
 			base, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 		}
-		// In a container the process's own cgroup is mounted as the root of the file system, whatever its path
-		// is.
+		// In a container, the process's own cgroup is mounted as the root of the cgroup file system, whatever its path is.
 		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
 			if l := readLimit(path.Join(root, base, dir, file)); l > 0 && (limit == 0 || l < limit) {
 				limit = l
@@ -40,7 +39,7 @@ func MemoryLimit(root string) int64 {
 	return limit
 }
 
-// readLimit reads one file; 0: no limit. In v1 a number near 2^63 means no limit.
+// readLimit reads one file. It returns 0 if there is no limit. In v1, a number near 2^63 means no limit.
 func readLimit(file string) int64 {
 	content, err := os.ReadFile(file)
 	if err != nil {

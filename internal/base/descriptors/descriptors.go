@@ -1,5 +1,6 @@
-// Package descriptors keeps file descriptors for files while a process takes connections. Who can connect need not be
-// let in: without a reserve, idle connections would take the descriptors that the next segment of a log needs.
+// Package descriptors reserves file descriptors for files while a process accepts connections. Idle connections occupy
+// descriptors before a client has authenticated. Without a reserve, they could use up the descriptors that the next
+// segment of a log needs.
 package descriptors
 
 import (
@@ -12,31 +13,31 @@ import (
 )
 
 const (
-	// A quarter of the descriptors is kept for files, and at most reserveMax of them.
+	// reservePart is the fraction of descriptors that is reserved for files: a quarter, but at most reserveMax.
 	reservePart = 4
 	reserveMax  = 4096
-	// connectionsMin connections are taken in any case, so that a process whose files need almost all descriptors can be
-	// reached.
+	// connectionsMin connections are accepted in any case, so that a process remains reachable even if its files need
+	// almost all descriptors.
 	connectionsMin = 16
-	// said is how long a refusal is reported, and the time between two lines of the log.
+	// said is the time for which a refusal is reported, and the time between two lines of the log.
 	said = time.Minute
 )
 
-// Listener takes connections while enough descriptors are left for files, and closes the others at once. Safe for
-// concurrent use.
+// Listener accepts connections while enough descriptors are left for files, and closes other connections immediately.
+// Safe for concurrent use.
 type Listener struct {
 	net.Listener
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	open    int       // connections that are open
-	refused int64     // connections that were closed at once
-	last    time.Time // when that was the last time
+	refused int64     // connections that were closed immediately
+	last    time.Time // time of the last such connection
 	logged  time.Time
 	limit   uint64 // limit of descriptors at that time
 }
 
-// Listen wraps a listener. Connections that are not of the operating system are all taken.
+// Listen wraps a listener. It accepts all connections that have no file descriptor.
 func Listen(inner net.Listener, logger *slog.Logger) *Listener {
 	return &Listener{Listener: inner, logger: logger}
 }
@@ -59,7 +60,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// refuse records that a connection came while descriptors are short. False: it is taken all the same.
+// refuse records that a connection arrived while descriptors are short. It returns false if the connection is accepted
+// nevertheless.
 func (l *Listener) refuse(limit uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +78,7 @@ func (l *Listener) refuse(limit uint64) bool {
 	return true
 }
 
-// Refused says that connections were refused in the last minute; nil: none was.
+// Refused returns an error if connections were refused in the last minute, and nil otherwise.
 func (l *Listener) Refused() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +90,8 @@ func (l *Listener) Refused() error {
 		l.refused, time.Since(l.last).Round(time.Second), l.limit, l.open)
 }
 
-// isShort reports whether a new connection takes a descriptor of the reserve. The kernel gives the lowest number that
-// is free, so all descriptors below it are in use.
+// isShort reports whether a new connection uses a descriptor of the reserve. The kernel always assigns the lowest free
+// number, so all descriptors below that of the connection are in use.
 func isShort(conn net.Conn) (limit uint64, short bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/base/descriptors"
 )
 
-// TestConnectionsLeaveDescriptorsForFiles: whoever opens idle connections, as many as can be, does not keep the process
-// from opening files. It uses sockets and the limit of descriptors of this process, which only the operating system
-// has. It costs 20 ms.
+// TestConnectionsLeaveDescriptorsForFiles checks that clients with many idle connections cannot keep the process from
+// opening files. It uses sockets and the descriptor limit of this process, which only the operating system provides.
+// It costs 20 ms.
 func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	const limit, reserve = 400, 100
 	var before syscall.Rlimit
@@ -50,7 +50,7 @@ func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	}
 	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before) }()
 
-	// The callers are in this process, too: each connection takes two descriptors until it is refused.
+	// The callers run in this process, so each connection occupies two descriptors until it is refused.
 	refused := 0
 	for range 300 {
 		conn, err := net.Dial("tcp", server.Addr().String())

@@ -1,4 +1,4 @@
-// Package longlock provides a mutex for long operations: it may be held during input and output.
+// Package longlock provides a mutex for long operations: a goroutine may hold it during input and output.
 //
 // A goroutine that waits for a sync.Mutex is not durably blocked for testing/synctest, which assumes that a mutex is
 // held only briefly. If the holder sleeps in virtual time, for example because of a slow disk in a test, time would
@@ -8,11 +8,11 @@ package longlock
 
 import "sync/atomic"
 
-// Mutex excludes like sync.Mutex; its zero value is unlocked. Unlock hands it to the goroutine that has waited longest,
-// so that a holder that locks it again and again cannot starve others. It must not be copied after its first use. A
-// Mutex that a bubble of testing/synctest waits for belongs to that bubble.
+// Mutex is a mutual exclusion lock like sync.Mutex. Its zero value is unlocked. Unlock hands the lock to the goroutine
+// that has waited longest, so that a goroutine that locks it repeatedly cannot starve others. It must not be copied
+// after its first use. A Mutex for which a bubble of testing/synctest has waited belongs to that bubble.
 type Mutex struct {
-	wanted atomic.Int32 // number of its holder and its waiters
+	wanted atomic.Int32 // number of holders and waiters
 	queue  atomic.Pointer[queue]
 }
 

@@ -22,7 +22,7 @@ func TestOneHolderAtATime(t *testing.T) {
 				}
 				count++
 				if count%16 == 0 {
-					runtime.Gosched() // others come to wait
+					runtime.Gosched() // lets others begin to wait
 				}
 				inside.Add(-1)
 				m.Unlock()
@@ -78,7 +78,7 @@ func TestWhoWaitsIsDurablyBlocked(t *testing.T) {
 	})
 }
 
-// The goroutine that has waited longest is next, even if the holder wants the lock again at once.
+// The goroutine that has waited longest is next, even if the holder immediately wants the lock again.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Mutex
@@ -140,7 +140,7 @@ func alone(b *testing.B, m sync.Locker) {
 	}
 }
 
-// contended runs four goroutines that work for about a microsecond with the lock held, as an append does.
+// contended runs four goroutines that each hold the lock for about a microsecond of work, as an append does.
 func contended(b *testing.B, m sync.Locker) {
 	sink := 0
 	b.SetParallelism(4)

@@ -1,4 +1,4 @@
-// Package parallel processes many items, several at a time. Its callers handle the errors of single items.
+// Package parallel processes many items, several at a time. Its callers must handle the errors of single items.
 package parallel
 
 import (
@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Each calls do for all items, at most `most` at a time, and returns when all calls have returned.
+// Each calls do for all items, at most `most` at a time. It returns when all calls have returned.
 func Each[T any](items iter.Seq[T], most int, do func(T)) {
 	var all errgroup.Group
 	all.SetLimit(most)
@@ -17,10 +17,10 @@ func Each[T any](items iter.Seq[T], most int, do func(T)) {
 			return nil
 		})
 	}
-	_ = all.Wait() // no error is returned above
+	_ = all.Wait() // the goroutines above return no errors
 }
 
-// Times is Each for the numbers from 0 to n-1.
+// Times is like Each for the numbers from 0 to n-1.
 func Times(n, most int, do func(i int)) {
 	Each(func(yield func(int) bool) {
 		for i := range n {

@@ -26,7 +26,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A client of HTTP holds little memory of a server, and not for ever.
+// An HTTP client can occupy only little memory of a server, and only for a limited time.
 func TestClientsOfHTTPHoldLittle(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent   string

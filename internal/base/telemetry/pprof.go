@@ -5,15 +5,15 @@ import (
 	"net/http/pprof"
 )
 
-// Profiles serves the profiles for go tool pprof, below /debug/pprof/. A client that reaches it sees the command line
-// and can keep a processor busy: serve it only on a loopback address.
+// Profiles serves the profiles for go tool pprof, below /debug/pprof/. A client that can reach it sees the command
+// line of the process and can keep a processor busy, so serve it only on a loopback address.
 func Profiles() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and heap, goroutine, allocs, block, mutex by name
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // also serves heap, goroutine, allocs, block and mutex
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol) // long questions
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol) // for questions that are too long for a URL
 	return mux
 }

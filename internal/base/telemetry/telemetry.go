@@ -1,4 +1,4 @@
-// Package telemetry provides the metrics, traces and profiles that every process of Sheaf has in common.
+// Package telemetry provides the metrics, traces and profiles that all processes of Sheaf have in common.
 package telemetry
 
 import (

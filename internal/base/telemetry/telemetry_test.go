@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTheRegistryTellsTheVersion: the registry reports the version and the version of Go, in addition to the metrics of
-// the runtime.
+// TestTheRegistryTellsTheVersion checks that the registry reports the version of Sheaf and the version of Go, in
+// addition to the metrics of the runtime.
 func TestTheRegistryTellsTheVersion(t *testing.T) {
 	families, err := NewRegistry("v1.2.3").Gather()
 	if err != nil {
@@ -34,8 +34,8 @@ func TestTheRegistryTellsTheVersion(t *testing.T) {
 	}
 }
 
-// TestSecondsGoFromMemoryToAHungDisk: neither a read from memory nor a sync that hung for 20 s falls outside the
-// buckets.
+// TestSecondsGoFromMemoryToAHungDisk checks that neither a read from memory nor a sync that hung for 20 s falls
+// outside the buckets.
 func TestSecondsGoFromMemoryToAHungDisk(t *testing.T) {
 	seconds := Seconds()
 	if first, last := seconds[0], seconds[len(seconds)-1]; first > 100e-6 || last < 20 {

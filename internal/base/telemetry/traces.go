@@ -39,8 +39,8 @@ type Traces struct {
 // tracesStopTime bounds the sending of the last spans: a process that ends does not wait longer for a collector.
 const tracesStopTime = 3 * time.Second
 
-// tracedServices is the prefix of the methods that have spans: those that callers use. Streams between shards last as
-// long as the shards, and health is checked all the time, so these have none.
+// tracedServices is the prefix of the methods that have spans: those that clients call. Streams between shards have
+// none, because they last as long as the shards. Health checks have none, because they are called all the time.
 const tracedServices = "/sheaf.record.v1."
 
 // StartTraces starts to send traces if the standard variables of OpenTelemetry request it (an OTLP endpoint is set, and
@@ -73,7 +73,7 @@ func StartTraces(ctx context.Context, process Process, logger *slog.Logger) (*Tr
 		return nil, fmt.Errorf("traces: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Warn("traces are not sent", "error", err) }))
-	// The provider reads OTEL_TRACES_SAMPLER and the limits of spans and batches by itself.
+	// The provider itself reads OTEL_TRACES_SAMPLER and the limits of spans and batches.
 	return &Traces{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(of)), logger}, nil
 }
 
@@ -112,7 +112,7 @@ func (t *Traces) options() []otelgrpc.Option {
 	}
 }
 
-// Tracer returns the tracer for spans inside the process; nil: no traces are sent.
+// Tracer returns the tracer for spans inside the process, or nil if no traces are sent.
 func (t *Traces) Tracer() trace.Tracer {
 	if t == nil {
 		return nil
@@ -120,8 +120,8 @@ func (t *Traces) Tracer() trace.Tracer {
 	return t.provider.Tracer("sheaf.dev/sheaf")
 }
 
-// Stop sends the remaining spans, for at most 3 s. Spans that cannot be sent are logged: an unavailable collector is no
-// error of the process.
+// Stop sends the remaining spans, for at most 3 s. It logs spans that cannot be sent: an unavailable collector is not
+// an error of the process.
 func (t *Traces) Stop() {
 	if t == nil {
 		return
