@@ -1,8 +1,9 @@
 // Package bubbletest runs whole shards, gateways and clients in the virtual time of testing/synctest. A test waits for
 // events and never for a real clock, so a slow machine cannot make it fail.
 //
-// A bubble holds no socket, file of the operating system or other process: a goroutine that waits for one keeps virtual
-// time from passing. Connections go through a Net, files are those of vfstest.NewMem, and etcd is one in memory.
+// A bubble must not contain a socket, a file of the operating system or another process, because a goroutine that
+// waits for one of these stops virtual time. Therefore connections go through a Net, files are in a vfstest.NewMem,
+// and etcd runs in memory.
 package bubbletest
 
 import (
@@ -25,7 +26,7 @@ func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 
 // Net is a network in memory: it holds listeners by address. Safe for concurrent use.
 type Net struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	ports     int
 	listeners map[string]*listener
 }
@@ -89,8 +90,8 @@ func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to the listener at an address, and waits until it is accepted. Without a listener, the connection is
-// refused at once.
+// Dial connects to the listener at an address, and waits until the listener has accepted the connection. If there is no
+// listener, it immediately returns an error.
 func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	refused := fmt.Errorf("dial memory %s: connection refused", at)
 	n.mu.Lock()

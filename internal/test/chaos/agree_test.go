@@ -25,11 +25,11 @@ type fact struct {
 	id          int64
 	data        uint32 // CRC of the data
 	request     [16]byte
-	remembered  format.Request // of a put or delete, also where compaction left no more of it
+	remembered  format.Request // identifies a put or delete, even if compaction kept nothing else of it
 }
 
-// agrees reports whether two logs say the same at one index. Each copy compacts on its own schedule: one copy may keep
-// only the remembered request of a superseded write where another copy still has the whole write.
+// agrees reports whether two logs hold compatible entries at one index. Each copy compacts on its own schedule, so one
+// copy may keep only the remembered request of a superseded write where another copy still has the whole write.
 func (f fact) agrees(other fact) bool {
 	if (f.kind == format.KindRequest) != (other.kind == format.KindRequest) {
 		return f.term == other.term && f.remembered == other.remembered
@@ -37,16 +37,17 @@ func (f fact) agrees(other fact) bool {
 	return f == other
 }
 
-// logOf is the content of one replica's log.
+// logOf holds the content of one replica's log.
 type logOf struct {
 	shard  string
 	facts  map[uint64]fact
-	newest map[int64]fact // of each id
-	last   uint64         // index that was read last
+	newest map[int64]fact // newest entry for each id
+	last   uint64         // index of the last entry that was read
 }
 
-// agree stops the shards and compares the logs of each group's replicas, byte for byte of what both still have: the
-// same entry at every index, and the same newest version of every record, which is the one that the last reads gave.
+// agree stops the shards and compares the logs of each group's replicas, as far as both still have the entries. All
+// replicas must have the same entry at every index, and the same newest version of every record, which must be the
+// version that the last reads returned.
 func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	for _, h := range s.shards {
 		if err := h.stop(); err != nil {
@@ -63,7 +64,7 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 		for _, folder := range folders {
 			log, name, err := readLog(h.name, path.Join(dir, folder))
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // a replica that only joins
+				continue // the replica is still joining
 			}
 			if err != nil {
 				return 0, fmt.Errorf("shard %s: %w", h.name, err)
@@ -89,8 +90,8 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	return entries, errors.Join(errs...)
 }
 
-// readLog reads the segments that the manifest lists. It follows the truncations by leaders with code of its own, not
-// with the package that loads logs: that package is under test here.
+// readLog reads the segments that the manifest lists. It handles truncations by leaders with its own code, and not
+// with the package that loads logs, because that package is under test.
 func readLog(shard, dir string) (*logOf, string, error) {
 	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
@@ -98,7 +99,7 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
-		log.cut(segment.FirstIndex) // compaction may have left nothing of what a leader wrote there
+		log.cut(segment.FirstIndex) // compaction may have removed all entries that a leader wrote here
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
 		}
@@ -148,8 +149,8 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 	return r.Err()
 }
 
-// cut drops the entries from an index on: another leader writes the entries that follow, and the dropped ones do not
-// count.
+// cut drops the entries from an index on. Another leader has written the entries that follow, so the dropped ones no
+// longer count.
 func (l *logOf) cut(from uint64) {
 	for index := from; index <= l.last; index++ {
 		delete(l.facts, index)
@@ -185,7 +186,7 @@ func (l *logOf) holds(g int, newest map[int64]uint64) error {
 			there = f.index
 		}
 		switch {
-		case id < 0: // a probe's
+		case id < 0: // written by a probe
 		case !read:
 			return fmt.Errorf("group %d on shard %s holds record %d, which nobody wrote", g, l.shard, id)
 		case there != version:
@@ -218,8 +219,8 @@ func TestFactsAgree(t *testing.T) {
 	}
 }
 
-// An entry that another leader truncated no longer counts, even where compaction has left nothing of what that leader
-// wrote in its place: the manifest gives the index at which the segment behind it begins.
+// An entry that another leader truncated no longer counts, even if compaction has removed everything that this leader
+// wrote in its place. The manifest then gives the index at which the next segment begins.
 func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),

@@ -37,10 +37,10 @@ type config struct {
 	seed                           uint64
 }
 
-// Programs under test.
+// These are the paths of the programs under test.
 var sheafBinary, slowdiskBinary string
 
-// TestMain removes what build made.
+// TestMain removes the programs that build made.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
@@ -53,8 +53,8 @@ func TestMain(m *testing.M) {
 // required reports whether the test must fail on a machine that cannot run it.
 func required() bool { return os.Getenv("SHEAF_CHAOS") == "required" }
 
-// needed skips the test if something that it needs is missing, or fails it where the test is required. The message
-// lists everything that is missing.
+// needed skips the test if something that it needs is missing, or fails it if the test is required. The message lists
+// everything that is missing.
 func needed(t *testing.T, disks bool) {
 	t.Helper()
 	var missing []string
@@ -116,7 +116,7 @@ func build(t *testing.T) {
 	})
 }
 
-// TestChaos is the long run: make chaos.
+// TestChaos is the long run of `make chaos`.
 func TestChaos(t *testing.T) {
 	if !required() && !soaktest.Long() && *faultsFlag == "" {
 		t.Skip("of make chaos, or with -faults")

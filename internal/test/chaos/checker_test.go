@@ -9,7 +9,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived makes a possible history of several workers on one record: the calls took effect in the order in which they
+// lived makes a possible history of several workers on one record: the calls take effect in the order in which they
 // were generated.
 func lived(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -51,8 +51,8 @@ func lived(seed uint64, n int) []operation {
 	return all
 }
 
-// TestTheCheckerTakesWhatCanBe checks that the checker accepts possible histories, also without the answers of some
-// calls.
+// TestTheCheckerTakesWhatCanBe checks that the checker accepts possible histories, including those in which some calls
+// have no answer.
 func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	for seed := range uint64(50) {
 		all := lived(seed, 150)
@@ -72,7 +72,7 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost leaves out a write whose value a read returned. After that, nobody has written the value that the read saw.
+// lost removes a write whose value a read returned. After that, the read has seen a value that nobody wrote.
 func lost(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
@@ -105,8 +105,8 @@ func older(all []operation, i int) ([]operation, bool) {
 	return all, true
 }
 
-// mutate changes what was really seen of some records, and fails the test if the checker does not notice a change. This
-// proves that the run could have failed.
+// mutate changes the recorded history of some records, and fails the test if the checker does not notice a change.
+// This proves that the run could have failed.
 func (h *history) mutate(t *testing.T) {
 	byKey := map[int64][]operation{}
 	for _, o := range h.operations {
@@ -137,7 +137,7 @@ func (h *history) mutate(t *testing.T) {
 	}
 }
 
-// mutations turn a possible history into an impossible one. They return false where nothing can be changed at this
+// mutations turn a possible history into an impossible one. They return false if nothing can be changed at the given
 // place.
 var mutations = []struct {
 	name   string
@@ -146,7 +146,8 @@ var mutations = []struct {
 	{"an acknowledged write is lost", lost},
 	{"a read gives an older version", older},
 	{"a read misses a record", func(all []operation, i int) ([]operation, bool) {
-		// It was written before the read began, and nobody deletes it until the read has ended.
+		// The value was written before the read began, and no delete overlaps the time between that write and the end of the
+		// read.
 		if all[i].verb != get || all[i].seen == 0 {
 			return nil, false
 		}
@@ -191,7 +192,7 @@ var mutations = []struct {
 	}},
 }
 
-// TestTheCheckerFindsWhatCannotBe changes histories at random places: each change must be found.
+// TestTheCheckerFindsWhatCannotBe changes histories at random places. The checker must find each change.
 func TestTheCheckerFindsWhatCannotBe(t *testing.T) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
@@ -216,7 +217,8 @@ func TestTheCheckerFindsWhatCannotBe(t *testing.T) {
 	}
 }
 
-// TestAnUnansweredWriteMayOrMayNotHappen: such a write may take effect, but only after it was requested.
+// TestAnUnansweredWriteMayOrMayNotHappen checks that a write without an answer may take effect, but only after it was
+// requested.
 func TestAnUnansweredWriteMayOrMayNotHappen(t *testing.T) {
 	first := operation{verb: put, key: 1, value: 1, version: 1, begin: 0, end: 10}
 	lost := operation{worker: 1, verb: put, key: 1, value: 2, begin: 20, end: never}

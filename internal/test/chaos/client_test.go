@@ -24,27 +24,27 @@ func (r *rig) dialGRPC(ctx context.Context, address string) (net.Conn, error) {
 	return r.dial(ctx, "tcp", address)
 }
 
-// load holds the workers and what they did.
+// load holds the workers and their results.
 type load struct {
 	store   *store
 	history history
 	begun   time.Time
-	keys    [][]int64 // by group, the records in their order of use
+	keys    [][]int64 // by group: the records in the order in which they are used
 	values  atomic.Uint64
-	calls   atomic.Int64 // of single records
-	goal    int64        // calls wanted: from then on workers take their time
+	calls   atomic.Int64 // number of calls on single records
+	goal    int64        // wanted number of calls; after that the workers slow down
 	failed  failures
 	clients []*client.Client
-	// damaged: calls that began earlier may receive an error about bad bytes. A test damages a disk, and the bytes stay
-	// bad until they are repaired.
+	// damaged is a time: calls that began before it may receive an error about bad bytes. A fault damages a disk, and the
+	// bytes remain bad until they are repaired.
 	damaged atomic.Int64
 
-	halt chan struct{} // closed: begin nothing new
+	halt chan struct{} // closed when no new call may begin
 	ctx  context.Context
 	wait sync.WaitGroup
 }
 
-// Records in use at a time, by group, and how many calls go to each before the next takes its place.
+// keysAtOnce records of each group are in use at a time. After keyCalls calls, another record replaces a record.
 const (
 	keysAtOnce = 3
 	keyCalls   = 250
@@ -113,7 +113,7 @@ type worker struct {
 	number int
 	client *client.Client
 	random *rand.Rand
-	known  map[int64]uint64 // versions as this worker saw them last
+	known  map[int64]uint64 // versions that this worker has seen
 }
 
 func (w *worker) work() {
@@ -141,7 +141,7 @@ func (w *worker) work() {
 	}
 }
 
-// key picks one of the records in use.
+// key returns one of the records in use.
 func (w *worker) key() int64 {
 	groups := len(w.load.keys)
 	of := w.load.keys[w.random.IntN(groups)]
@@ -149,7 +149,7 @@ func (w *worker) key() int64 {
 	return of[(from+w.random.IntN(keysAtOnce))%len(of)]
 }
 
-// call is an operation that is in progress: it may take several tries, all with one request id.
+// call is an operation in progress. It may take several tries, all with one request id.
 type call struct {
 	operation
 	requestID []byte
@@ -178,7 +178,7 @@ func (w *worker) next() *call {
 	return c
 }
 
-// data returns the bytes of a value. They identify the value and follow from it entirely: none of them is random.
+// data returns the bytes that encode a value. They depend only on the value.
 func data(value uint64) []byte {
 	size := 8 + value*2654435761%1500
 	switch {
@@ -195,7 +195,7 @@ func data(value uint64) []byte {
 	return out
 }
 
-// valueOf returns the value that the bytes identify. The bytes must be exactly those of this value.
+// valueOf returns the value that the bytes encode. The bytes must be exactly those that data returns for this value.
 func valueOf(b []byte) (uint64, error) {
 	if len(b) < 8 {
 		return 0, fmt.Errorf("%d bytes, which nobody wrote", len(b))
@@ -207,21 +207,21 @@ func valueOf(b []byte) (uint64, error) {
 	return value, nil
 }
 
-// finish repeats a call until it is answered, certainly refused, or given up. Only some of the calls that may have been
-// applied are given up.
+// finish repeats a call until it is answered, definitely refused, or given up. It gives up only some of the calls that
+// may have been applied.
 func (w *worker) finish(c *call) {
 	c.begin = w.load.now()
 	w.tryAgain(c, w.try(c))
 }
 
-// tryAgain goes on with a call after its last answer.
+// tryAgain repeats a call after the error of its first try.
 func (w *worker) tryAgain(c *call, err error) {
 	for tries := 1; err != nil; tries++ {
 		c.unknown = c.unknown || errors.Is(err, client.ErrOutcomeUnknown)
 		plain := c.verb != get && c.ifVersion == 0 && !c.ifAbsent
 		switch {
 		case c.verb != get && !c.unknown:
-			return // surely not applied, and not asked for again
+			return // definitely not applied
 		case c.verb == get:
 			return
 		case plain && w.random.IntN(5) == 0 || w.load.ctx.Err() != nil:
@@ -242,7 +242,7 @@ func (w *worker) tryAgain(c *call, err error) {
 	w.load.history.add(c.operation)
 }
 
-// try makes one try. It returns nil if there was an answer, which is then in the operation.
+// try makes one try. It returns nil if it stored an answer in the operation.
 func (w *worker) try(c *call) error {
 	timeout := time.Second + time.Duration(w.random.Int64N(int64(9*time.Second)))
 	ctx, cancel := context.WithTimeout(w.load.ctx, timeout)
@@ -329,7 +329,7 @@ func (w *worker) version(c *call, version string) uint64 {
 	return n
 }
 
-// mustNotBe reports errors that no fault of this test excuses.
+// mustNotBe records a violation if no fault of this test explains the error.
 func (w *worker) mustNotBe(c *call, err error) {
 	if errors.Is(err, client.ErrDataLoss) && c.begin <= w.load.damaged.Load() {
 		return
@@ -350,12 +350,12 @@ func (w *worker) mustNotBe(c *call, err error) {
 	}
 	var e *client.Error
 	if errors.As(err, &e) && (e.Reason == reason.NotLeader || e.Reason == reason.WrongShard) {
-		return // until its time was over
+		return // the client tried again until its time was over
 	}
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }
 
-// several makes calls on different records.
+// several returns calls on different records.
 func (w *worker) several() (calls []*call) {
 	used := map[int64]bool{}
 	for range batchItems {
@@ -368,7 +368,7 @@ func (w *worker) several() (calls []*call) {
 	return calls
 }
 
-// putMany writes by BatchPut. It then repeats each put that has no answer on its own.
+// putMany writes with BatchPut. It then repeats each put without an answer as a single call.
 func (w *worker) putMany() {
 	calls := w.several()
 	var items []client.PutItem
@@ -418,7 +418,7 @@ func (w *worker) getMany() {
 	w.load.calls.Add(int64(len(calls)))
 }
 
-// used returns the records that calls may have reached.
+// used returns the ids of the records that calls may have reached.
 func (l *load) used() (ids []int64) {
 	last := int(l.calls.Load())/(keyCalls*len(l.keys)) + keysAtOnce + 1
 	for _, of := range l.keys {
@@ -427,7 +427,8 @@ func (l *load) used() (ids []int64) {
 	return ids
 }
 
-// readAll reads every record a last time, into the history: every acknowledged write must be seen.
+// readAll reads every record one last time and adds these reads to the history, so that judge finds acknowledged
+// writes that are missing.
 func (l *load) readAll() (newest map[int64]uint64, err error) {
 	w := &worker{load: l, number: len(l.clients), client: l.clients[0], random: rand.New(rand.NewPCG(1, 1)),
 		known: map[int64]uint64{}}

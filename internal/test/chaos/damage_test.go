@@ -32,7 +32,7 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := n.ballast(group); err != nil { // what is superseded, so that there is a past
+	if _, err := n.ballast(group); err != nil { // superseded versions, which a scan must not return
 		return "", err
 	}
 	round, err := n.ballast(group)
@@ -85,7 +85,7 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 		})
 }
 
-// spoil damages the segment that holds a given ballast record on a shard's volume.
+// spoil damages the segment on a shard's volume that holds the given ballast record.
 func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment string, err error) {
 	segments, err := filepath.Glob(victim.machine.path(filepath.Join(victim.dir, "groups", "*", "segment-*")))
 	if err != nil {
@@ -106,7 +106,7 @@ func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment st
 			return "", "", err
 		}
 		at += ballastBytes / 2
-		if round/2%2 == 1 { // the first time, which a start does not see
+		if round/2%2 == 1 { // the first time, choose damage that a start does not notice
 			how = fmt.Sprintf("%s on shard %s zeroed from %d on for 4 KiB", filepath.Base(path), victim.name, at)
 			_, err = file.WriteAt(make([]byte, 4096), int64(at))
 		} else {
@@ -118,7 +118,7 @@ func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment st
 	return "", "", fmt.Errorf("record %d is in none of %d segments", id, len(segments))
 }
 
-// verifies explains why verify of a stopped volume does not name a file as bad.
+// verifies runs `sheaf verify` on a stopped volume. It returns an error if verify does not name the segment as bad.
 func (n *nemesis) verifies(victim *server, segment string) error {
 	out, err := victim.machine.run(sheafBinary, "verify", "--quiet", victim.dir)
 	if err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(out, segment) {
@@ -127,13 +127,12 @@ func (n *nemesis) verifies(victim *server, segment string) error {
 	return nil
 }
 
-// verifyGroup reads all copies of a group.
+// verifyGroup runs `sheaf verify` on all copies of a group.
 func (n *nemesis) verifyGroup(name string) (string, error) {
 	return n.hub.run(sheafBinary, "group", "verify", name, "--server", n.gateways[0].machine.address+":7600")
 }
 
-// scanBallast scans a group. Either its ballast is of this round, or the ballast is missing and the scan reports
-// damage.
+// scanBallast scans a group. The ballast must be that of this round, or it may be missing if the scan reports damage.
 func (n *nemesis) scanBallast(group int, round uint64) error {
 	ids := n.ballastOf(group)
 	return await("a scan of the group ends", time.Minute, func() error {
@@ -161,7 +160,7 @@ func (n *nemesis) scanBallast(group int, round uint64) error {
 	})
 }
 
-// logged returns the length of the log.
+// logged returns the size of the server's log in bytes.
 func (s *server) logged() int64 {
 	info, err := os.Stat(s.log)
 	if err != nil {
@@ -179,8 +178,8 @@ func (s *server) logSince(at int64) string {
 	return string(text[at:])
 }
 
-// zeroDisk zeroes the device below a running shard. The shard must go out of service, and other shards must continue
-// its groups. Then the disk is formatted again, and its copies are rebuilt.
+// zeroDisk zeroes the device below a running shard. The shard must stop serving, and other shards must continue its
+// groups. Then the disk is formatted again, and its copies are rebuilt.
 func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {

@@ -37,7 +37,7 @@ func (m *machine) mountAt(image, at string) error {
 	return err
 }
 
-// unmount unmounts a folder if something is mounted there: an earlier attempt to remount it may have stopped after the
+// unmount unmounts a folder if something is mounted there. An earlier attempt to remount it may have failed after the
 // mount.
 func (m *machine) unmount(at string) error {
 	if _, err := m.run("findmnt", "--noheadings", "--mountpoint", at); err != nil {
@@ -49,13 +49,13 @@ func (m *machine) unmount(at string) error {
 
 // slowDisk is a disk whose speed can be set: hack/kube/slowdisk serves its image.
 type slowDisk struct {
-	rate string // file
-	file string // in the machine: what the loop device is on
-	at   string // folder, in the machine
+	rate string // path of the file that sets the rate
+	file string // path inside the machine of the file behind the loop device
+	at   string // mount point inside the machine
 	m    *machine
 }
 
-// mountSlowDisk does the same as mountDisk, with a slow disk.
+// mountSlowDisk is like mountDisk, but the disk is a slowDisk.
 func (m *machine) mountSlowDisk(bytes int64) string {
 	t, dir := m.rig.t, filepath.Join(m.rig.dir, "slow-"+m.name)
 	image, fuse, rate := filepath.Join(dir, "image"), filepath.Join(dir, "fuse"), filepath.Join(dir, "rate")
@@ -75,8 +75,8 @@ func (m *machine) mountSlowDisk(bytes int64) string {
 	return m.slow.at
 }
 
-// mountAgain remounts the disk: after an error, a file system refuses everything until it is mounted again. Nobody may
-// use the disk meanwhile.
+// mountAgain remounts the disk, because a file system refuses everything after an error until it is mounted again. No
+// process may use the disk in the meantime.
 func (s *slowDisk) mountAgain() error {
 	if err := s.m.unmount(s.at); err != nil {
 		return err
@@ -84,11 +84,11 @@ func (s *slowDisk) mountAgain() error {
 	return s.m.mountAt(s.file, s.at)
 }
 
-// set changes the rate; the change takes effect within a tenth of a second. A rate is off, bytes per second such as
-// 64K, error (EIO), or hang.
+// set changes the rate. The change takes effect within a tenth of a second. A rate is "off", bytes per second such as
+// "64K", "error" (EIO), or "hang".
 func (s *slowDisk) set(rate string) {
 	if err := os.WriteFile(s.rate+".new", []byte(rate), 0o644); err == nil {
-		_ = os.Rename(s.rate+".new", s.rate) // a run that ends removes the folder
+		_ = os.Rename(s.rate+".new", s.rate) // fails if the run has ended and removed the folder
 	}
 }
 
@@ -110,7 +110,7 @@ func (m *machine) fill(at string) error {
 	if err != nil {
 		return err
 	}
-	for size := 1 << 20; err == nil || size > 1; { // the smallest hole too
+	for size := 1 << 20; err == nil || size > 1; { // down to one byte, so that no space remains
 		if _, err = file.Write(make([]byte, size)); err != nil {
 			size /= 2
 		}

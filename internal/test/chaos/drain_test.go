@@ -37,7 +37,7 @@ func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 	return store.SetShardState(ctx, meta.StoreUUID, victim.name, state)
 }
 
-// drain moves all groups off a shard, and back, while other shards are paused and killed.
+// drain moves all groups off a shard and back, while other shards are paused and killed.
 func (n *nemesis) drain(victim *server) (words string, err error) {
 	all, err := n.survey()
 	if err != nil {
@@ -104,7 +104,7 @@ func heldBy(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// another picks a shard other than the given one.
+// another returns a random shard other than the given one.
 func (n *nemesis) another(but *server) *server {
 	for {
 		if h := n.shards[n.random.IntN(len(n.shards))]; h != but {
@@ -113,8 +113,8 @@ func (n *nemesis) another(but *server) *server {
 	}
 }
 
-// failDisk makes a disk answer EIO to everything for a while. After the first error the file system refuses everything
-// until it is mounted again. The shard is therefore restarted.
+// failDisk makes a disk return EIO for every request for a while. After the first error the file system refuses
+// everything until it is mounted again, so the shard is restarted.
 func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	groups, err := n.leads(victim)
@@ -136,7 +136,7 @@ func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	if err := n.othersLead(groups, victim); err != nil {
 		return "", err
 	}
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // it is the length that is tested
+	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the fault is under test
 	length := time.Since(at)
 	alive := victim.alive()
 	disk.set("off")

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// holdAtLeast is longer than an election (at most 2 s), and longer than the registration of a shard in etcd lasts (6
-// s).
+// holdAtLeast is longer than an election (at most 2 s), and longer than a registration of a shard in etcd remains
+// after its last renewal (6 s).
 const holdAtLeast = 8 * time.Second
 
 // othersLead waits until other shards lead all the given groups.
@@ -54,7 +54,7 @@ func (n *nemesis) leads(victim *server) (groups []string, err error) {
 	})
 }
 
-// kill ends a shard by SIGKILL and starts it again when others lead its groups.
+// kill kills a shard with SIGKILL, and starts it again when other shards lead its groups.
 func (n *nemesis) kill(victim *server) (string, error) {
 	groups := n.ledBy(victim)
 	victim.kill()
@@ -73,7 +73,7 @@ func (n *nemesis) kill(victim *server) (string, error) {
 		await("shard "+victim.name, 2*time.Minute, victim.ready)
 }
 
-// killWithoutEtcd kills a shard that cannot serve again before etcd is back.
+// killWithoutEtcd kills a shard, which cannot serve again before etcd is back.
 func (n *nemesis) killWithoutEtcd() error {
 	all, err := n.survey()
 	if err != nil {
@@ -101,7 +101,7 @@ func (n *nemesis) killWithoutEtcd() error {
 	return victim.start()
 }
 
-// hold stops a process by SIGSTOP until a condition holds, at least for the given time, and then continues it.
+// hold stops a process with SIGSTOP until a condition holds, but at least for the given time, and then continues it.
 func hold(p *process, atLeast time.Duration, until func() error) (length time.Duration, err error) {
 	at := time.Now()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -119,14 +119,15 @@ func hold(p *process, atLeast time.Duration, until func() error) (length time.Du
 	if err := until(); err != nil {
 		return 0, err
 	}
-	time.Sleep(time.Until(at.Add(atLeast))) // it is the length of the stop that is tested
+	time.Sleep(time.Until(at.Add(atLeast))) // the length of the stop is under test
 	if state := p.state(); state != "T" {
 		return 0, fmt.Errorf("it went on by itself: its state is %s", state)
 	}
 	return time.Since(at), nil
 }
 
-// stop stops a shard by SIGSTOP until others lead its groups and its registration has expired, and then continues it.
+// stop stops a shard with SIGSTOP until other shards lead its groups and its registration has expired, and then
+// continues it.
 func (n *nemesis) stop(victim *server) (string, error) {
 	groups := n.ledBy(victim)
 	at := time.Now()
@@ -142,7 +143,7 @@ func (n *nemesis) stop(victim *server) (string, error) {
 		took.Seconds()), nil
 }
 
-// cutOff drops packets between a shard and the other shards, or between a shard and everybody.
+// cutOff drops packets between a shard and the other shards, or between a shard and all other machines.
 func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
 	groups := n.ledBy(victim)
 	var others []string
@@ -165,7 +166,7 @@ func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
 	}
 	led := n.othersLead(groups, victim)
 	took := time.Since(at)
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // it is the length of the cut that is tested
+	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the partition is under test
 	length := time.Since(at)
 	dropped, err := victim.machine.mend()
 	if err := errors.Join(led, err); err != nil {
@@ -183,7 +184,7 @@ func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
 		len(groups), took.Seconds()), nil
 }
 
-// slowDown makes a disk hang for a while and then slow.
+// slowDown makes a disk hang for a while and then be slow.
 func (n *nemesis) slowDown(victim *server) (string, error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -193,13 +194,13 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		err  error
 	}
 	answers := make(chan answer, 1)
-	time.Sleep(200 * time.Millisecond) // slowdisk looks ten times a second
+	time.Sleep(200 * time.Millisecond) // slowdisk reads the rate ten times a second
 	go func() {
 		took, err := disk.probe(64 << 10)
 		answers <- answer{took, err}
 	}()
 	const hang = 4 * time.Second
-	time.Sleep(hang) // it is the length that is tested
+	time.Sleep(hang) // the length of the hang is under test
 	disk.set("512K")
 	first := <-answers
 	if first.err != nil || first.took < hang-time.Second {
@@ -239,7 +240,7 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	}
 	refused := ""
 	if err := await("a write is refused for want of room", time.Minute, func() error {
-		if err := victim.machine.fill(victim.disk); err != nil { // what compaction made free
+		if err := victim.machine.fill(victim.disk); err != nil { // fills the space that compaction has freed
 			return err
 		}
 		reason, err := n.probe(victim, []byte("probe"))
@@ -275,8 +276,8 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	return fmt.Sprintf("%d MiB free were filled to %d bytes; %s", freeBefore>>20, least, refused), nil
 }
 
-// probe puts a record to the shard itself, into a group that it leads, and returns the reason of the refusal. The
-// record does not belong to the workers, whose ids are not negative.
+// probe puts a record directly to a shard, into a group that it leads, and returns the reason of a refusal. The record
+// does not belong to the workers, whose ids are not negative.
 func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) {
 	groups := n.ledBy(victim)
 	if len(groups) == 0 {
@@ -321,7 +322,7 @@ func (n *nemesis) twin(victim *server) (string, error) {
 func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	n.copied++
 	dir := filepath.Join(n.dir, fmt.Sprintf("copy-%d", n.copied))
-	// Files appear and disappear while cp runs: the copy is not a snapshot, and does not need to be.
+	// Files appear and disappear while cp runs. The copy need not be a snapshot.
 	if _, err := n.command("sh", "-c", `cp -a "$0" "$1" 2>/dev/null || true`, victim.machine.path(victim.dir),
 		dir); err != nil {
 		return "", err
@@ -337,7 +338,7 @@ func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	return n.refused(p, victim, "is live on")
 }
 
-// refused waits until a twin has ended by itself with these words, while the first one serves.
+// refused waits until a twin has ended on its own with the given words in its log, while the first process serves.
 func (n *nemesis) refused(p *process, first *server, words string) (string, error) {
 	begin := time.Now()
 	select {

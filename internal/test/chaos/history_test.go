@@ -21,7 +21,7 @@ const (
 
 func (v verb) String() string { return [...]string{"get", "put", "delete"}[v] }
 
-// refusal is an answer that explains why nothing was written.
+// refusal is the reason for which nothing was written.
 type refusal uint8
 
 const (
@@ -30,7 +30,7 @@ const (
 	mismatch
 )
 
-// never is the end of a call whose outcome nobody knows: it may happen at any time, or not at all.
+// never is the end of a call whose outcome is unknown: the call may take effect at any later time, or not at all.
 const never = int64(math.MaxInt64)
 
 // operation is one call on one record as a client saw it. A value identifies a put: no two puts have the same value,
@@ -39,15 +39,15 @@ type operation struct {
 	worker     int
 	verb       verb
 	key        int64
-	value      uint64 // put: that was to be written
-	ifVersion  uint64 // 0: no such condition
+	value      uint64 // put: the value to write
+	ifVersion  uint64 // 0: the call has no such condition
 	ifAbsent   bool
-	begin, end int64 // ns since the start; end never: the outcome is not known
+	begin, end int64 // ns since the start; end is never if the outcome is unknown
 
-	version uint64  // written or read, or, of a refusal, the newest; 0: there is no record
-	seen    uint64  // get: the value read; 0: no record
+	version uint64  // the version that was written or read, or that a refusal named as the newest; 0: there is no record
+	seen    uint64  // get: the value that was read; 0: no record
 	refused refusal // why nothing was written
-	existed bool    // delete: there was a record
+	existed bool    // delete: whether there was a record
 }
 
 func (o operation) String() string {
@@ -61,15 +61,15 @@ func (o operation) String() string {
 		o.refused, o.existed)
 }
 
-// record is the state of one record. Its version is 0 if there is no record, or if the put that made it was never
+// record is the state of one record. version is 0 if there is no record, or if the put that made it was never
 // answered.
 type record struct {
 	value   uint64
 	version uint64
-	floor   uint64 // no later version is at or below this one
+	floor   uint64 // later versions are greater than this
 }
 
-// has reports whether this may be the newest version, and returns the record with what is then known of it.
+// has reports whether the newest version may be this one. It returns the record with this knowledge added.
 func (r record) has(version uint64) (bool, record) {
 	switch {
 	case version == 0 || r.value == 0:
@@ -83,7 +83,7 @@ func (r record) has(version uint64) (bool, record) {
 	return true, r
 }
 
-// model is the model of one record, for porcupine.
+// model is the porcupine model of one record.
 var model = porcupine.Model{
 	Init: func() any { return record{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -93,7 +93,7 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return input.(operation).String() },
 }
 
-// step reports whether an operation may have had this answer, and returns the record after it.
+// step reports whether an operation may have had this answer, and returns the record after the operation.
 func step(r record, o operation) (bool, record) {
 	if o.verb == get {
 		if o.seen != r.value {
@@ -136,8 +136,8 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered returns the record after a call that had no answer. Only unconditional calls are given up, so there is
-// exactly one such record.
+// unanswered returns the record after a call without an answer. Only unconditional calls are given up, so the record
+// is unambiguous.
 func (r record) unanswered(o operation) record {
 	if o.verb == del {
 		return record{floor: r.floor}
@@ -149,11 +149,12 @@ func (r record) unanswered(o operation) record {
 type history struct {
 	mu         sync.Mutex
 	operations []operation
-	wrong      []string // what no order of calls can explain: other bytes, errors that must not be
+	wrong      []string // violations that no order of calls explains, such as wrong bytes and unexpected errors
 	leftOut    map[int64]bool
 }
 
-// leaveOut excludes a record from the judgement: the run was interrupted while a conditional write had no answer.
+// leaveOut excludes a record from the judgement, because the run was interrupted while a conditional write had no
+// answer.
 func (h *history) leaveOut(key int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +188,7 @@ func (h *history) violations() int {
 	return len(h.wrong)
 }
 
-// judge checks whether the history is possible: for each record there must be one order of all calls that fits each
+// judge checks whether the history is possible. For each record, there must be one order of all calls that fits every
 // answer.
 func (h *history) judge(patience time.Duration) []string {
 	h.mu.Lock()
@@ -216,8 +217,8 @@ func linearizable(all []operation, patience time.Duration) porcupine.CheckResult
 	return porcupine.CheckOperationsTimeout(model, input, patience)
 }
 
-// narrow returns the end of the shortest impossible beginning of a history: its last line is the first call that does
-// not fit.
+// narrow returns the last calls of the shortest impossible prefix of a history. The last line is the first call that
+// does not fit.
 func narrow(all []operation) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b operation) int { return int(min(1, max(-1, a.end-b.end))) })
@@ -237,7 +238,8 @@ func narrow(all []operation) string {
 	return text
 }
 
-// upTo returns the first n calls by their end. Later calls that had already begun may have happened.
+// upTo returns the first n calls to end, together with later calls that had already begun, which may have taken
+// effect.
 func upTo(byEnd []operation, n int) []operation {
 	out := slices.Clone(byEnd[:n])
 	if n == 0 {

@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hubAddress is the address of the clients; machine number n has 10.77.0.(10+n). The namespaces have no name, so those
-// of two runs cannot collide.
+// hubAddress is the address of the clients. Machine number n has the address 10.77.0.(10+n). The network namespaces
+// have no names, so those of two runs cannot collide.
 const hubAddress = "10.77.0.1"
 
-// machine is a network and a mount namespace, held by a process.
+// machine is a network namespace and a mount namespace, which exist as long as a process holds them.
 type machine struct {
 	rig     *rig
 	name    string
 	address string
 	holder  *exec.Cmd
 	stdin   io.Closer
-	netns   int // an open file
+	netns   int // file descriptor of the network namespace
 	slow    *slowDisk
 }
 
-// newMachine makes a machine. All machines except the hub are joined to the hub by plug.
+// newMachine makes a machine. plug connects it to the hub.
 func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error
-	m.stdin, err = m.holder.StdinPipe() // it ends with this process
+	m.stdin, err = m.holder.StdinPipe() // closed when this process ends, which ends the holder
 	must(r.t, err)
 	m.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 	must(r.t, r.start(m.holder))
@@ -49,8 +49,8 @@ func (r *rig) newMachine(name, address string) *machine {
 	return m
 }
 
-// dropMounts unmounts, in this machine, what others have mounted: otherwise they could not unmount it fully until the
-// run ends.
+// dropMounts unmounts, inside this machine, the disks of other machines. Otherwise those machines could not unmount
+// them completely before the run ends.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must(m.rig.t, err)
@@ -63,7 +63,7 @@ func (m *machine) dropMounts() {
 			return at == path || strings.HasPrefix(at, path+"/")
 		})
 		if !needed && !system {
-			_, _ = m.run("umount", "--lazy", at) // its owner may be quicker
+			_, _ = m.run("umount", "--lazy", at) // the owner may have unmounted it already
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (r *rig) newNode(name string) *machine {
 	return m
 }
 
-// inside returns a command line that runs in the machine.
+// inside returns a command line that runs a command inside the machine.
 func (m *machine) inside(args ...string) []string {
 	target := strconv.Itoa(m.holder.Process.Pid)
 	return append([]string{"nsenter", "--target", target, "--net", "--mount", "--"}, args...)
@@ -96,16 +96,16 @@ func (m *machine) must(args ...string) {
 	must(m.rig.t, err)
 }
 
-// path returns the path by which this process reaches a file of the machine, also below a mount that only the machine
-// has.
+// path returns a path by which this process reaches a file of the machine, even if the file is on a mount that only
+// the machine has.
 func (m *machine) path(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s", m.holder.Process.Pid, name)
 }
 
-// remove ends everything in the machine.
+// remove ends everything that runs in the machine.
 func (m *machine) remove() {
 	if m.slow != nil {
-		m.slow.set("off") // what waits for it could not even be killed
+		m.slow.set("off") // a process that waits for a hanging disk cannot be killed
 	}
 	_ = unix.Close(m.netns)
 	_ = m.stdin.Close()
@@ -113,16 +113,16 @@ func (m *machine) remove() {
 	_ = m.holder.Wait()
 }
 
-// direction is the direction in which packets are dropped, as seen from the partitioned machine.
+// direction is the direction in which packets are dropped, seen from the partitioned machine.
 type direction int
 
 const (
-	deaf   direction = iota + 1 // what others send does not come in
-	mute                        // what it sends does not get out
+	deaf   direction = iota + 1 // incoming packets
+	mute                        // outgoing packets
 	silent                      // both
 )
 
-// cut drops packets between the machine and some others, in one direction or in both.
+// cut drops packets between the machine and other machines, in one direction or both.
 func (m *machine) cut(d direction, others []string) error {
 	rules := "table inet chaos {\n"
 	set := strings.Join(others, ", ")

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// span is the time of one fault: it begins before the fault, and ends when the fault is healed and everything is whole
+// span is the time of one fault. It begins before the fault, and ends when the fault is healed and the store is whole
 // again.
 type span struct {
 	kind        string
 	victim      string
 	begin, end  int64
-	led         []string // groups that the victim led
-	evidence    string   // that it fired
-	failed      int      // calls
+	led         []string // groups that the victim led before
+	evidence    string   // shows that the fault took effect
+	failed      int      // number of failed calls
 	gaps, gapsL []time.Duration
 }
 
@@ -28,17 +28,17 @@ type nemesis struct {
 	random *rand.Rand
 	spans  []*span
 	deck   []*fault
-	copied int    // twins on copies
-	rounds uint64 // of ballast
+	copied int    // number of twins on copies
+	rounds uint64 // number of rounds of ballast
 	signs  signs
 }
 
 // fault is one kind of trouble.
 type fault struct {
 	name string
-	etcd bool // needs etcd, if only to be given the lead of a group
+	etcd bool // needs etcd, at least to make the shard lead a group
 	disk bool // needs the disks
-	bad  bool // there are bad bytes on a disk meanwhile, and who reads them is told so
+	bad  bool // bytes on a disk are bad for a while, and readers may receive errors about them
 	// run causes the fault on a shard, checks that it takes effect, and heals it. It returns the evidence in words.
 	run func(n *nemesis, victim *server) (evidence string, err error)
 	// victim chooses the shard; nil means any shard that leads a group.
@@ -72,7 +72,7 @@ var faults = []*fault{
 // onSlowDisk returns the shard whose disk can be slowed, and made to fail.
 func onSlowDisk(n *nemesis) *server { return n.shards[slowedDisk] }
 
-// onLoopDevice returns a shard whose disk is directly on a loop device.
+// onLoopDevice returns a shard whose disk is a loop device without slowdisk.
 func onLoopDevice(n *nemesis) *server {
 	for {
 		if i := n.random.IntN(len(n.shards)); i != slowedDisk {
@@ -83,10 +83,11 @@ func onLoopDevice(n *nemesis) *server {
 
 func anyGateway(n *nemesis) *server { return n.gateways[n.random.IntN(len(n.gateways))] }
 
-// etcdStop is the fault that overlaps the others.
+// etcdStop is the name of the fault that overlaps the others.
 const etcdStop = "etcd-stop"
 
-// chosen returns the faults that a list names, or all of them for "".
+// chosen returns the faults in a list, or all of them if the list is empty. The bool reports whether etcdStop is among
+// them.
 func chosen(list string) ([]*fault, bool, error) {
 	if list == "" {
 		return faults, true, nil
@@ -115,7 +116,7 @@ func names(all []*fault) (out []string) {
 	return out
 }
 
-// one causes a fault, and waits until everything is whole again.
+// one causes a fault, and waits until the store is whole again.
 func (n *nemesis) one(f *fault) error {
 	all, err := n.survey()
 	if err != nil {
@@ -147,7 +148,7 @@ func (n *nemesis) one(f *fault) error {
 	return n.calm()
 }
 
-// leading picks a shard that leads a group.
+// leading returns a shard that leads a group.
 func (n *nemesis) leading(all map[string][]replica) *server {
 	var some []*server
 	for _, h := range n.shards {
@@ -161,7 +162,7 @@ func (n *nemesis) leading(all map[string][]replica) *server {
 	return some[n.random.IntN(len(some))]
 }
 
-// calm waits for some calls, all of which should succeed.
+// calm waits until a few calls have been made, all of which should succeed.
 func (n *nemesis) calm() error {
 	before := n.load.history.count()
 	return await("calls go on", time.Minute, func() error {
@@ -175,7 +176,7 @@ func (n *nemesis) calm() error {
 	})
 }
 
-// next takes a fault from the deck: each kind that is allowed occurs once before any occurs again.
+// next returns the next fault of a shuffled deck, so that each allowed kind occurs once before any occurs again.
 func (n *nemesis) next(from []*fault) *fault {
 	if len(n.deck) == 0 {
 		n.deck = slices.Clone(from)
@@ -186,7 +187,7 @@ func (n *nemesis) next(from []*fault) *fault {
 	return f
 }
 
-// live causes faults until the end: every kind once, and then more until the time is over and enough calls were made.
+// live causes every kind of fault once. It then causes more, until the time is over and enough calls were made.
 func (n *nemesis) live() error {
 	some, etcd, err := chosen(n.cfg.faults)
 	if err != nil {
@@ -196,7 +197,8 @@ func (n *nemesis) live() error {
 	if err := n.calm(); err != nil {
 		return err
 	}
-	// What needs etcd, and a full disk, which must lead groups to fire: while etcd is away nobody gives it any.
+	// First come the faults that need etcd, and the full disk, which takes effect only on a leader: without etcd, no
+	// shard is given the lead of a group.
 	for _, f := range some {
 		if f.etcd || f.name == "full-disk" {
 			if err := n.one(f); err != nil {
@@ -234,8 +236,8 @@ func (n *nemesis) fired(kind string) (times int) {
 	return times
 }
 
-// withoutEtcd kills every member of etcd and continues with all faults that a store without etcd must survive. The last
-// of them kills a shard, which cannot serve again before etcd. Then it starts etcd again.
+// withoutEtcd kills every member of etcd and continues with all faults that a store must survive without etcd. The
+// last of these kills a shard, which cannot serve again without etcd. Then withoutEtcd starts etcd again.
 func (n *nemesis) withoutEtcd(some []*fault) error {
 	s := &span{kind: etcdStop, victim: "all", begin: n.load.now()}
 	for g := range n.cfg.groups {

@@ -19,31 +19,32 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// bursts are the callers of an overload by the size of their puts: the great ones want more than the 16 MiB that one
-// group takes at a time (memoryOfShard), and the small ones the room that these leave, so that the workers' calls are
-// refused too.
+// bursts are the callers of an overload, grouped by the size of their puts. The large puts exceed the 16 MiB that one
+// group accepts at a time (see memoryOfShard). The small puts use the memory that remains, so that calls of the
+// workers are refused too.
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
-	// bytes: each is on three disks for ten minutes, as a gateway gives each put a request id
+	// burstTakenMax limits the bytes that a burst stores. They remain on three disks for ten minutes, because a gateway
+	// gives each put a request id.
 	burstTakenMax = 32 << 20
-	burstRefusals = 20              // that must come
-	burstLasts    = 7 * time.Second // from then on: longer than most calls of the workers try
+	burstRefusals = 20              // required number of refusals
+	burstLasts    = 7 * time.Second // duration after these refusals: longer than most calls of the workers try
 
-	overloadedRate = "1M"         // bytes per second of a disk that makes its groups easy to overload
+	overloadedRate = "1M"         // bytes per second: a disk so slow that its groups are easy to overload
 	overloaded     = "OVERLOADED" // the reason of a refusal
 )
 
-// burst is many callers who put to one group through the gateways, as fast as they are answered.
+// burst is a set of callers that put to one group through the gateways, as fast as they get answers.
 type burst struct {
-	taken, bytes, refused, failed atomic.Int64 // bytes: of what was taken
-	numbers                       atomic.Int64 // of puts, which are their timestamps
+	taken, bytes, refused, failed atomic.Int64 // bytes: in the puts that were taken
+	numbers                       atomic.Int64 // numbers of the puts, used as their timestamps
 	cancel                        context.CancelFunc
 	wait                          sync.WaitGroup
 	conns                         []*grpc.ClientConn
 
 	mu   sync.Mutex
-	told map[int64][]int64 // by record: the puts that were refused as too many. Guarded by mu
+	told map[int64][]int64 // by record: the puts that were refused as OVERLOADED
 }
 
 // newBurst begins a burst. Its records do not belong to the workers, whose ids are not negative.
@@ -63,7 +64,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	for _, of := range bursts {
 		data := make([]byte, of.bytes)
 		for i := range of.callers {
-			for id--; hash.GroupOf(id) != group; id-- { // each caller has a record
+			for id--; hash.GroupOf(id) != group; id-- { // a record for each caller
 			}
 			of := id
 			b.wait.Go(func() { b.put(ctx, recordv1.NewRecordServiceClient(b.conns[i%len(b.conns)]), of, data) })
@@ -72,7 +73,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	return b, nil
 }
 
-// put puts until the burst is over. A caller that was refused soon tries again with another put.
+// put puts until the burst is over. After a refusal it soon makes another put.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
 	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
 		number := b.numbers.Add(1)
@@ -96,7 +97,7 @@ func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int
 	}
 }
 
-// refusedIsNotThere looks for puts that were refused because there were too many, and that exist nevertheless.
+// refusedIsNotThere records a violation if a put that was refused as OVERLOADED was stored nevertheless.
 func (n *nemesis) refusedIsNotThere(b *burst) error {
 	for id, told := range b.told {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -123,7 +124,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// over ends a burst, and judges the answers that its callers received.
+// over ends a burst, and checks the answers that its callers received.
 func (n *nemesis) over(b *burst) error {
 	if err := b.end(); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (n *nemesis) over(b *burst) error {
 	return n.refusedIsNotThere(b)
 }
 
-// end waits until all callers have gone.
+// end waits until all callers have ended.
 func (b *burst) end() error {
 	b.cancel()
 	b.wait.Wait()
@@ -142,8 +143,8 @@ func (b *burst) end() error {
 	return errors.Join(errs...)
 }
 
-// overload sends more calls to a group than its leader's slow disk can serve, and meanwhile stops a gateway. Another
-// gateway repeats the calls that the stopped one had accepted, and they are refused there.
+// overload sends more calls to a group than its leader's slow disk can handle, and stops a gateway in the meantime.
+// Another gateway repeats the calls that the stopped gateway had accepted, and these are refused there.
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -164,8 +165,8 @@ func (n *nemesis) overload(victim *server) (words string, err error) {
 		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
 }
 
-// overloadAndKill sends more calls to a group than it accepts, and kills its leader meanwhile, so that everybody's
-// repeats reach the next leader.
+// overloadAndKill sends more calls to a group than it accepts, and kills its leader in the meantime, so that the
+// retries of all callers reach the next leader.
 func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 	before := n.load.failed.of(overloaded)
 	b, group, err := n.flood(victim, func() {})
@@ -181,7 +182,7 @@ func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 		n.load.failed.of(overloaded)-before, killed), nil
 }
 
-// flood begins a burst at a group that a shard leads, and waits until the load is too much.
+// flood starts a burst on a group that a shard leads, and waits until calls are refused.
 func (n *nemesis) flood(victim *server, begin func()) (b *burst, group int, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {
@@ -211,7 +212,7 @@ func (b *burst) words(group int) string {
 		b.refused.Load(), b.failed.Load())
 }
 
-// of counts the failures of one kind.
+// of returns the number of failures of one kind.
 func (f *failures) of(what string) (count int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Pauses are about as long as a lease and an election timeout (1 to 2 s).
+// The length of a pause is near that of a lease and of an election timeout (1 to 2 s).
 const (
 	pauses     = 6
 	pauseLeast = 500 * time.Millisecond
 	pauseMost  = 2 * time.Second
 )
 
-// pause stops a shard several times for about as long as leases and election timeouts last.
+// pause stops a shard several times, each time for about as long as a lease or an election timeout.
 func (n *nemesis) pause(victim *server) (string, error) {
 	words, changes := "", 0
 	for range pauses {
@@ -23,13 +23,13 @@ func (n *nemesis) pause(victim *server) (string, error) {
 			return "", err
 		}
 		words += fmt.Sprintf(" %.1f", took.Seconds())
-		time.Sleep(time.Duration(n.random.Int64N(int64(pauseLeast)))) // it goes on for a moment
+		time.Sleep(time.Duration(n.random.Int64N(int64(pauseLeast)))) // the shard runs for a moment
 		changes += max(0, len(before)-len(n.ledBy(victim)))
 	}
 	return fmt.Sprintf("stopped for%s s, and lost the lead of %d groups by it", words, changes), nil
 }
 
-// stopGateway stops a gateway by SIGSTOP. The calls that it had accepted continue, late, when the gateway does.
+// stopGateway stops a gateway with SIGSTOP. The calls that it had accepted continue late, when the gateway continues.
 func (n *nemesis) stopGateway(victim *server) (string, error) {
 	before := n.load.history.count()
 	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))
@@ -42,7 +42,7 @@ func (n *nemesis) stopGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// killGateway ends a gateway by SIGKILL and starts it again.
+// killGateway kills a gateway with SIGKILL and starts it again.
 func (n *nemesis) killGateway(victim *server) (string, error) {
 	before := n.load.history.count()
 	victim.kill()
@@ -60,7 +60,7 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// answered waits until the given number of calls was answered since.
+// answered waits until the given number of further calls was answered.
 func (n *nemesis) answered(before, calls int) error {
 	return await("calls are answered meanwhile", time.Minute, func() error {
 		if now := n.load.history.count(); now < before+calls {

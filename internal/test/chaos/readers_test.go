@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// The ids of ballast records. They are not those of the workers, and are below the ids of bursts and probes.
+// Ballast records have ids of their own, below the ids of the workers, bursts and probes.
 const (
 	ballastFirst   = -1_000_000_000
 	ballastRecords = 4
-	ballastBytes   = 400 << 10 // of one: all together are more than a segment
+	ballastBytes   = 400 << 10 // bytes of one record; together they exceed the size of a segment
 )
 
-// ballastData returns the bytes of a ballast record in a round. They are text, so that they can be found in a segment.
+// ballastData returns the data of a ballast record in a round. It is text, so that it can be found in a segment.
 func ballastData(id int64, round uint64) []byte {
 	line := fmt.Sprintf("ballast %d of round %d;", id, round)
 	out := make([]byte, 0, ballastBytes+len(line))
@@ -62,22 +62,23 @@ func (n *nemesis) ballast(group int) (round uint64, err error) {
 	return n.rounds, nil
 }
 
-// Streams that nobody reads: at most so many. A scan takes 192 KiB of what a shard has for answers while its records
-// are small, and more than 1 MiB where they are ballast.
+// stalledMax limits the number of streams that nobody reads. A scan occupies 192 KiB of a shard's memory for answers
+// while its records are small, and more than 1 MiB if they are ballast.
 const (
 	stalledMax   = 510
-	stalledKinds = 6        // open opens one of each, one after another
-	window       = 64 << 10 // bytes that their caller takes in
+	stalledKinds = 6        // open opens one stream of each kind in rotation
+	window       = 64 << 10 // bytes that the caller accepts
 )
 
-// stallReaders opens scans, batches of reads and watches at a shard and reads none of them, until there is no room for
-// a further answer. Puts must go on meanwhile. The callers stay for a while, as those do that hang, and go away.
+// stallReaders opens scans, batches of reads and watches at a shard without reading them, until the shard has no
+// memory for another answer. Puts must still succeed. The callers remain for a while, like callers that hang, and then
+// close their connection.
 func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	group, err := n.ledWithBallast(victim)
 	if err != nil {
 		return "", err
 	}
-	// By default gRPC buffers more and more of what nobody reads.
+	// Without these options, gRPC would buffer more and more data that nobody reads.
 	conn, err := grpc.NewClient(victim.grpc(), append(n.dialOptions(), grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window))...)
 	if err != nil {
@@ -112,8 +113,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		case reasonOf(err) == overloaded:
 			return nil
 		case err != nil:
-			// Its lead went elsewhere, most likely: the last streams were refused, too, and hold nothing. On with
-			// another group.
+			// The leadership of the group has probably moved. Then the last streams were refused too and occupy nothing, so
+			// continue with another group.
 			refused := err
 			opened = 0
 			if group, err = n.ledWithBallast(victim); err != nil {
@@ -138,13 +139,13 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 			group, taken), await("scans go on", time.Minute, func() error {
 			err := n.scans(victim, group)
 			if status.Code(err) == codes.FailedPrecondition {
-				return nil // it is led elsewhere: the shard refuses it for that, not for want of room
+				return nil // another shard leads the group now, so this is not a refusal for lack of memory
 			}
 			return err
 		})
 }
 
-// ledWithBallast returns a group that a shard leads, with ballast in it.
+// ledWithBallast writes ballast into a group that a shard leads, and returns the group.
 func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {
@@ -157,8 +158,8 @@ func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
 	return group, err
 }
 
-// putsAreTaken puts to a shard for a while. A put of as much as a scan takes finds no room where that finds none, if
-// they share it.
+// putsAreTaken puts to a shard for a while. A put needs as much memory as a scan, so it would be refused like the
+// scans if puts and scans shared that memory.
 func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
 	data := make([]byte, 1<<20)
 	for at := time.Now(); time.Since(at) < holdAtLeast || taken < 5; {
@@ -175,7 +176,7 @@ func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
 	return taken, nil
 }
 
-// open opens a stream that is not read: of one kind after another, most are scans.
+// open opens a stream and does not read it. The kinds rotate; most streams are scans.
 func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient, group, number int) (err error) {
 	switch number % stalledKinds {
 	case 4:
@@ -192,8 +193,8 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	return err
 }
 
-// scans reads a group by Scan, to the end: where the first records are small, the first message may find memory when no
-// further message does.
+// scans scans a group to the end. A shorter scan could succeed without enough memory: if the first records are small,
+// the first message may still find memory.
 func (n *nemesis) scans(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

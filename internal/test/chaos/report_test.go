@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// report fills in how each fault affected the calls, and returns a table.
+// report computes how each fault affected the calls, and returns a table.
 func (n *nemesis) report() string {
 	successes := n.load.successes(n.cfg.groups)
 	n.load.failed.mu.Lock()
@@ -70,7 +70,7 @@ func middleAndMost(gaps []time.Duration) string {
 	return fmt.Sprintf("%6.2f %6.2f", gaps[len(gaps)/2].Seconds(), gaps[len(gaps)-1].Seconds())
 }
 
-// successes returns the times of successful answers by group, in order.
+// successes returns the times of successful answers for each group, in order.
 func (l *load) successes(groups int) [][]int64 {
 	out := make([][]int64, groups)
 	hash := routing.Routing{Mode: routing.Hash, Groups: groups}
@@ -87,7 +87,7 @@ func (l *load) successes(groups int) [][]int64 {
 	return out
 }
 
-// longestGap returns the longest gap between two successes, among the gaps that touch a span of time.
+// longestGap returns the longest gap between two successes among the gaps that overlap the given time.
 func longestGap(times []int64, begin, end int64) time.Duration {
 	longest := int64(0)
 	for i := max(1, sort.Search(len(times), func(i int) bool {
@@ -98,7 +98,7 @@ func longestGap(times []int64, begin, end int64) time.Duration {
 	return time.Duration(longest)
 }
 
-// summary of the history: how much of what the checker was for was in it.
+// summary returns one line that says what the history contains.
 func (l *load) summary() string {
 	l.history.mu.Lock()
 	defer l.history.mu.Unlock()

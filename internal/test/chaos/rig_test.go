@@ -22,14 +22,14 @@ import (
 )
 
 // rig is what a run creates on this machine: a folder, and processes that hold unnamed namespaces. Only the folder has
-// a name outside, so two runs cannot collide. The kernel removes the namespaces with the last of these processes, and
-// kills each of them when the test's process ends for any reason. The test removes the folder, or the janitor does if
-// the test was killed.
+// a name that other processes can see, so two runs cannot collide. The kernel removes each namespace with the last
+// process in it, and kills all these processes if the test's process ends for any reason. The test removes the folder;
+// if the test is killed, the janitor does.
 type rig struct {
 	t       *testing.T
 	dir     string
-	own     int      // network namespace of this process, an open file
-	hub     *machine // where all meet: the bridge, and the clients
+	own     int      // file descriptor of this process's network namespace
+	hub     *machine // the machine of the bridge and of the clients
 	starter chan func()
 	janitor io.Closer
 	http    *http.Client
@@ -39,7 +39,7 @@ type rig struct {
 	machines  []*machine
 }
 
-// folderPrefix begins the names of the folders of all runs.
+// folderPrefix is the prefix of the folder of every run.
 const folderPrefix = "sheaf-chaos-"
 
 func newRig(t *testing.T) *rig {
@@ -76,14 +76,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// sweep removes the folders of runs whose process is gone, and loop devices on files in them.
+// sweep removes what runs left whose process has ended: their folders, and loop devices on files in these folders.
 func sweep(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
 	must(t, err)
 	for _, dir := range left {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), folderPrefix), "-")
 		if comm, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil && strings.Contains(string(comm), "chaos") {
-			continue // it runs
+			continue // the run is still in progress
 		}
 		t.Logf("a run that was killed left %s: removed", dir)
 		detachLoops(dir)
@@ -91,14 +91,14 @@ func sweep(t *testing.T) {
 	}
 }
 
-// startJanitor starts a process that outlives this one, for a moment, and removes the folder.
+// startJanitor starts a process that removes the folder after this process has ended. The returned pipe tells it when.
 func (r *rig) startJanitor() io.Closer {
 	cmd := exec.Command("sh", "-c", `cat >/dev/null; sleep 1; rm -rf --one-file-system "$0"`, r.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	pipe, err := cmd.StdinPipe() // it ends with this process
+	pipe, err := cmd.StdinPipe() // closed when this process ends
 	must(r.t, err)
 	must(r.t, cmd.Start())
-	go func() { _ = cmd.Wait() }() // only so that it is no zombie
+	go func() { _ = cmd.Wait() }() // collects the exit status, so that no zombie remains
 	return pipe
 }
 
@@ -117,7 +117,7 @@ func (r *rig) remove() {
 	close(r.starter)
 	_ = unix.Close(r.own)
 	for deadline := time.Now().Add(20 * time.Second); loopsOn(r.dir) != "" && time.Now().Before(deadline); {
-		time.Sleep(50 * time.Millisecond) // the kernel takes mounts down behind the last process
+		time.Sleep(50 * time.Millisecond) // the kernel removes mounts a moment after the last process has ended
 	}
 	if left := loopsOn(r.dir); left != "" {
 		r.t.Errorf("loop devices are left: %s", left)
@@ -178,7 +178,7 @@ func (r *rig) start(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// command runs a command to its end.
+// command runs a command and waits for it.
 func (r *rig) command(args ...string) (string, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	var out bytes.Buffer
@@ -192,7 +192,7 @@ func (r *rig) command(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// dial connects from the hub: a socket remains in the namespace in which it was made.
+// dial connects from the hub, because a socket remains in the namespace in which it was created.
 func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type answer struct {
 		conn net.Conn
@@ -209,14 +209,14 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		if back := unix.Setns(r.own, unix.CLONE_NEWNET); back == nil {
 			runtime.UnlockOSThread()
-		} // else the thread ends with this goroutine
+		} // otherwise the thread ends with this goroutine
 		answers <- answer{conn, err}
 	}()
 	a := <-answers
 	return a.conn, a.err
 }
 
-// ask requests a page from a process by HTTP.
+// ask requests a page from a process over HTTP.
 func (r *rig) ask(address, path string) error {
 	response, err := r.http.Get("http://" + address + path)
 	if err != nil {
@@ -235,10 +235,10 @@ type process struct {
 	name  string
 	cmd   *exec.Cmd
 	log   string
-	ended chan struct{} // closed when it has ended
+	ended chan struct{} // closed when the process has ended
 }
 
-// launch starts a program in a machine; its output is appended to the log of that name.
+// launch starts a program in a machine, and appends its output to the log with the given name.
 func (m *machine) launch(name string, args ...string) (*process, error) {
 	r := m.rig
 	p := &process{name: name, log: filepath.Join(r.dir, "logs", name+".log"), ended: make(chan struct{})}
@@ -255,7 +255,7 @@ func (m *machine) launch(name string, args ...string) (*process, error) {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // how it ended is in ProcessState
+		_ = p.cmd.Wait() // ProcessState says how it ended
 		close(p.ended)
 	}()
 	r.mu.Lock()
@@ -264,9 +264,9 @@ func (m *machine) launch(name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// kill ends the process by SIGKILL and returns when it has ended.
+// kill kills the process with SIGKILL and returns when it has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGKILL) // fails if the process has already ended
 	<-p.ended
 }
 
@@ -276,7 +276,7 @@ func (p *process) killed() bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// stop ends the process by SIGTERM.
+// stop ends the process with SIGTERM, and returns an error if it did not end cleanly.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -290,7 +290,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-// state returns the letter of a process's state in /proc: T means stopped.
+// state returns the letter of the process's state in /proc; T means stopped.
 func (p *process) state() string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -325,5 +325,5 @@ func await(what string, patience time.Duration, holds func() error) error {
 	}
 }
 
-// errHopeless ends an await.
+// errHopeless makes await stop early.
 var errHopeless = errors.New("and it will not")

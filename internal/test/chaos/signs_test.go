@@ -12,8 +12,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// signs are the vital signs of the shards: what the shards report about themselves while faults occur. No figure may be
-// impossible.
+// signs collects what the shards report about themselves while faults occur. No figure may be impossible.
 type signs struct {
 	wait sync.WaitGroup
 
@@ -64,7 +63,7 @@ func (n *nemesis) lookAt(ctx context.Context, h *server) {
 	}
 }
 
-// impossible names the impossible figures of a shard.
+// impossible returns the impossible figures that a shard reports.
 func impossible(row *recordv1.Shard) (bad []string) {
 	for name, figure := range map[string]int64{
 		"capacity": row.GetCapacityBytes(), "free": row.GetFreeBytes(), "reserve": row.GetReserveBytes(),
@@ -81,7 +80,7 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words says how often the shards were asked, and in which states they were.
+// words describes how often the shards were asked, and in which states they were.
 func (s *signs) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

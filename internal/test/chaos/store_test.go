@@ -24,14 +24,14 @@ const storeName = "chaos"
 // copies is the number of copies of each group.
 const copies = 3
 
-// store is etcd, gateways and shards, each a process on a machine of its own.
+// store consists of etcd, gateways and shards. Each is a process on a machine of its own.
 type store struct {
 	*rig
 	cfg      config
 	etcds    []*server
 	gateways []*server
 	shards   []*server
-	spare    *machine // for a twin
+	spare    *machine // runs a twin
 	common   []string // arguments of gateways and shards
 }
 
@@ -42,8 +42,8 @@ type server struct {
 	name    string
 	args    []string
 	http    string
-	dir     string // shard: of its volume
-	disk    string // shard: where its file system is mounted
+	dir     string // shard: folder of the volume
+	disk    string // shard: mount point of the disk
 	conn    *grpc.ClientConn
 	admin   recordv1.AdminServiceClient
 }
@@ -62,7 +62,7 @@ func (s *server) ready() error {
 	return s.machine.rig.ask(s.http, "/readyz")
 }
 
-// lastWords returns the end of the log.
+// lastWords returns the end of the process's log.
 func (p *process) lastWords() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -87,8 +87,8 @@ func newStore(r *rig, cfg config) *store {
 	return s
 }
 
-// noMoves returns an error that names the moves still under way in etcd: until they end, a copy may be one that does
-// not vote.
+// noMoves returns an error that names the moves in progress according to etcd. Until a move ends, a copy may be one
+// that does not vote.
 func (s *store) noMoves() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -147,19 +147,18 @@ func (s *store) startGateways() {
 	}
 }
 
-// Where there are disks, all are alike in size, so that the planner gives all shards the same share; one of them can be
-// slow.
+// All disks have the same size, so that the planner gives all shards the same share. One of them can be made slow.
 const (
 	filledDisk = 1
 	slowedDisk = 2
 	diskBytes  = 512 << 20
 
-	// memoryOfShard is the size that a shard takes for the memory limit of its cgroup. It is small, so that a few
-	// callers overload the shard.
+	// memoryOfShard is the memory limit that a shard finds in its cgroup. It is small, so that a few callers can overload
+	// the shard.
 	memoryOfShard = 256 << 20
 )
 
-// limitMemory shows programs of the machine a memory limit that nobody enforces.
+// limitMemory makes the programs in the machine see a memory limit, which nobody enforces.
 func (m *machine) limitMemory(bytes int64) {
 	const cgroups = "/sys/fs/cgroup"
 	m.must("mount", "-t", "tmpfs", "tmpfs", cgroups)
@@ -190,7 +189,8 @@ func (s *store) addShard(number int) {
 	s.shards = append(s.shards, h)
 }
 
-// shardArgs returns arguments that make segments small and compaction frequent, so that both occur often.
+// shardArgs returns arguments with small segments and frequent compaction, so that new segments and compaction occur
+// often.
 func (s *store) shardArgs(name, address, dir string) []string {
 	return append([]string{
 		sheafBinary, "shard", "--name", name, "--dir", dir, "--listen", address + ":7610", "--http", address + ":7611",
@@ -211,8 +211,8 @@ type replica struct {
 	row   *recordv1.Group
 }
 
-// survey asks all shards except the given ones for their replicas, by group. A shard that does not answer has no
-// replicas in the result.
+// survey asks all shards except the given ones for their replicas, and returns these by group. It skips shards that do
+// not answer.
 func (s *store) survey(but ...*server) (map[string][]replica, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -256,8 +256,8 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole describes what is wrong with the replicas: each group must have all its copies, all must serve, and one must
-// lead.
+// whole returns an error that says what is wrong with the replicas. Each group must have all its copies, all of them
+// must serve, and one must lead.
 func (s *store) whole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {
@@ -280,7 +280,7 @@ func (s *store) whole(all map[string][]replica) error {
 	return errors.Join(errs...)
 }
 
-// settledNow explains why the store is not whole at this moment.
+// settledNow returns an error that says why the store is not whole at this moment.
 func (s *store) settledNow() error {
 	all, err := s.survey()
 	if err != nil {
@@ -289,7 +289,8 @@ func (s *store) settledNow() error {
 	return s.whole(all)
 }
 
-// settle waits until every replica has applied what any of them has applied now, and all is whole.
+// settle waits until the store is whole and every replica has applied what any replica had applied when settle was
+// called.
 func (s *store) settle() error {
 	if err := await("the store is whole again", 3*time.Minute, s.settledNow); err != nil {
 		return err

@@ -20,30 +20,31 @@ import (
 
 // Outcome is the outcome of a program that ended.
 type Outcome struct {
-	Code           int // -1: it was killed
+	Code           int // -1 if it was killed
 	Stdout, Stderr string
 }
 
-// BinVariable names the environment variable for the folder of the programs that `make build` made. `make test` sets
-// it.
+// BinVariable names the environment variable with the folder of the programs that `make build` has built. `make test`
+// sets it.
 const BinVariable = "SHEAF_BIN"
 
-// Programs returns the folder that holds the commands of the named packages. This is the folder of SHEAF_BIN if that is
-// set; otherwise Programs builds them into the folder into, with the flags of `make build`. A program that SHEAF_BIN
-// lacks is an error.
+// Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, that is its folder,
+// and a missing program is an error. Otherwise Programs builds the commands into the folder into, with the flags of
+// `make build`.
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
 	dir = os.Getenv(BinVariable)
 	if dir == "" {
 		build := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o",
 			into + string(filepath.Separator)}, packages...)...)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0") // programs are static, also where the race detector has cgo
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // static programs, even if the race detector needs cgo
 		if out, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %v: %w: %s", packages, err, out)
 		}
 		return into, nil
 	}
 	for _, name := range packages {
-		// The cache of test results records what a test looks at, so the test runs again if the program has changed.
+		// The cache of test results records which files a test looks at. Because of this call, the test runs again if the
+		// program has changed.
 		if _, err := os.Stat(filepath.Join(dir, path.Base(name))); err != nil {
 			return "", fmt.Errorf("%s=%s: run `make build`: %w", BinVariable, dir, err)
 		}
@@ -51,7 +52,7 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 	return dir, nil
 }
 
-// Main is a TestMain. It passes set the folder that holds the commands of the named packages (see Programs).
+// Main implements TestMain. It calls set with the folder of the commands of the named packages (see Programs).
 func Main(m *testing.M, set func(dir string), packages ...string) {
 	os.Exit(func() int {
 		into, err := os.MkdirTemp("", "sheaf-test-bin-")
@@ -59,7 +60,7 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer func() { _ = os.RemoveAll(into) }() // in the folder for temporary files
+		defer func() { _ = os.RemoveAll(into) }() // a folder for temporary files
 		dir, err := Programs(context.Background(), into, packages...)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -70,10 +71,10 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 	}())
 }
 
-// longest is the time after which a program is stopped; no test should come near it.
+// longest is the time after which a program is killed. No test should need nearly that long.
 const longest = 10 * time.Minute
 
-// Run runs a program to its end, as the user who if that is not nil.
+// Run runs a program and waits for it. If who is not nil, the program runs as that user.
 func Run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) Outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), longest)
@@ -92,7 +93,7 @@ func Run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string)
 	return Outcome{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// Want fails the test if the program did not end with this code.
+// Want fails the test if the program did not exit with this code.
 func (o Outcome) Want(t testing.TB, code int) Outcome {
 	t.Helper()
 	if o.Code != code {

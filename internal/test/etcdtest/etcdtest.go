@@ -1,4 +1,4 @@
-// Package etcdtest starts one etcd for all tests of a package.
+// Package etcdtest starts one etcd that all tests of a package share.
 package etcdtest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// shared starts with the first test that needs it: a start before M.Run would race with that test.
+// shared is started by the first test that needs it. A start before M.Run would compete with that test.
 var shared struct {
 	once   sync.Once
 	server *etcd.Server
@@ -20,8 +20,8 @@ var shared struct {
 	err    error
 }
 
-// Shared returns one etcd for all tests that do not stop theirs. Each test uses a store name of its own. The etcd ends
-// with Main.
+// Shared returns one etcd for all tests that do not stop it. Each test must use a store name of its own. Main stops
+// the etcd.
 func Shared(tb testing.TB) *etcd.Server {
 	tb.Helper()
 	shared.once.Do(func() {
@@ -38,7 +38,8 @@ func Shared(tb testing.TB) *etcd.Server {
 	return shared.server
 }
 
-// use calls etcd once. After that, etcd has started the goroutines that remain, which a test must not take for its own.
+// use makes one call to etcd. After that call, etcd has started all goroutines that remain, so that tests do not
+// mistake them for leaks of their own.
 func use(server *etcd.Server) error {
 	client, err := server.Client()
 	if err != nil {
@@ -50,14 +51,14 @@ func use(server *etcd.Server) error {
 	return errors.Join(err, client.Close())
 }
 
-// Main is the TestMain of a package that uses Shared: it runs the tests, stops etcd, and removes its folder.
+// Main implements TestMain for a package that uses Shared. It runs the tests, stops etcd, and removes its folder.
 func Main(m *testing.M) {
 	code := m.Run()
 	if shared.server != nil {
 		shared.server.Close()
 	}
 	if shared.dir != "" {
-		_ = os.RemoveAll(shared.dir) // of this run alone
+		_ = os.RemoveAll(shared.dir) // the folder of this run only
 	}
 	os.Exit(code)
 }

@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// Own is an etcd of a single test, which can be stopped and set back to an earlier state. Not safe for concurrent use.
+// Own is an etcd for a single test, which can stop it and set it back to an earlier state. Not safe for concurrent
+// use.
 type Own struct {
 	tb      testing.TB
 	dir     string
@@ -38,7 +39,7 @@ func (o *Own) Start() {
 // Stop stops the etcd; its data remains.
 func (o *Own) Stop() { o.server.Close() }
 
-// Backup copies the data of the etcd, and returns the folder of the copy. The etcd is stopped meanwhile.
+// Backup copies the data of the etcd, and returns the folder of the copy. The etcd is stopped during the copy.
 func (o *Own) Backup() string {
 	o.tb.Helper()
 	o.Stop()
@@ -50,7 +51,7 @@ func (o *Own) Backup() string {
 	return to
 }
 
-// Restore starts the etcd after Stop, with the data of a Backup.
+// Restore starts the stopped etcd with the data of a Backup.
 func (o *Own) Restore(backup string) {
 	o.tb.Helper()
 	if err := errors.Join(os.RemoveAll(o.dir), os.CopyFS(o.dir, os.DirFS(backup))); err != nil {

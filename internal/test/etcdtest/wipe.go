@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Wipe deletes everything that etcd holds, including leases, as the loss of its volumes does. It deletes the keys
-// first: a process that registers again while leases end one by one has a key with its new lease.
+// Wipe deletes everything that etcd holds, including leases, as if etcd had lost its volumes. It deletes the keys
+// first, so that a process that registers again while leases end one by one keeps its new key, which has a new lease.
 func Wipe(ctx context.Context, client *clientv3.Client) error {
 	if _, err := client.Delete(ctx, "\x00", clientv3.WithFromKey()); err != nil {
 		return err

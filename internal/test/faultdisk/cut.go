@@ -9,12 +9,12 @@ import (
 // Keep selects which of the unflushed writes survive a power cut.
 type Keep uint8
 
-// The writes that survive.
+// These are the choices of surviving writes.
 const (
 	KeepNone    Keep = iota
-	KeepAll          // as if the process had been killed and not the machine
-	KeepSome         // any whole writes
-	KeepSectors      // any sectors of any writes, in any order
+	KeepAll          // as if only the process had been killed, and not the machine
+	KeepSome         // a subset of the writes, each of them whole
+	KeepSectors      // a subset of the sectors of all writes, in any order
 	keeps
 )
 
@@ -23,8 +23,8 @@ func (k Keep) String() string { return [...]string{"none", "all", "some", "secto
 // Survival describes which unflushed writes survive a power cut.
 type Survival struct {
 	Keep        Keep
-	SectorBytes int64  // that the disk writes as a whole; it divides PageBytes
-	Seed        uint64 // of what is left to chance
+	SectorBytes int64  // size that the disk writes atomically; it divides PageBytes
+	Seed        uint64 // seed of the random choices
 }
 
 // AnySurvival derives everything except the sector size from a seed.
@@ -34,10 +34,10 @@ func AnySurvival(seed uint64, sectorBytes int64) Survival {
 
 // Loss counts what a power cut did to the unflushed writes.
 type Loss struct {
-	Pending   int // that were not flushed
-	Dropped   int // of which nothing is left
-	Torn      int // of which some sectors are left
-	Reordered int // that are left, at least in part, though an earlier one is not or not as a whole
+	Pending   int // number of writes that were not flushed
+	Dropped   int // writes of which nothing survived
+	Torn      int // writes of which only some sectors survived
+	Reordered int // writes that survived, at least in part, although an earlier one did not, or not completely
 }
 
 // Add adds the counts of another Loss.
@@ -48,11 +48,12 @@ func (l *Loss) Add(other Loss) {
 	l.Reordered += other.Reordered
 }
 
-// Cutter makes the images that power cuts leave. It starts with a disk's content and the record that follows it.
+// Cutter makes the images that power cuts leave. It starts with the content of a disk and the record of the following
+// operations.
 type Cutter struct {
-	durable pages // up to the last flush at or before the last cut
+	durable pages // content up to the last flush at or before the last cut
 	record  []Op
-	flushed int // operations in durable
+	flushed int // number of operations in durable
 }
 
 // NewCutter makes a Cutter from the results of Device.Begin and Device.Record.
@@ -78,14 +79,14 @@ func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	return &Image{left}, left.keep(c.record[c.flushed:done], s)
 }
 
-// keep applies those pending writes to a disk's content that survive.
+// keep applies the surviving ones of the pending writes to a disk's content.
 func (p pages) keep(pending []Op, s Survival) Loss {
 	random := rand.New(rand.NewPCG(s.Seed, 2))
 	order := make([]int, len(pending))
 	for i := range order {
 		order[i] = i
 	}
-	share := 1.0 // of what is kept
+	share := 1.0 // probability that a write survives
 	switch s.Keep {
 	case KeepNone:
 		share = 0
@@ -95,7 +96,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 			random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		}
 	}
-	kept := make([]sectors, len(pending)) // of each write
+	kept := make([]sectors, len(pending)) // for each write
 	for _, i := range order {
 		op := pending[i]
 		if s.Keep != KeepSectors {
@@ -109,7 +110,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 	return count(kept)
 }
 
-// sectors tells how much of a write is left.
+// sectors says whether all or some sectors of a write have survived.
 type sectors struct{ all, some bool }
 
 func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors) {
@@ -134,7 +135,7 @@ func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors)
 
 func count(kept []sectors) Loss {
 	loss := Loss{Pending: len(kept)}
-	missed := false // an earlier write, or a part of it
+	missed := false // an earlier write, or a part of it, did not survive
 	for _, k := range kept {
 		switch {
 		case (k.all || k.some) && missed:

@@ -10,11 +10,11 @@ import (
 // Kind is the kind of a recorded operation.
 type Kind uint8
 
-// The kinds.
+// These are the kinds of operations.
 const (
 	Write Kind = iota
-	Zero       // a range was zeroed, or given back and reads as zeros
-	Flush      // all that is recorded before it survives a power cut from here on
+	Zero       // a range was zeroed or discarded, and reads as zeros
+	Flush      // everything recorded before it survives a power cut after it
 )
 
 // Op is one operation that a disk has done.
@@ -22,13 +22,13 @@ type Op struct {
 	Kind   Kind
 	Offset int64
 	Bytes  int64
-	Data   []byte // of a Write, Bytes long; it does not change
+	Data   []byte // the written data, Bytes long; must not be changed
 }
 
 // Device is a disk in memory. Safe for concurrent use.
 type Device struct {
-	mu     sync.Mutex // guards all below
-	eased  sync.Cond  // a fault was removed
+	mu     sync.Mutex // guards the fields below
+	eased  sync.Cond  // signalled when a fault was removed
 	now    pages
 	record []Op
 	faults []*Fault
@@ -42,7 +42,7 @@ func New(bytes int64) *Device {
 	return newDevice(make(pages, bytes/PageBytes))
 }
 
-// Of makes a disk with the content of an image and an empty record.
+// Of makes a disk with the content of an image and with an empty record.
 func Of(i *Image) *Device { return newDevice(slices.Clone(i.pages)) }
 
 func newDevice(content pages) *Device {
@@ -54,7 +54,7 @@ func newDevice(content pages) *Device {
 // Size returns the size of the disk in bytes.
 func (d *Device) Size() int64 { return d.now.size() }
 
-// Begin clears the record, and returns the content with which a new record begins.
+// Begin clears the record, and returns the content at the beginning of the new record.
 func (d *Device) Begin() *Image {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,8 +62,8 @@ func (d *Device) Begin() *Image {
 	return &Image{slices.Clone(d.now)}
 }
 
-// Position returns the number of operations recorded so far. It includes every operation that the caller saw done
-// before the call.
+// Position returns the number of operations recorded so far. It includes every operation whose call returned before
+// the call of Position.
 func (d *Device) Position() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *Device) Rot(offset int64, mask byte) error {
 	return nil
 }
 
-// ReadAt implements io.ReaderAt, except that it reads nothing if it cannot read everything.
+// ReadAt implements io.ReaderAt, except that it reads either everything or nothing.
 func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +101,7 @@ func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
 	return len(p), nil
 }
 
-// WriteAt implements io.WriterAt, except that it writes nothing if it cannot write everything. It keeps a copy of p.
+// WriteAt implements io.WriterAt, except that it writes either everything or nothing. It keeps a copy of p.
 func (d *Device) WriteAt(p []byte, offset int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +112,7 @@ func (d *Device) WriteAt(p []byte, offset int64) (int, error) {
 	return len(p), nil
 }
 
-// Zero writes zeros.
+// Zero writes zeros to a range.
 func (d *Device) Zero(offset, bytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,13 +134,13 @@ func (d *Device) Flush() error {
 	return nil
 }
 
-// take is called with mu held.
+// take applies and records an operation. Called with mu held.
 func (d *Device) take(op Op) {
 	d.now.do(op)
 	d.record = append(d.record, op)
 }
 
-// do applies an operation to a disk's content.
+// do applies an operation to the content of a disk.
 func (p pages) do(op Op) {
 	switch op.Kind {
 	case Write:

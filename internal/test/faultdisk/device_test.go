@@ -102,12 +102,12 @@ func letters(letter string, sectors, sector int) []byte {
 	return bytes.Repeat([]byte(letter), sectors*sector)
 }
 
-// legal matches the states after the first flush and before the next one, by sector: each sector may be as it was
-// flushed, or as any later write has it.
+// legal matches the sectors of a disk after a cut between the first flush and the next one. Each sector may have its
+// flushed content, or the content of any later write.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// Everything that was flushed before a cut is there after it. Of the rest, any subset of sectors survives, in any
-// order, and nothing else does.
+// Everything that was flushed before a cut is there after it. Of the other writes any subset of sectors survives, in
+// any order. Nothing else changes.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512
 	for keep := range keeps {
@@ -133,7 +133,7 @@ func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 				t.Fatalf("%v: what was flushed is lost: %s", keep, sectorsOf(t, i, sector))
 			}
 		}
-		// Sector 0: a, zero. 1: a. 2: a, b. 3: a, b, c. 4: zero, c.
+		// The possible contents of the sectors are: 0: a, zero. 1: a. 2: a, b. 3: a, b, c. 4: zero, c.
 		want := map[Keep]int{KeepNone: 1, KeepAll: 1, KeepSome: 10, KeepSectors: 2 * 2 * 3 * 2}[keep]
 		if len(seen) != want {
 			t.Errorf("%v: %d states were seen, want %d: %v", keep, len(seen), want, seen)

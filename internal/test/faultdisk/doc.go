@@ -1,9 +1,9 @@
-// Package faultdisk is a disk in memory that records each write and flush, for tests of what survives a power cut under
-// a real file system. FUSE serves the disk as a file, a loop device makes a block device of that file, and the kernel's
-// ext4, xfs or btrfs run on it.
+// Package faultdisk provides a disk in memory that records each write and flush. Tests use it to check what survives a
+// power cut under a real file system. FUSE serves the disk as a file, a loop device turns that file into a block
+// device, and the kernel's ext4, xfs or btrfs runs on it.
 //
-// A Cutter makes from the record what a power cut may leave: everything that was flushed, and any of the other writes
-// in any order, whole or torn at sectors. A Device can also answer EIO, stall, or have bits flipped, on command.
+// A Cutter makes from the record what a power cut may leave: everything that was flushed, and any subset of the other
+// writes in any order, whole or torn at sectors. On command, a Device can also return EIO, stall, or flip bits.
 //
-// The kernel's loop driver passes on a write with FUA as a write and a flush, so the record has no FUA.
+// The kernel's loop driver turns a write with FUA into a write and a flush, so the record has no FUA.
 package faultdisk

@@ -8,7 +8,7 @@ import (
 // Calls is a set of kinds of calls to a disk.
 type Calls uint8
 
-// The calls.
+// These are the kinds of calls.
 const (
 	Reads Calls = 1 << iota
 	Writes
@@ -19,14 +19,14 @@ const (
 type Fault struct {
 	Calls         Calls
 	Offset, Bytes int64         // 0 bytes: the whole disk
-	Err           syscall.Errno // the answer; 0: none, calls wait until the fault is removed and are done then
-	Times         int           // it ends after so many calls; 0: it goes on until it is removed
+	Err           syscall.Errno // the error; 0: none, calls wait until the fault is removed
+	Times         int           // the fault ends after this many calls; 0: it remains until it is removed
 
 	device *Device
-	fired  int // guarded by the device
+	fired  int // guarded by the device's mu
 }
 
-// Add adds a fault, which takes effect from the next call on.
+// Add adds a fault. It takes effect from the next call on.
 func (d *Device) Add(f *Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +41,7 @@ func (f *Fault) Remove() {
 	f.device.remove(f)
 }
 
-// Fired returns the number of calls that met the fault.
+// Fired returns the number of calls that the fault has affected.
 func (f *Fault) Fired() int {
 	f.device.mu.Lock()
 	defer f.device.mu.Unlock()
@@ -57,7 +57,8 @@ func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
 	return f.Calls&calls != 0 && (f.Bytes == 0 || offset < f.Offset+f.Bytes && f.Offset < offset+bytes)
 }
 
-// meet waits or fails as the faults say, and fails if the range is not inside the disk. It is called with mu held.
+// meet waits or returns an error as the faults demand. It also returns an error if the range is not inside the disk.
+// Called with mu held.
 func (d *Device) meet(calls Calls, offset, bytes int64) error {
 	if err := d.inside(offset, bytes); err != nil {
 		return err

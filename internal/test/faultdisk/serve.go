@@ -17,7 +17,7 @@ import (
 
 const (
 	fileName      = "disk"
-	messageMax    = 1 << 20 // bytes of one write
+	messageMax    = 1 << 20 // maximum bytes of one write
 	fileMode      = syscall.S_IFREG | 0o600
 	statBlockSize = 512
 )
@@ -81,7 +81,7 @@ func (d *Drive) Detach() error {
 	return errors.Join(errs...)
 }
 
-// folder holds one file.
+// folder is a FUSE folder that holds one file.
 type folder struct {
 	fs.Inode
 	device *Device
@@ -92,7 +92,7 @@ func (f *folder) OnAdd(ctx context.Context) {
 	f.AddChild(fileName, f.NewPersistentInode(ctx, &file{device: f.device}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
 }
 
-// file passes on the kernel's requests.
+// file is the FUSE file that passes the kernel's requests to the Device.
 type file struct {
 	fs.Inode
 	device *Device
@@ -111,7 +111,8 @@ var (
 	_ fs.NodeGetxattrer = (*file)(nil)
 )
 
-// Open implements fs.NodeOpener: no page cache may stand between the kernel's file system and the disk.
+// Open implements fs.NodeOpener. It disables the page cache, so that every request of the kernel's file system reaches
+// the disk.
 func (f *file) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, fuse.FOPEN_DIRECT_IO, 0
 }
@@ -123,7 +124,7 @@ func (f *file) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	return 0
 }
 
-// Setattr implements fs.NodeSetattrer: no attribute of the disk can be set.
+// Setattr implements fs.NodeSetattrer. No attribute of the disk can be set.
 func (f *file) Setattr(ctx context.Context, h fs.FileHandle, _ *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	return f.Getattr(ctx, h, out)
 }
@@ -154,7 +155,7 @@ func (f *file) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	return fs.ToErrno(f.device.Flush())
 }
 
-// Allocate implements fs.NodeAllocater: the loop driver calls it for discards and for ranges of zeros.
+// Allocate implements fs.NodeAllocater. The loop driver calls it to discard or zero a range.
 func (f *file) Allocate(_ context.Context, _ fs.FileHandle, offset, bytes uint64, mode uint32) syscall.Errno {
 	if mode&(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) == 0 {
 		return syscall.EOPNOTSUPP

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// Nobody else sees the mounts of the tests, and they end with the process.
+// The mounts of the tests are in a mount namespace of their own, so that other processes do not see them and they end
+// with the process.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// attach skips the test if no block devices are available, but fails if SHEAF_LOOP=required says that they must be.
+// attach skips the test if no block devices are available. If SHEAF_LOOP=required, it fails the test instead.
 func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	t.Helper()
 	why := ""

@@ -1,4 +1,4 @@
-// Package fleettest makes placements and pools from short texts, for tests.
+// Package fleettest makes placements and pools from short texts. It is for tests.
 package fleettest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// View makes a view from texts. A group is written as "a b c": -c is a voter that is not there, +d is a learner, and
-// the target follows >.
+// View makes a view from texts. A group is written as "a b c", where -c is a voter that is not running, +d is a
+// learner, and the target follows >.
 func View(copies int32, shards string, groups map[string]string) *fleet.PlacementView {
 	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{},
 		Unplaced: map[string]string{}}
@@ -47,7 +47,7 @@ func View(copies int32, shards string, groups map[string]string) *fleet.Placemen
 	return v
 }
 
-// Shares sets, for groups of a view, the failure domain that two copies share during a move.
+// Shares sets the failure domain that two copies of each given group share during a move.
 func Shares(v *fleet.PlacementView, domain string, groups ...string) *fleet.PlacementView {
 	for _, name := range groups {
 		g := v.Groups[name]
@@ -77,14 +77,14 @@ func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.S
 	return pool
 }
 
-// RateMessage returns the message that `sheaf-bench layouts --device-rate` writes: a test of that command uses it too.
+// RateMessage returns the message that `sheaf-bench layouts --device-rate` writes. A test of that command uses it too.
 func RateMessage(bytesPerSecond int64) string {
 	return fmt.Sprintf(
 		"{\"kind\":\"sheaf.dev/device-rate\",\"readBytesPerSecond\":%d,\"sampleBytes\":1073741824,\"fileSystem\":\"xfs\"}\n",
 		bytesPerSecond)
 }
 
-// BenchPod returns a pod of a Job that ended well, with one claim.
+// BenchPod returns the pod, with one claim, of a Job that succeeded.
 func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// inBubbles are the packages whose tests run in virtual time, on disks and networks in memory
+// inBubbles lists the packages whose tests run in virtual time, on disks and networks in memory
 // (internal/test/bubbletest).
 var inBubbles = []string{
 	"client", "internal/local/dev", "internal/gateway", "internal/storage/group", "internal/storage/index",
@@ -16,8 +16,8 @@ var inBubbles = []string{
 	"internal/placement", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 }
 
-// outside lists the files of these packages that run outside of bubbles, and what they need. A new file here also
-// explains in a comment why it cannot run in a bubble.
+// outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
+// explain in a comment why it cannot run in a bubble.
 var outside = map[string]string{
 	"client/tls_test.go":                            "certificates are files, which are read again when they change",
 	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
@@ -58,10 +58,10 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime matches calls that wait, and a TempDir of the machine. Within a bubble, waiting takes no real time, and
-	// a folder is on a disk in memory.
+	// realTime matches calls that wait, and TempDir. Such a call is allowed only in a file with a bubble, where waiting
+	// takes no real time and folders are on disks in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
-	// realThings are those that no bubble holds.
+	// realThings matches things that no bubble may contain.
 	realThings = regexp.MustCompile(
 		`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
 	// firesAtOnce matches timers of no time. Two of them in one bubble crash the race detector of Go 1.26, see
@@ -70,7 +70,7 @@ var (
 	bubble      = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
 )
 
-// refused explains why a test file is not allowed as it is. It returns "" for a file that is allowed.
+// refused returns the reason why a test file is not allowed, or "" if it is allowed.
 func refused(source string) string {
 	switch {
 	case realThings.MatchString(source):

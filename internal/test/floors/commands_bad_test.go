@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// TestBadCommands: the check finds each sort of command that does not exist in this tree, and accepts a similar one
-// that does.
+// TestBadCommands checks that the check finds each sort of command that does not exist in this tree, and that it
+// accepts a similar one that exists.
 func TestBadCommands(t *testing.T) {
 	all := sorts(t)
 	for _, c := range []struct{ sort, command, wrong string }{
@@ -16,10 +16,10 @@ func TestBadCommands(t *testing.T) {
 		{"make", "make runs", "no target runs"},
 		{"make", "make build && make imag", "no target imag"},
 		{"make", "make cluster-up NODES=3", ""},
-		{"make", "make cluster-up SHARDS=3", "read SHARDS"}, // another target reads it
+		{"make", "make cluster-up SHARDS=3", "read SHARDS"}, // only another target reads it
 		{"make", "KEEP=1 make e2e", ""},                     // a script reads it
 		{"make", "KEPT=1 make e2e", "read KEPT"},
-		{"make", "make soak FOCUS=TestChaos", ""}, // make calls itself with it
+		{"make", "make soak FOCUS=TestChaos", ""}, // a recipe calls make with it
 		{"make", "make soak-$part FOCUS=a", "read FOCUS"},
 		{"script", "TIMES=10 hack/mutants/run.sh NAME", ""},
 		{"script", "TIME=10 hack/mutants/run.sh NAME", "reads TIME"},

@@ -56,7 +56,7 @@ func packageFolder(dir, name string) (folder string, ours bool) {
 	return "", false
 }
 
-// packages returns the folders with Go code for a folder; with /... it includes those below.
+// packages returns the folders with Go code that a pattern names: the folder itself, and with /... also those below.
 func packages(folder string) (found []string) {
 	base, below := strings.CutSuffix(folder, "/...")
 	if !below {
@@ -74,11 +74,11 @@ func packages(folder string) (found []string) {
 	return found
 }
 
-// goTest is what a go test command asks for.
+// goTest holds what a go test command asks for.
 type goTest struct {
 	folders   []string
-	patterns  map[string]string // by the flag: run, bench, skip, fuzz
-	furthered []string          // flags of the test's program
+	patterns  map[string]string // by flag: run, bench, skip, fuzz
+	furthered []string          // flags for the test's program
 }
 
 func readGoTest(dir string, args []string) (g goTest, err error) {
@@ -144,8 +144,8 @@ func checkGoTest(c pagetest.Command, args []string) error {
 	return nil
 }
 
-// hasTest explains why no test in a package's text has the name that a pattern asks for. The name of a subtest must be
-// in the text too, either unchanged or with blanks for its underscores.
+// hasTest returns an error if no test in a package's text has the name that a pattern asks for. The name of a subtest
+// must be in the text too, either unchanged or with blanks in place of its underscores.
 func hasTest(text, flag, pattern string) error {
 	if pattern == "" || pattern == "^$" || pagetest.Placeholder(strings.TrimSuffix(pattern, "$")) {
 		return nil

@@ -16,10 +16,11 @@ import (
 )
 
 var (
-	// Kinds of Kubernetes and cert-manager that pages name: a page that names another kind needs it added here.
+	// otherKinds are the kinds of Kubernetes and cert-manager that pages may name. Add a kind here when a page names it
+	// first.
 	otherKinds = strings.Fields("all crd namespace namespaces node nodes pod pods pv pvc service secret secrets " +
 		"configmap deployment deploy statefulset job jobs event events storageclass lease clusterrole certificates")
-	// Verbs of kubectl that take kinds.
+	// kindVerbs are the verbs of kubectl that take kinds.
 	kindVerbs = strings.Fields("get describe delete patch annotate label wait edit scale explain rollout logs exec " +
 		"port-forward cp cordon uncordon drain")
 	kubeValued = strings.Fields("-n -l -o -f -p -c --namespace --selector --output --filename --patch --container " +
@@ -31,10 +32,10 @@ var (
 	outputPaths = regexp.MustCompile(`^(?:-o=?|--output=)?(?:jsonpath|custom-columns|go-template)=`)
 )
 
-// kinds are the kinds of this project: the schema of each kind, by its names.
+// kinds maps the names of this project's kinds to their schemas.
 type kinds map[string]schema
 
-// schema is a JSON schema, as far as it is needed here.
+// schema is the part of a JSON schema that the checks need.
 type schema struct {
 	Properties           map[string]schema `json:"properties"`
 	AdditionalProperties json.RawMessage   `json:"additionalProperties"`
@@ -79,14 +80,14 @@ func readKinds() (kinds, error) {
 		for _, name := range append(names, n.ShortNames...) {
 			found[name] = crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		}
-		for _, name := range n.Categories { // which stand for several kinds: their fields are not checked
+		for _, name := range n.Categories { // a category stands for several kinds, so fields are not checked
 			found[name] = schema{Preserve: true}
 		}
 	}
 	return found, nil
 }
 
-// has reports whether a value may have this path; the path passes through lists.
+// has reports whether a value may have this path. The path may pass through lists.
 func (s schema) has(path []string) bool {
 	if s.Items != nil {
 		return s.Items.has(path)
@@ -134,7 +135,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 	if c.Words[0] != "kubectl" && c.Words[0] != "bin/kube/kubectl" {
 		return false, nil
 	}
-	var plain []string // neither flags nor their values
+	var plain []string // arguments that are neither flags nor their values
 	var patch string
 	for i := 1; i < len(c.Words) && c.Words[i] != "--"; i++ {
 		word := c.Words[i]
@@ -186,10 +187,10 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 	return true, ours.hasFields(named, c.Words)
 }
 
-var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // in a list
+var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // an element of a list
 
-// unknownOf returns a path that the operations of a JSON patch or their values have and the schema lacks, or "" if
-// there is none.
+// unknownOf returns a path in the operations of a JSON patch, or in their values, that the schema lacks. It returns ""
+// if there is none.
 func (s schema) unknownOf(operations []any) string {
 	for _, operation := range operations {
 		o, _ := operation.(map[string]any)
@@ -202,11 +203,11 @@ func (s schema) unknownOf(operations []any) string {
 	return ""
 }
 
-// named returns the kind that the arguments of a verb name, or the last one if they name several.
+// named returns the kind that the arguments of a verb name. If they name several, it returns the last one.
 func (k kinds) named(verb string, args []string) (string, error) {
 	switch {
 	case verb == "rollout" && len(args) > 0:
-		args = args[1:] // restart, status, ...
+		args = args[1:] // removes restart, status, ...
 	case slices.Contains(nodeVerbs, verb):
 		return "", nil
 	}
@@ -214,7 +215,7 @@ func (k kinds) named(verb string, args []string) (string, error) {
 	for i, arg := range args {
 		kind, _, slash := strings.Cut(arg, "/")
 		if !slash && (i > 0 || slices.Contains(podVerbs, verb)) {
-			break // the name of an object
+			break // the rest is the name of an object
 		}
 		for _, name := range strings.Split(kind, ",") {
 			if verb == "explain" {
@@ -232,7 +233,7 @@ func (k kinds) named(verb string, args []string) (string, error) {
 	return last, nil
 }
 
-// hasFields checks the fields of a kubectl explain and of an output against the schema of a kind.
+// hasFields checks the fields in a kubectl explain command or in an output option against the schema of a kind.
 func (s schema) hasFields(kind string, words []string) error {
 	for _, word := range words {
 		if !outputPaths.MatchString(word) && !strings.HasPrefix(word, kind+".") {
@@ -283,7 +284,7 @@ func checkHelm(c pagetest.Command) (bool, error) {
 
 var inBraces = regexp.MustCompile(`\{[^}]*\}`)
 
-// setsWhatIs reports which key of a --set is in neither the values nor the schema of a chart.
+// setsWhatIs returns an error if a key of a --set is in neither the values nor the schema of a chart.
 func setsWhatIs(chart, settings string) error {
 	var values map[string]any
 	var allowed schema

@@ -12,11 +12,11 @@ import (
 
 // makefile holds the variables and targets of a Makefile.
 type makefile struct {
-	variables map[string]string // their text; of several assignments, all
+	variables map[string]string // name -> text; if there are several assignments, the text of all
 	targets   map[string]target
 }
 
-// target is what a target needs, and what it runs.
+// target holds the prerequisites of a target and its recipe.
 type target struct{ needs, runs string }
 
 var (
@@ -35,7 +35,7 @@ func readMakefile(name string) (makefile, error) {
 	for _, tool := range aTool.FindAllStringSubmatch(string(text), -1) {
 		m.targets["bin/tools/"+tool[1]] = target{}
 	}
-	var now []string // the targets whose recipe follows
+	var now []string // targets of the recipe that is being read
 	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
 		if recipe, ok := strings.CutPrefix(line, "\t"); ok {
 			for _, name := range now {
@@ -61,8 +61,8 @@ func readMakefile(name string) (makefile, error) {
 	return m, err
 }
 
-// reach gathers everything that targets run, and the variables in it: from the targets, from the targets that they
-// need, and from the scripts that they call.
+// reach collects everything that targets run, including the text of the variables. It follows prerequisites and the
+// scripts that are called.
 type reach struct {
 	makefile
 	seen map[string]bool
@@ -93,7 +93,7 @@ func (r *reach) add(text string) {
 	}
 	for _, again := range recursion.FindAllStringSubmatch(text, -1) {
 		for _, word := range strings.Fields(again[1]) {
-			begin, _, open := strings.Cut(word, "$") // soak-$$part stands for all that begin so
+			begin, _, open := strings.Cut(word, "$") // soak-$$part stands for all targets with that prefix
 			for name := range r.targets {
 				if name == word || open && begin != "" && strings.HasPrefix(name, begin) {
 					r.target(name)
@@ -111,8 +111,8 @@ func (r *reach) add(text string) {
 	}
 }
 
-// check checks a make command against the Makefile: each target must exist, and each variable must be read by what one
-// of the targets runs, or by Go code as an environment variable.
+// check checks a make command against the Makefile. Each target must exist, and each variable must be read by
+// something that one of the targets runs, or by Go code as an environment variable.
 func (m makefile) check(c pagetest.Command, code sources) (bool, error) {
 	if c.Words[0] != "make" {
 		return false, nil
@@ -139,7 +139,7 @@ func (m makefile) check(c pagetest.Command, code sources) (bool, error) {
 	return true, nil
 }
 
-// checkScript checks a call of a script of the repository, with variables before it, against what the script reads.
+// checkScript checks that a script in a command exists, and that it reads the variables that the command sets.
 func (m makefile) checkScript(c pagetest.Command) (bool, error) {
 	name := strings.TrimPrefix(c.Words[0], "./")
 	if c.Dir != "" || len(c.Env) == 0 || ofScript.FindString(name) != name {

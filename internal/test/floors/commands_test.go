@@ -19,7 +19,7 @@ const root = "../../.."
 // sort is one sort of command that pages show.
 type sort struct {
 	name  string
-	least int // how many the pages have at least: a test that finds nothing fails
+	least int // minimum number of such commands in the pages, because a test that finds nothing proves nothing
 	// check reports whether a command is of this sort, and what is wrong with it.
 	check func(c pagetest.Command) (applies bool, wrong error)
 }
@@ -87,7 +87,7 @@ func TestCommandsOfPagesExist(t *testing.T) {
 
 var ourVariable = regexp.MustCompile(`\bSHEAF_[A-Z0-9_]*[A-Z0-9]\b`)
 
-// TestVariablesOfPagesAreRead: something in the tree reads each environment variable that a page names.
+// TestVariablesOfPagesAreRead checks that something in the tree reads each environment variable that a page names.
 func TestVariablesOfPagesAreRead(t *testing.T) {
 	sources, err := readSources()
 	if err != nil {
@@ -114,11 +114,11 @@ func TestVariablesOfPagesAreRead(t *testing.T) {
 	}
 }
 
-// readsWithDefault reports whether a script of a page reads a variable that may be unset.
+// readsWithDefault reports whether a script in a page reads a variable that may be unset.
 func readsWithDefault(text, variable string) bool { return strings.Contains(text, "${"+variable+":-") }
 
-// sources are the text of programs and scripts, without those of this package: its tables name variables that nobody
-// reads.
+// sources holds the text of programs and scripts, except those of this package, whose tables name variables that
+// nobody reads.
 type sources struct{ golang, scripts []string }
 
 func readSources() (sources, error) {
@@ -160,19 +160,19 @@ func (s sources) quotes(word string) bool {
 	return slices.ContainsFunc(s.golang, func(text string) bool { return strings.Contains(text, word) })
 }
 
-// reads reports whether a program or a script reads an environment variable.
+// reads reports whether Go code or a script reads an environment variable.
 func (s sources) reads(variable string) bool {
 	return s.quotes(variable) || slices.ContainsFunc(s.scripts, func(text string) bool { return expands(text, variable) })
 }
 
-// expands reports whether a text has $NAME, ${NAME} with anything after the name, or $(NAME).
+// expands reports whether a text contains ${NAME} (possibly with an operator), $NAME or $(NAME).
 func expands(text, name string) bool {
 	return regexp.MustCompile(`\$[({]?` + regexp.QuoteMeta(name) + `\b`).MatchString(text)
 }
 
 var ourKey = regexp.MustCompile(`(?:^|[^\w./-])(sheaf\.dev/[A-Za-z0-9-]+)`)
 
-// checkLabels checks keys of labels and annotations against those that Go code names.
+// checkLabels checks the keys of labels and annotations in a command against those in Go code.
 func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 	if command.Words[0] != "kubectl" {
 		return false, nil
@@ -180,7 +180,7 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 	applies := false
 	for _, word := range command.Words[1:] {
 		for _, m := range ourKey.FindAllStringSubmatch(word, -1) {
-			key := strings.TrimSuffix(m[1], "-") // which takes an annotation away
+			key := strings.TrimSuffix(m[1], "-") // a trailing "-" removes an annotation
 			if applies = true; !s.quotes(key) {
 				return true, fmt.Errorf("no code has the label or annotation %s", key)
 			}
@@ -192,15 +192,15 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
 	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
 
-// checkPaths checks paths below a folder of the repository against the tree.
+// checkPaths checks that the paths of a command below a folder of the repository exist in the tree.
 func checkPaths(c pagetest.Command) (bool, error) {
 	applies := false
 	for _, word := range c.Words {
 		if _, ours := packageFolder(c.Dir, word); ours && c.Words[0] == "go" {
-			continue // a package: checkGo looks for it
+			continue // a package, which checkGo handles
 		}
 		for _, m := range treePath.FindAllStringSubmatch(word, -1) {
-			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // what a build of Maven makes
+			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // made by a Maven build
 				continue
 			}
 			applies = true
@@ -215,7 +215,7 @@ func checkPaths(c pagetest.Command) (bool, error) {
 
 var aCall = regexp.MustCompile(`^(sheaf\.[\w.]*\.[A-Z]\w*)(?:[/.](\w+))?$`)
 
-// checkGrpcurl checks services and methods against the contracts.
+// checkGrpcurl checks services and methods against the .proto files.
 func checkGrpcurl(c pagetest.Command) (bool, error) {
 	if path.Base(c.Words[0]) != "grpcurl" {
 		return false, nil
@@ -238,7 +238,7 @@ func checkGrpcurl(c pagetest.Command) (bool, error) {
 	return applies, nil
 }
 
-// inContracts explains why a package lacks a service or message, or a service lacks a method.
+// inContracts returns an error if a package lacks a service or message, or if a service lacks a method.
 func inContracts(pkg, name, method string) error {
 	files, err := filepath.Glob(filepath.Join(root, "api", strings.ReplaceAll(pkg, ".", "/"), "*.proto"))
 	if err != nil {

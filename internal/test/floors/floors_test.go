@@ -21,7 +21,7 @@ const module = "sheaf.dev/sheaf/"
 // floor is one folder of packages, and the folders from which it may import.
 type floor struct {
 	name, folder string
-	allow        []string // folders, without the module's name
+	allow        []string // folders, relative to the module
 }
 
 // above are the folders above all floors: no floor may import them.
@@ -74,7 +74,7 @@ func readFloors(t *testing.T) []floor {
 // within reports whether a package is the folder or is below it.
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
-// judge returns what is wrong with the floors and with the imports of packages, by package.
+// judge returns what is wrong with the floors, and which packages have forbidden imports.
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
 	for pkg, imported := range imports {
@@ -110,8 +110,8 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	return wrong
 }
 
-// TestImportsGoDown: each package is on a floor, and imports only what its floor allows. The linter checks the same
-// list; this test also finds a package that has no floor, and a permission that nobody needs any more.
+// TestImportsGoDown checks that each package is on a floor, and imports only what its floor allows. The linter checks
+// the same list. This test also finds a package that is on no floor, and a permission that no package needs any more.
 func TestImportsGoDown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"...").Output()
 	if err != nil {
@@ -164,7 +164,7 @@ func TestJudge(t *testing.T) {
 		"internal/shard": {"internal/base/units", "internal/shard/serve"}, "bench": {"internal/shard"}}
 	for name, test := range map[string]struct {
 		pkg, imports string
-		allow        string // also for the floor below
+		allow        string // also allowed for the floor below
 		want         string
 	}{
 		"all is well":              {},

@@ -18,7 +18,7 @@ var (
 	code    = regexp.MustCompile("`[^`\n]*`")
 )
 
-// notOurs are folders whose pages others wrote or programs made.
+// notOurs lists folders whose pages are from other projects or were generated.
 var notOurs = []string{"bin", ".git", ".cache", "node_modules", "venv"}
 
 // anchorOf returns the fragment that links to a page's heading, as GitHub makes it.
@@ -35,7 +35,7 @@ func anchorOf(heading string) string {
 	return b.String()
 }
 
-// badLinks returns the links of a page that lead nowhere in the tree below root.
+// badLinks returns the links of a page whose target does not exist in the tree below root.
 func badLinks(root, page, text string) (bad []string) {
 	prose := code.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
 	for _, m := range link.FindAllStringSubmatch(prose, -1) {
@@ -68,7 +68,7 @@ func badLinks(root, page, text string) (bad []string) {
 	return bad
 }
 
-// hasAnchor reports whether a link to this fragment of a page leads to a heading.
+// hasAnchor reports whether a page has a heading for this fragment.
 func hasAnchor(page, anchor string) bool {
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
 		if anchorOf(m[1]) == anchor {

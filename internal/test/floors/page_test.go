@@ -16,15 +16,15 @@ var (
 	word     = regexp.MustCompile(`[A-Za-z][A-Za-z0-9_]*`)
 	declared = regexp.MustCompile(`(?m)^func \(\w+ \*?(\w+)(?:\[[^\]]*\])?\) (\w+)|^(?:func |type |var |\t)(\w+)`)
 	anIdent  = regexp.MustCompile(`^[A-Za-z]{3,}$`)
-	others   = regexp.MustCompile(`^(chromium|golangci-lint|depguard)$`) // programs that are not ours
+	others   = regexp.MustCompile(`^(chromium|golangci-lint|depguard)$`) // programs of other projects
 )
 
 // tree holds everything that a page can name.
 type tree struct {
 	files []string
-	words map[string]bool // of all code
-	// declared are methods as Receiver.Method, and functions, types and what else stands at the beginning of a line as
-	// folder.Name.
+	words map[string]bool // all words in code
+	// declared holds methods as Receiver.Method. It holds functions, types and other identifiers at the beginning of a
+	// line as folder.Name.
 	declared map[string]bool
 }
 
@@ -59,8 +59,8 @@ func readTree(t *testing.T, root string) tree {
 	return there
 }
 
-// missing describes what a name in a page refers to that does not exist. It returns "" if that exists, or if the name
-// is not one of code.
+// missing describes what is missing from the tree if a page uses this name. It returns "" if nothing is missing, or if
+// the name does not look like code.
 func (there tree) missing(name string) string {
 	switch method := aMethod.FindStringSubmatch(name); {
 	case others.MatchString(name):
@@ -84,8 +84,8 @@ func (there tree) missing(name string) string {
 	return ""
 }
 
-// TestPagesNameWhatExists: docs/architecture.md and docs/raft.md name files, functions and methods. A name that was
-// renamed or removed would mislead readers of the page.
+// TestPagesNameWhatExists checks that the files, functions and methods that docs/architecture.md and docs/raft.md name
+// exist. A name that was renamed or removed would mislead readers of the page.
 func TestPagesNameWhatExists(t *testing.T) {
 	there, named := readTree(t, root), 0
 	for _, page := range []string{"architecture.md", "raft.md"} {

@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// mayAskAProxy are the only connections that lead out of a store.
+// mayAskAProxy lists the only connections that leave a store.
 var mayAskAProxy = map[string]string{
 	"internal/operator/issuers.go": "issuers of tokens are servers of others",
 }
 
-// throughProxies returns the functions of a file that connect without saying that no proxy takes part.
+// throughProxies returns the functions of a file that connect without disabling proxies.
 func throughProxies(file *ast.File) (wrong []string) {
 	for _, d := range file.Decls {
 		f, is := d.(*ast.FuncDecl)
@@ -49,8 +49,9 @@ func throughProxies(file *ast.File) (wrong []string) {
 	return wrong
 }
 
-// TestNoConnectionAsksAProxy: a proxy that the environment names, as HTTPS_PROXY does for a whole company, has no place
-// between the parts of a store. What cmd/sheaf does is tried on processes as well (proxy_test.go there).
+// TestNoConnectionAsksAProxy checks that connections within a store ignore the proxy that the environment names, for
+// example in HTTPS_PROXY. A whole company may set such a variable. proxy_test.go in cmd/sheaf also tests this with
+// processes.
 func TestNoConnectionAsksAProxy(t *testing.T) {
 	files, unused := 0, len(mayAskAProxy)
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {

@@ -1,4 +1,5 @@
-// Package foldertest builds the folder of a group with the codec only, for tests of code that reads such folders.
+// Package foldertest builds the folder of a group using only the codec. It is for tests of code that reads such
+// folders.
 package foldertest
 
 import (
@@ -16,7 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// NewestLeft returns what reads must answer when some indexes are gone: the newest version of each id.
+// NewestLeft returns the newest version of each id, ignoring the indexes that are gone. Reads must return these
+// versions.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
 	for _, frames := range g.Frames {
@@ -30,7 +32,7 @@ func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	return newest
 }
 
-// Folder is a group on disk, built with the codec only.
+// Folder is a group on disk that was built using only the codec.
 type Folder struct {
 	FS       vfs.FS
 	Dir      string
@@ -45,9 +47,9 @@ type Frame struct {
 	Entry         format.Entry
 }
 
-// Build makes two sealed segments with hints, and an active segment with free space behind its frames. Ids repeat, so
-// that there is history. One record is a blob, and one is deleted. A term changes. State frames and the mark record
-// what is synced.
+// Build makes two sealed segments with hints, and an active segment with free space after its frames. Ids repeat, so
+// that superseded versions exist. One record is a blob, one is deleted, and the term changes once. State frames and
+// the mark record what is synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
 	grouptest.Must(t, fs.MkdirAll(dir))
@@ -100,7 +102,7 @@ type segmentBuilder struct {
 	m     format.ManifestSegment
 	hint  *format.Hint
 	image []byte
-	next  uint64 // index
+	next  uint64 // next index
 	term  uint64
 }
 
@@ -133,7 +135,7 @@ func (g *Folder) entry(t testing.TB, b *segmentBuilder, i, perSegment, dataBytes
 	return e
 }
 
-// add adds an entry behind the others, with its index and term, and its row in the hint.
+// add appends an entry. It sets the index and the term, and adds the entry's row to the hint.
 func (b *segmentBuilder) add(e format.Entry) format.Entry {
 	if e.Kind != format.KindState {
 		e.Index, e.Term = b.next, b.term

@@ -6,16 +6,16 @@ import (
 	"syscall"
 )
 
-// alignedBlock is the alignment in bytes of reads that bypass the page cache.
+// alignedBlock is the required alignment, in bytes, of reads that bypass the page cache.
 const alignedBlock = 4096
 
-// AlignedReader answers as a file opened by OpenDirect would: it refuses unaligned reads.
+// AlignedReader behaves like a file that was opened with OpenDirect: it refuses unaligned reads.
 type AlignedReader struct {
 	Image []byte
 	Bad   map[int64]bool // numbers of blocks that cannot be read
 }
 
-// ReadAt answers EINVAL if offset or length are not aligned, and EIO for bad blocks.
+// ReadAt returns EINVAL if the offset or the length is not aligned, and EIO for bad blocks.
 func (a AlignedReader) ReadAt(p []byte, offset int64) (int, error) {
 	if offset%alignedBlock != 0 || len(p)%alignedBlock != 0 {
 		return 0, fmt.Errorf("%w: %d bytes at %d", syscall.EINVAL, len(p), offset)

@@ -1,4 +1,5 @@
-// Package grouptest holds helpers that the tests of group and of the packages below it share. It knows no format.
+// Package grouptest holds helpers that the tests of package group share with the tests of the packages below it. It
+// does not depend on the format.
 package grouptest
 
 import (
@@ -21,7 +22,8 @@ func Bounded(t *testing.T, input int, decode func()) {
 	}
 }
 
-// AddGolden adds the golden files in dir whose names begin with prefix as seeds.
+// AddGolden calls add with the content of each golden file in dir whose name begins with prefix, to make it a seed of
+// a fuzz test.
 func AddGolden(f *testing.F, dir, prefix string, add func(b []byte)) {
 	f.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, prefix+"*"))

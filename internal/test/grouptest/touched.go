@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// TouchedBytes returns how many bytes of a mapping, up to its capacity, occupy memory.
+// TouchedBytes returns how many bytes of a mapping occupy memory. It counts up to the capacity of room.
 func TouchedBytes(t *testing.T, room []byte) (touched int64) {
 	t.Helper()
 	all := room[:cap(room)]

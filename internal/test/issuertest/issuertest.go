@@ -1,4 +1,4 @@
-// Package issuertest signs what Certificates of cert-manager request, as an issuer of cert-manager does. It is for
+// Package issuertest signs the requests of cert-manager's Certificates, as an issuer of cert-manager does. It is for
 // tests.
 package issuertest
 
@@ -43,7 +43,7 @@ func Parse(text []byte) (*Certificate, error) {
 	return out, json.Unmarshal(text, out)
 }
 
-// Sign returns the data of the Secret of a Certificate.
+// Sign returns the data of the Secret that belongs to a Certificate.
 func Sign(a *authority.Authority, c *Certificate, now time.Time) (map[string][]byte, error) {
 	if len(c.Spec.URIs) != 1 {
 		return nil, fmt.Errorf("certificate %s asks for %d URIs", c.Metadata.Name, len(c.Spec.URIs))

@@ -1,5 +1,5 @@
-// Package kubefindingtest makes the objects of a store as Kubernetes would show them, for tests of code that reads
-// them.
+// Package kubefindingtest makes the objects of a store as Kubernetes would show them. It is for tests of code that
+// reads such objects.
 package kubefindingtest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Names in the store that Well makes.
+// These are the names in the store that Well makes.
 const (
 	Namespace = "prod"
 	Store     = "quotes"
@@ -23,7 +23,7 @@ const (
 	Class     = "local-xfs"
 )
 
-// Now is the current time of all objects, which were made a day before.
+// Now is the current time for all objects, which were created a day before.
 var Now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 var made = metav1.NewTime(Now.Add(-24 * time.Hour))
@@ -33,7 +33,7 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels, CreationTimestamp: made, Generation: 1}
 }
 
-// Condition returns a condition that has held since the objects were made.
+// Condition returns a condition that has held since the objects were created.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made,
 		ObservedGeneration: 1}
@@ -149,7 +149,7 @@ func diskSet() v1alpha1.DiskSet {
 	return set
 }
 
-// Pod returns a pod that is ready.
+// Pod returns a ready pod.
 func Pod(name, node string, labels map[string]string, container string) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: meta(name, labels),
@@ -166,7 +166,7 @@ func Pod(name, node string, labels map[string]string, container string) corev1.P
 	}
 }
 
-// Crash changes a pod into one whose container ends again and again.
+// Crash changes a pod into one whose container crashes repeatedly.
 func Crash(pod *corev1.Pod, message string) {
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
 	pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{

@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// guardVariable makes a process that imports this package the guard of the folder it names.
+// guardVariable turns a process that imports this package into the guard of the folder that the variable names.
 const guardVariable = "SHEAF_KUBETEST_GUARD"
 
-// The guard is the test's own binary: it never reaches the tests.
+// The guard runs the binary of the test, and exits before it reaches the tests.
 func init() {
 	dir := os.Getenv(guardVariable)
 	if dir == "" {
 		return
 	}
-	// The test holds the other end: it closes when the test stops the server, or when the test dies for any reason.
+	// The test holds the other end of this pipe. It is closed when the test stops the server, or when the test dies for
+	// any reason.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "kubetest:", err)
@@ -29,7 +30,7 @@ func init() {
 	os.Exit(0)
 }
 
-// sweep ends the processes that were started on a folder, and removes the folder.
+// sweep kills the processes that were started on a folder, and removes the folder.
 func sweep(dir string) error {
 	for {
 		left, err := users(dir)
@@ -40,14 +41,14 @@ func sweep(dir string) error {
 			return os.RemoveAll(dir)
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // gone in between is fine
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
 		}
-		time.Sleep(10 * time.Millisecond) // a kill is not awaitable for a process that is not a child
+		time.Sleep(10 * time.Millisecond) // only a parent can wait for the end of a process, so poll
 	}
 }
 
-// users returns the processes with the folder on their command line. The folder's name is random: no other process can
-// have it.
+// users returns the processes with the folder on their command line. The folder has a random name, so no other process
+// has it.
 func users(dir string) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -57,7 +58,7 @@ func users(dir string) ([]int, error) {
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(line, []byte(dir)) {
-			continue // a process that ended since, or somebody else's
+			continue // the process has ended, or belongs to another user
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err == nil && pid != os.Getpid() {

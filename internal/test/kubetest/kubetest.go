@@ -1,4 +1,4 @@
-// Package kubetest runs a real API server with its etcd for tests, and leaves nothing behind: however the test ends (a
+// Package kubetest runs a real API server with its etcd for tests. It leaves nothing behind: however the test ends (a
 // panic, a timeout, kill -9), a guard process ends both servers and removes their folder.
 package kubetest
 
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// startTimeout is long because CI machines build and test many things at once; a start takes some seconds.
+// startTimeout is long because CI machines build and test many things at the same time. A start takes some seconds.
 const startTimeout = 5 * time.Minute
 
 // Server is a running API server.
@@ -35,19 +35,20 @@ type Server struct {
 	pipe   io.Closer
 }
 
-// Options are for tests that need a different API server than most do. The zero value is what Start uses.
+// Options are for tests that need an API server with other settings. The zero value gives the settings of Start.
 type Options struct {
-	// Flags are flags of the API server, by their names without dashes. Each replaces the value that this package
-	// gives, or adds a flag.
+	// Flags are flags of the API server, by name without dashes. Each replaces a value that this package sets, or adds a
+	// flag.
 	Flags map[string]string
-	// Files are the files that flags name, by their names in the server's folder. In Flags, $DIR is that folder.
+	// Files are files to which Flags refer, by name in the server's folder. In the values of Flags, $DIR stands for that
+	// folder.
 	Files map[string]string
 }
 
-// Start starts an API server with the CRDs of a folder, and waits until they are served. The caller stops it.
+// Start starts an API server with the CRDs in a folder, and waits until they are served. The caller must call Stop.
 func Start(crds string) (*Server, error) { return StartWith(crds, Options{}) }
 
-// StartWith does the same as Start, with Options.
+// StartWith is like Start, but takes Options.
 func StartWith(crds string, options Options) (*Server, error) {
 	assets, err := findAssets()
 	if err != nil {
@@ -85,7 +86,7 @@ func (s *Server) start(crds string, options Options) error {
 	}
 	defer log.Close() //nolint:errcheck // the server has its own handle of it
 
-	// The servers' folders are on their command lines: the guard recognizes them by that.
+	// The servers have their folder on their command lines, by which the guard recognizes them.
 	api := &envtest.APIServer{CertDir: filepath.Join(s.dir, "apiserver"), Out: log, Err: log}
 	api.Configure().
 		Set("enable-priority-and-fairness", "false").
@@ -93,8 +94,8 @@ func (s *Server) start(crds string, options Options) error {
 		Set("profiling", "false").
 		// Some distributions enable this plugin, which requires rights on owners.
 		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
-		// Lists come from etcd itself. From the cache, a list after a write to another kind waits up to 100 ms, without
-		// doing anything, for etcd to say that the cache misses nothing.
+		// Lists come directly from etcd. A list from the cache after a write to another kind waits up to 100 ms, until etcd
+		// confirms that the cache misses nothing.
 		Set("watch-cache", "false")
 	for name, value := range options.Flags {
 		api.Configure().Set(name, strings.ReplaceAll(value, "$DIR", s.dir))
@@ -115,8 +116,8 @@ func (s *Server) start(crds string, options Options) error {
 	return os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600)
 }
 
-// Dir returns the server's folder. A process that has the folder on its command line is ended together with the
-// servers, however the test ends.
+// Dir returns the server's folder. A process with the folder on its command line is ended together with the servers,
+// however the test ends.
 func (s *Server) Dir() string { return s.dir }
 
 // Program returns the path of a Kubernetes program that was built next to the API server.
@@ -139,7 +140,7 @@ func (s *Server) User(name string) (kubeconfig string, err error) {
 	return kubeconfig, nil
 }
 
-// Stop ends the servers at once (their data is discarded) and removes their folder.
+// Stop immediately ends the servers, whose data is discarded, and removes their folder.
 func (s *Server) Stop() error {
 	if err := s.pipe.Close(); err != nil {
 		return fmt.Errorf("kubetest: %w", err)
@@ -150,7 +151,7 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Kubectl runs kubectl as the administrator and returns what it prints on both outputs.
+// Kubectl runs kubectl as the administrator. It returns the combined standard output and standard error.
 func (s *Server) Kubectl(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", filepath.Join(s.dir, "cache")}, args...)
 	out, err := exec.CommandContext(ctx, filepath.Join(s.assets, "kubectl"), args...).CombinedOutput()
@@ -200,7 +201,7 @@ func tail(name string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// startGuard runs this program as the guard of a folder, see init.
+// startGuard runs this program as the guard of a folder. See init.
 func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The guard must end what was started on its folder even if the test dies without notice.
+// The guard must end the processes that were started on its folder, even if the test dies without notice.
 func TestGuardSweepsWhenTheTestDies(t *testing.T) {
 	dir := t.TempDir() + "/guarded"
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -25,7 +25,7 @@ func TestGuardSweepsWhenTheTestDies(t *testing.T) {
 	if left, err := users(dir); err != nil || len(left) != 1 || left[0] != server.Process.Pid {
 		t.Fatalf("users %v, %v, want %d", left, err, server.Process.Pid)
 	}
-	// The kernel does the same to the pipe of a killed process.
+	// The kernel also closes the pipe of a killed process.
 	if err := pipe.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Variable selects which tests run on an API server. Required, set by `make test-api`, selects the tests that need one.
-// Everything, set by `make test-api-all` and soaks, also selects specs that a fake can answer. Without it, all of them
-// are skipped, so that `make test` compiles no Kubernetes.
+// Variable selects which tests run on an API server. The value Required, set by `make test-api`, selects the tests
+// that need one. The value Everything, set by `make test-api-all` and by soaks, also selects the specs for which a
+// fake is enough. Without a value, all of these tests are skipped, so that `make test` does not compile Kubernetes.
 const (
 	Variable   = "SHEAF_API"
 	Required   = "required"
@@ -21,10 +21,10 @@ const FocusVariable = "SHEAF_API_FOCUS"
 // Wanted reports whether tests run on an API server.
 func Wanted() bool { return os.Getenv(Variable) == Required || All() }
 
-// All reports whether tests also run on an API server when a fake can answer them.
+// All reports whether tests for which a fake is enough also run on an API server.
 func All() bool { return os.Getenv(Variable) == Everything }
 
-// Only skips a test that needs an API server, unless this is `make test-api`.
+// Only skips a test that needs an API server, unless Wanted.
 func Only(t testing.TB) {
 	t.Helper()
 	if !Wanted() {

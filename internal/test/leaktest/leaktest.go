@@ -1,5 +1,5 @@
-// Package leaktest finds goroutines that a test has left running. It is patient: goleak by itself waits half a second,
-// and on a slow machine goroutines that were told to end take longer.
+// Package leaktest finds goroutines that a test has left running. Unlike goleak, which waits half a second, it waits
+// long enough for goroutines that end slowly on a slow machine.
 package leaktest
 
 import (
@@ -15,7 +15,8 @@ import (
 // patience is how long goroutines may take to end.
 const patience = time.Minute
 
-// forLife is the goroutine that the first synced file of the operating system starts. It ends with the process.
+// forLife is the goroutine that starts when the first file of the operating system is synced. It runs until the
+// process ends.
 const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
 // VerifyNone calls goleak.VerifyNone, but does not report a goroutine that lives as long as the process.
@@ -26,8 +27,8 @@ func VerifyNone(t testing.TB, options ...goleak.Option) {
 	}
 }
 
-// VerifyTestMain calls goleak.VerifyTestMain with the exception of VerifyNone: it runs the tests of a package, and ends
-// the process.
+// VerifyTestMain is like goleak.VerifyTestMain, with the exception of VerifyNone. It runs the tests of a package and
+// ends the process.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {
@@ -42,7 +43,7 @@ func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 func find(patience time.Duration, options []goleak.Option) error {
 	options = append(slices.Clone(options), goleak.IgnoreAnyFunction(forLife))
 	for end := time.Now().Add(patience); ; {
-		err := goleak.Find(options...) // it looks more than once, with pauses
+		err := goleak.Find(options...) // Find tries several times, with pauses
 		if err == nil || time.Now().After(end) {
 			return err
 		}

@@ -20,13 +20,14 @@ func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
 	if err := find(0, options); err == nil {
 		t.Error("a goroutine that stays is not found")
 	}
-	time.AfterFunc(time.Second, func() { close(end) }) // later than goleak alone waits
+	time.AfterFunc(time.Second, func() { close(end) }) // longer than goleak waits
 	if err := find(patience, options); err != nil {
 		t.Errorf("a goroutine that ends late: %v", err)
 	}
 }
 
-// The exception names a function. If that function is renamed, whichever tests happen to sync the first file fail.
+// The exception names a function. If that function were renamed, the tests that happen to sync the first file would
+// fail.
 func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f, err := vfs.OS{}.Create(filepath.Join(t.TempDir(), "file"))

@@ -1,4 +1,4 @@
-// Package livenesstest makes a server hang.
+// Package livenesstest provides a listener that simulates a hanging server.
 package livenesstest
 
 import (
@@ -12,10 +12,10 @@ type Listener struct {
 	net.Listener
 
 	mu    sync.Mutex
-	moves chan struct{} // closed while it does not hang
+	moves chan struct{} // closed unless the listener hangs
 }
 
-// Listen makes a Listener from another listener.
+// Listen returns a Listener that wraps another listener.
 func Listen(l net.Listener) *Listener {
 	moves := make(chan struct{})
 	close(moves)

@@ -1,5 +1,5 @@
-// Package loop makes block devices from files (losetup) and leaves none behind. It also runs a program in a mount
-// namespace of its own. It needs root, and is for benchmarks and tests.
+// Package loop makes block devices from files (losetup) and leaves none behind. It can also run a program in a mount
+// namespace of its own. It needs root. It is for benchmarks and tests.
 package loop
 
 import (
@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tries is how often to ask for another free device when other processes take each device first.
+// tries is the number of attempts to get a free device if other processes take each device first.
 const tries = 100
 
-// Device is a file used as a block device. The kernel releases the device when the last process that has it open or
-// mounted releases it, however the process ends.
+// Device is a file that is used as a block device. The kernel releases the device when no process has it open or
+// mounted any more, however these processes end.
 type Device struct {
-	File *os.File // /dev/loopN, open for reading and writing; closing it lets go of the device
+	File *os.File // /dev/loopN, open for reading and writing; Close releases the device
 	Name string
 }
 
@@ -36,7 +36,7 @@ func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
 			return nil, fmt.Errorf("no free loop device: %w", err)
 		}
 		d, err := configure(fmt.Sprintf("/dev/loop%d", number), number, image, sectorBytes)
-		if errors.Is(err, unix.EBUSY) { // somebody else was faster
+		if errors.Is(err, unix.EBUSY) { // another process took the device first
 			continue
 		}
 		return d, err
@@ -46,7 +46,7 @@ func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
 
 func configure(name string, number int, image *os.File, sectorBytes int) (*Device, error) {
 	device, err := os.OpenFile(name, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) { // in a container nobody makes the node
+	if errors.Is(err, os.ErrNotExist) { // in a container the device node may be missing
 		const loopMajor = 7
 		if err := unix.Mknod(name, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number)))); err != nil &&
 			!errors.Is(err, unix.EEXIST) {
@@ -57,7 +57,7 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	if err != nil {
 		return nil, err
 	}
-	// Bypass the page cache of the file system below, if that file system can.
+	// Bypass the page cache of the file system that holds the image, if that file system supports it.
 	config := unix.LoopConfig{
 		Fd: uint32(image.Fd()), Size: uint32(sectorBytes), Info: unix.LoopInfo64{
 			Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
@@ -69,30 +69,30 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	return &Device{File: device, Name: name}, nil
 }
 
-// Direct reports whether the page cache below is bypassed.
+// Direct reports whether reads and writes bypass the page cache of the file system that holds the image.
 func (d *Device) Direct() bool {
 	info, err := unix.IoctlLoopGetStatus64(int(d.File.Fd()))
 	return err == nil && info.Flags&unix.LO_FLAGS_DIRECT_IO != 0
 }
 
-// ownMounts is set in the environment of a program that has mounts of its own.
+// ownMounts is set in the environment of a program that runs in its own mount namespace.
 const ownMounts = "SHEAF_OWN_MOUNTS"
 
 // HasOwnMounts reports whether OwnMounts gave this program a mount namespace of its own.
 func HasOwnMounts() bool { return os.Getenv(ownMounts) != "" }
 
-// OwnMounts runs this program again in a mount namespace of its own, if it has the right to. Nobody else sees its
-// mounts, and they are gone when the process ends for any reason. OwnMounts returns if the program already has such a
-// namespace, or cannot have one.
+// OwnMounts executes this program again in a mount namespace of its own, if it is permitted to. Other processes do not
+// see its mounts, and they disappear when the process ends for any reason. OwnMounts returns if the program already
+// has such a namespace or cannot have one.
 func OwnMounts() error {
 	if HasOwnMounts() || os.Geteuid() != 0 {
 		return nil
 	}
-	runtime.LockOSThread() // the namespace is the thread's, until exec ends all others
+	runtime.LockOSThread() // the namespace belongs to this thread, until exec ends the other threads
 	defer runtime.UnlockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return nil // in a container: loop devices will say what is missing
+			return nil // as in a container; loop devices later report what is missing
 		}
 		return fmt.Errorf("a mount namespace of its own: %w", err)
 	}

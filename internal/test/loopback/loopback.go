@@ -1,4 +1,4 @@
-// Package loopback finds addresses of the loopback device for servers that must know their address before they listen.
+// Package loopback finds loopback addresses for servers that must know their address before they listen.
 package loopback
 
 import (
@@ -10,21 +10,21 @@ import (
 	"sync/atomic"
 )
 
-// FreeAddress returns ports below those that Linux gives to connections and to listeners on port 0 (from 32768 on) and
-// below Kubernetes' NodePorts (from 30000 on): no other program gets such a port by chance between the check and the
-// use.
+// The ports are below those that Linux assigns to connections and to listeners on port 0 (from 32768 on), and below
+// Kubernetes' NodePorts (from 30000 on). Therefore no other program gets such a port by chance between the check and
+// the use.
 const (
 	firstPort = 12000
 	ports     = 18000
 )
 
-// next starts at a different place in each process, so that two processes seldom collide.
+// next begins at a different value in each process, so that two processes seldom collide.
 var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
 
-// FreeAddress returns an address of 127.0.0.1 that nobody listens on now and that it has not returned before in this
-// process. Safe for concurrent use.
+// FreeAddress returns an address on 127.0.0.1 on which nothing listens at the moment, and which it has not returned
+// before in this process. Safe for concurrent use.
 func FreeAddress() (string, error) {
 	var config net.ListenConfig
 	for range 1000 {

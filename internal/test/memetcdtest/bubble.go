@@ -2,9 +2,10 @@ package memetcdtest
 
 import _ "unsafe" // for go:linkname
 
-// neverDone is the channel by which the client library's contexts of watches say that they never end. It is made when
-// the program starts, outside of any bubble of testing/synctest: a goroutine that waits for it keeps virtual time from
-// passing, and each watch has one. Without a channel, these contexts never end either, and nothing waits.
+// neverDone is the channel that the client library uses as the Done channel of contexts for watches, which never end.
+// It is created when the program starts, outside of any bubble of testing/synctest. Each watch has a goroutine that
+// waits for this channel, which would keep virtual time from passing. init sets the channel to nil: these contexts
+// then have no Done channel, and nothing waits for it.
 //
 //go:linkname neverDone go.etcd.io/etcd/client/v3.valCtxCh
 var neverDone chan struct{}

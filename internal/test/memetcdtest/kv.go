@@ -116,7 +116,8 @@ func checkSize(r proto.Message) error {
 	return nil
 }
 
-// checkTxn checks a transaction of at most most operations. Nested transactions may use the operations that remain.
+// checkTxn checks that a transaction, together with its nested transactions, has at most the given number of
+// operations.
 func checkTxn(r *pb.TxnRequest, most int) error {
 	ops := max(len(r.Compare), len(r.Success), len(r.Failure))
 	if ops > most {
@@ -148,8 +149,8 @@ func checkTxn(r *pb.TxnRequest, most int) error {
 	return nil
 }
 
-// overlaps refuses operations if one of them writes a key that another one of the same branch writes or deletes. It
-// returns the keys that are put, and the ranges that are deleted.
+// overlaps returns an error if an operation writes a key that another operation of the same branch writes or deletes.
+// Otherwise it returns the keys that are put and the ranges that are deleted.
 func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err error) {
 	puts = map[string]bool{}
 	for _, op := range ops {
@@ -174,7 +175,7 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 			return nil, nil, err
 		}
 		for key := range then {
-			otherwise[key] = true // of the two branches one runs
+			otherwise[key] = true // only one of the two branches runs
 		}
 		for key := range otherwise {
 			if puts[key] || deleted(key) {
@@ -195,7 +196,8 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 	return puts, deletes, nil
 }
 
-// checkPut refuses a lease that does not exist, and refuses to keep a value or lease of a key that does not exist.
+// checkPut returns an error if a put names a lease that does not exist, or is to keep the value or lease of a key that
+// does not exist.
 func (s *store) checkPut(r *pb.PutRequest) error {
 	if r.Lease != 0 && s.leases[r.Lease] == nil {
 		return rpctypes.ErrGRPCLeaseNotFound
@@ -216,7 +218,7 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 	return nil
 }
 
-// decide finds out which branch runs in a transaction and in those that it nests, and whether all of it can run.
+// decide determines which branch runs in a transaction and in its nested transactions, and whether all of it can run.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
 	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
 	for _, op := range branch(r, path) {
@@ -243,8 +245,8 @@ func branch(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) []*pb.RequestOp {
 	return r.Failure
 }
 
-// holds evaluates a condition. A condition on a range holds if it holds for each key in the range. For a key that does
-// not exist, the numbers are 0, and no condition on its value holds.
+// holds evaluates a condition. A condition on a range holds if it holds for each key in the range. A key that does not
+// exist has 0 for its numbers, and satisfies no condition on its value.
 func (s *store) holds(c *pb.Compare) bool {
 	found := s.find(spanOf(c.Key, c.RangeEnd), s.revision)
 	if len(found) == 0 {
@@ -302,8 +304,8 @@ func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.Tx
 	return answer
 }
 
-// read answers a range: the keys are filtered, sorted, then limited. Count is the number of all keys in the range,
-// before that.
+// read answers a range request. The keys are filtered, then sorted, then limited. Count is the number of keys in the
+// range before these steps.
 func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	at := r.Revision
 	if at <= 0 {
@@ -339,7 +341,7 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	return answer
 }
 
-// outside reports whether a number is below the least or above the most; a limit of 0 means no limit.
+// outside reports whether a number is less than least or greater than most. A bound of 0 means no bound.
 func outside(n, least, most int64) bool { return least != 0 && n < least || most != 0 && n > most }
 
 func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

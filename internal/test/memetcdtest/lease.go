@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// Limits of the seconds of a lease, the same as in an etcd of internal/placement/etcd.
+// These limit the duration of a lease in seconds. An etcd of internal/placement/etcd has the same limits.
 const (
 	leaseSecondsMin = 1
 	leaseSecondsMax = 9_000_000_000
@@ -21,13 +21,13 @@ const (
 // lease is a granted lease. Server.mu guards it.
 type lease struct {
 	id      int64
-	ttl     int64 // seconds
+	ttl     int64 // in seconds
 	keys    map[string]struct{}
 	expires time.Time
-	timer   *time.Timer // revokes it then
+	timer   *time.Timer // revokes the lease when it expires
 }
 
-// renew resets a lease to its full time. It needs s.mu.
+// renew resets a lease to its full duration. Called with s.mu held.
 func (s *Server) renew(l *lease) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -44,7 +44,7 @@ func (s *Server) renew(l *lease) {
 	})
 }
 
-// revoke ends a lease, and deletes its keys at one revision, in their order. It needs s.mu.
+// revoke ends a lease, and deletes its keys in order at a single revision. Called with s.mu held.
 func (s *Server) revoke(l *lease) {
 	l.timer.Stop()
 	s.write(func(t *transaction) {
@@ -87,7 +87,7 @@ func (s service) LeaseRevoke(_ context.Context, r *pb.LeaseRevokeRequest) (*pb.L
 	return &pb.LeaseRevokeResponse{Header: s.data.header(s.data.revision)}, nil
 }
 
-// LeaseKeepAlive implements pb.LeaseServer. For a lease that does not exist, it answers a time of 0.
+// LeaseKeepAlive implements pb.LeaseServer. For a lease that does not exist, the answer has a TTL of 0.
 func (s service) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		r, err := stream.Recv()
@@ -110,7 +110,7 @@ func (s service) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	}
 }
 
-// LeaseTimeToLive implements pb.LeaseServer. For a lease that does not exist, it answers a time of -1.
+// LeaseTimeToLive implements pb.LeaseServer. For a lease that does not exist, the answer has a TTL of -1.
 func (s service) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,11 @@
-// Package memetcdtest is an etcd in memory, for tests: it runs in the virtual time of testing/synctest, and tests break
-// it as they like.
+// Package memetcdtest provides an etcd in memory for tests. It runs in the virtual time of testing/synctest, and tests
+// can make it fail in many ways.
 //
-// What is in memory is the server alone: it speaks etcd's gRPC services KV, Watch and Lease, and the client is
-// go.etcd.io/etcd/client/v3 itself, with its retries, resumed watches, sessions and elections. There is one member,
-// which nobody has to log in to; members and maintenance are not served. The table in etcd's contract_test.go says what
-// both this server and a real one do, and runs on both: whoever depends on more of etcd adds a row there.
+// Only the server is simulated. It serves etcd's gRPC services KV, Watch and Lease. The client is the real
+// go.etcd.io/etcd/client/v3, with its retries, resumed watches, sessions and elections. There is one member, which
+// requires no login. The services Cluster and Maintenance are missing. The table in etcd's contract_test.go lists what
+// both this server and a real one do, and the tests in it run on both. Code that depends on more of etcd must add a
+// row there.
 //
 //	server := memetcdtest.New(t)
 //	client := server.Client(t)
@@ -34,13 +35,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// Defaults of a member of etcd.
+// These are the defaults of a member of etcd.
 const (
 	requestBytesMax = 3 << 19 // 1.5 MiB
 	txnOpsMax       = 128
-	// callTimeout is the time after which etcd gives up a call that its disk has not answered.
+	// callTimeout is the time after which etcd gives up a call if its disk has not answered.
 	callTimeout = 7 * time.Second
-	// pingsMin is the shortest time between two pings of a client.
+	// pingsMin is the shortest permitted interval between two pings from a client.
 	pingsMin = 5 * time.Second
 )
 
@@ -50,18 +51,18 @@ type Server struct {
 	network *bubbletest.Net
 	address string
 
-	running  sync.Mutex   // guards server and listener, and is held while they start or stop
-	server   *grpc.Server // nil: it is away
+	running  sync.Mutex   // guards server and listener, and is held while the server starts or stops
+	server   *grpc.Server // nil after Away
 	listener net.Listener
 
-	mu      sync.Mutex // guards what follows, and is never held over I/O
+	mu      sync.Mutex // guards the fields below; never held during I/O
 	data    *store
 	streams map[*watchStream]struct{}
 	delay   time.Duration
 	hook    grpc.UnaryServerInterceptor
 }
 
-// service is what a Server does for its clients.
+// service implements the gRPC services of a Server.
 type service struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
@@ -76,7 +77,7 @@ func New(tb testing.TB) *Server {
 	return On(tb, bubbletest.NewNet(), "etcd:2379")
 }
 
-// On starts an empty etcd at an address, host:port, of a network that others use, too.
+// On starts an empty etcd at an address (host:port) of a network that others may use too.
 func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 	tb.Helper()
 	s := &Server{tb: tb, network: network, address: address, data: newStore(), streams: map[*watchStream]struct{}{}}
@@ -85,12 +86,12 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 	return s
 }
 
-// Endpoint returns the address, host:port, on the server's network.
+// Endpoint returns the address (host:port) on the server's network.
 func (s *Server) Endpoint() string { return s.address }
 
-// Client makes a new client, which is closed when the test ends. It connects in the same way as the clients of
-// internal/placement/etcd. In a bubble, whatever the test leaves running should end with tb.Context(), which ends
-// before the client is closed.
+// Client makes a new client, which is closed when the test ends. It connects like the clients of
+// internal/placement/etcd. In a bubble, everything that the test leaves running should end with tb.Context(), which
+// ends before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -114,23 +115,23 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	return client
 }
 
-// settle lets what ends with the context of the test come to its end, as far as it takes no time: the test's goroutines
-// give leases back, and close watches, while client and server are still there. In a bubble whose test is over no time
-// passes, so that a goroutine which tries again later would be taken for one that hangs. Outside of a bubble it does
-// nothing.
+// settle waits until the goroutines that end with the context of the test have done everything that takes no time.
+// These goroutines return leases and close watches, and need the client and the server for this. After the test of a
+// bubble has ended, no time passes, so a goroutine that tried again later would be reported as a leak. Outside of a
+// bubble, settle does nothing.
 func settle() {
-	defer func() { _ = recover() }() // of Wait, where this is no bubble
+	defer func() { _ = recover() }() // Wait panics outside of a bubble
 	synctest.Wait()
 }
 
-// Away stops the server: connections are closed, and nobody listens. Its data remains, and no lease expires.
+// Away stops the server. Connections are closed, and nothing listens. The data remains, and no lease expires.
 func (s *Server) Away() {
 	s.running.Lock()
 	defer s.running.Unlock()
 	s.stop()
 }
 
-// Back starts the server after Away. Leases have their full time again, as after a restart of etcd.
+// Back starts the server after Away. All leases have their full duration again, as after a restart of etcd.
 func (s *Server) Back() {
 	s.tb.Helper()
 	s.running.Lock()
@@ -138,13 +139,13 @@ func (s *Server) Back() {
 	s.start()
 }
 
-// stop needs s.running.
+// stop stops the server. Called with s.running held.
 func (s *Server) stop() {
 	if s.server == nil {
 		return
 	}
 	s.server.Stop()
-	_ = s.listener.Close() // where Serve has not begun yet, Stop does not know of it
+	_ = s.listener.Close() // Stop does not close a listener whose Serve has not begun
 	s.server = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +154,7 @@ func (s *Server) stop() {
 	}
 }
 
-// start needs s.running.
+// start starts the server. Called with s.running held.
 func (s *Server) start() {
 	s.tb.Helper()
 	if s.server != nil {
@@ -179,20 +180,20 @@ func (s *Server) start() {
 	pb.RegisterWatchServer(server, served)
 	pb.RegisterLeaseServer(server, served)
 	s.server, s.listener = server, listener
-	go func() { _ = server.Serve(listener) }() // ends with server.Stop
+	go func() { _ = server.Serve(listener) }() // returns after server.Stop
 }
 
-// Slow delays each call from now on; 0 ends the delay. From etcd's time limit for a call (seven seconds) on, the
-// request is done, but the caller receives a timeout. Watches and renewals of leases are not delayed.
+// Slow delays each call from now on. A delay of 0 ends this. If the delay reaches etcd's time limit for a call (seven
+// seconds), the request is executed, but the caller gets a timeout. Watches and renewals of leases are not delayed.
 func (s *Server) Slow(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delay = delay
 }
 
-// Intercept sends each call through a function, which replaces that of an earlier Intercept; nil means no function. The
-// function may wait, refuse the call, or have it done and lose the answer. Streams (watches, renewals of leases) do not
-// go through it.
+// Intercept passes each call through a function, which replaces the function of an earlier Intercept. nil means no
+// function. The function may wait, refuse the call, or execute it and lose the answer. Streams (watches, renewals of
+// leases) are not intercepted.
 func (s *Server) Intercept(hook grpc.UnaryServerInterceptor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,12 +258,12 @@ func (s *Server) Backup() Backup {
 	return Backup{s.data.clone()}
 }
 
-// Restore sets etcd back to a backup, as a copy of its folder that is put in place does: the cluster is the same,
-// connections are closed, and leases have their full time again. An etcd that is stopped remains stopped.
+// Restore sets etcd back to a backup, as if its folder had been replaced by an earlier copy. The cluster is the same,
+// connections are closed, and leases have their full duration again. A stopped etcd remains stopped.
 func (s *Server) Restore(b Backup) { s.replace(b.data.clone()) }
 
-// Wipe makes etcd a new cluster without keys or leases, as the loss of its volumes does. Connections are closed. An
-// etcd that is stopped remains stopped.
+// Wipe makes etcd a new cluster without keys or leases, as if it had lost its volumes. Connections are closed. A
+// stopped etcd remains stopped.
 func (s *Server) Wipe() { s.replace(newStore()) }
 
 func (s *Server) replace(data *store) {

@@ -11,29 +11,29 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// clusters counts the clusters that were made, because each has a number of its own.
+// clusters counts the clusters that were created, because each has a different ID.
 var clusters atomic.Uint64
 
-// store is what etcd holds: each key in all its versions since the last compaction. The messages in it are never
+// store is the content of etcd: each key with all its versions since the last compaction. The messages in it are never
 // changed. Server.mu guards it.
 type store struct {
 	cluster   uint64
-	revision  int64 // of the last write
-	compacted int64 // what was before this revision is forgotten; 0: nothing is
+	revision  int64 // revision of the last write
+	compacted int64 // revisions before this one are discarded; 0: none are
 	names     []string
-	keys      map[string][]version // a key that is in names has at least one
-	log       []change             // in the order in which they were made
+	keys      map[string][]version // each key in names has at least one version
+	log       []change             // in order
 	leases    map[int64]*lease
-	granted   int64 // the last number of a lease
+	granted   int64 // ID of the newest lease
 }
 
-// version is the state of a key from a revision on; kv is nil if the key is deleted from then on.
+// version is the state of a key from a revision on. kv is nil if the key was deleted at that revision.
 type version struct {
 	revision int64
 	kv       *mvccpb.KeyValue
 }
 
-// change is one change of a revision. before is the key before the change; nil means that the key did not exist.
+// change is one change at a revision. before is the key before the change, or nil if the key did not exist.
 type change struct {
 	event  *mvccpb.Event
 	before *mvccpb.KeyValue
@@ -62,13 +62,13 @@ func (s *store) header(revision int64) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: s.cluster, MemberId: 1, Revision: revision, RaftTerm: 2}
 }
 
-// span is a range of keys: one key, those from first to before end, or all from first on.
+// span is a range of keys: a single key, the keys from first up to but not including end, or all keys from first on.
 type span struct {
 	first, end []byte
 	open       bool
 }
 
-// spanOf reads etcd's notation: without an end the span is one key, and an end of one zero byte means no limit.
+// spanOf reads etcd's notation. Without an end the span is one key, and an end that is one zero byte means no end.
 func spanOf(key, end []byte) span {
 	return span{first: key, end: end, open: len(end) == 1 && end[0] == 0}
 }
@@ -83,7 +83,7 @@ func (r span) has(key []byte) bool {
 	return r.open || bytes.Compare(key, r.end) < 0
 }
 
-// at returns a key as it was at a revision; nil means that it did not exist.
+// at returns a key at a revision, or nil if the key did not exist then.
 func (s *store) at(name string, revision int64) *mvccpb.KeyValue {
 	versions := s.keys[name]
 	n := sort.Search(len(versions), func(i int) bool { return versions[i].revision > revision })
@@ -120,7 +120,7 @@ func (s *store) compact(at int64) {
 	for name, versions := range s.keys {
 		n := sort.Search(len(versions), func(i int) bool { return versions[i].revision > at })
 		if n > 0 && (versions[n-1].kv != nil || versions[n-1].revision == at) {
-			n-- // the newest one is what the key is at that revision
+			n-- // the newest version is the state at that revision
 		}
 		if s.keys[name] = slices.Clone(versions[n:]); n == len(versions) {
 			delete(s.keys, name)
@@ -131,7 +131,7 @@ func (s *store) compact(at int64) {
 	s.log = slices.Clone(s.log[n:])
 }
 
-// transaction makes changes, all of them at the revision after the last one.
+// transaction makes changes at a single revision, the one after the last.
 type transaction struct {
 	*store
 
@@ -197,7 +197,7 @@ func (t *transaction) delete(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	return answer
 }
 
-// write publishes the changes of a transaction and sends them to the watches, all at once. It needs s.mu.
+// write executes the changes of a transaction at once and sends them to the watches. Called with s.mu held.
 func (s *Server) write(do func(t *transaction)) {
 	t := &transaction{store: s.data}
 	do(t)

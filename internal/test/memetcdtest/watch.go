@@ -15,35 +15,35 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// progressEvery is how often a watch that asked for it, and to which nothing comes, is told how far etcd is. An etcd of
-// internal/placement/etcd has the same.
+// progressEvery is the interval in which etcd reports its revision to a watch that asked for progress and receives no
+// events. An etcd of internal/placement/etcd has the same interval.
 const progressEvery = time.Minute
 
-// watchStream is one stream of a client, with its watches. Server.mu guards it but for what a channel carries.
+// watchStream is one stream of a client, with its watches. Server.mu guards its fields. The channels need no lock.
 type watchStream struct {
 	watches map[int64]*watch
 	next    int64               // the number of the next watch
-	out     []*pb.WatchResponse // not sent yet
+	out     []*pb.WatchResponse // not yet sent
 
-	ready  chan struct{} // holds one where out has something
+	ready  chan struct{} // holds one element if out is not empty
 	broken chan struct{} // closed to end the stream
 	once   sync.Once
 }
 
-// watch is one range that is watched.
+// watch is one watched range.
 type watch struct {
 	id       int64
 	keys     span
-	from     int64 // the first revision of interest
-	previous bool  // with the key as it was before
+	from     int64 // the first revision whose events the watch receives
+	previous bool  // events include the key before the change
 	progress bool
-	quiet    bool // nothing was sent since the last time that progress was due
+	quiet    bool // nothing was sent since progress was last due
 	hidden   map[mvccpb.Event_EventType]bool
 }
 
 func (w *watchStream) breakOff() { w.once.Do(func() { close(w.broken) }) }
 
-// send needs Server.mu.
+// send queues answers for the client. Called with Server.mu held.
 func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	w.out = append(w.out, answers...)
 	select {
@@ -52,7 +52,7 @@ func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	}
 }
 
-// tell sends each watch its share of the changes, in one response.
+// tell sends the changes to the watches that they concern, with one response for each watch.
 func (w *watchStream) tell(s *store, changes []change) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil {
@@ -64,7 +64,7 @@ func (w *watchStream) tell(s *store, changes []change) {
 	}
 }
 
-// choose returns the events that a watch is to receive.
+// choose returns the events that a watch should receive.
 func (w *watch) choose(s *store, changes []change) (events []*mvccpb.Event) {
 	for _, c := range changes {
 		at := c.event.Kv.ModRevision
@@ -92,7 +92,7 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 		s.mu.Unlock()
 	}()
 	received := make(chan error, 1)
-	go func() { received <- s.receive(stream, w) }() // ends with the stream
+	go func() { received <- s.receive(stream, w) }() // returns when the stream ends
 	progress := time.NewTicker(progressEvery)
 	defer progress.Stop()
 	for {
@@ -121,7 +121,7 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 	}
 }
 
-// tellProgress sends progress to the watches that have received nothing since its last call.
+// tellProgress sends progress to the watches that have received nothing since the last call.
 func (w *watchStream) tellProgress(s *store) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil && watch.progress {
@@ -154,13 +154,13 @@ func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
 				w.send(&pb.WatchResponse{Header: header, WatchId: id, Canceled: true})
 			}
 		case r.GetProgressRequest() != nil:
-			w.send(&pb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID}) // all that was written is in w.out
+			w.send(&pb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID}) // w.out already has all earlier writes
 		}
 		s.mu.Unlock()
 	}
 }
 
-// watch begins a watch. One response carries everything written since its first revision. If a part of that has been
+// watch begins a watch. One response carries all events since the first revision of the watch. If some of them were
 // compacted, the response ends the watch instead.
 func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 	key := r.Key

@@ -1,4 +1,4 @@
-// Package messagetest checks for a server of any kind that its interceptors see every call.
+// Package messagetest checks that the interceptors of any gRPC server see every call.
 package messagetest
 
 import (
@@ -21,17 +21,17 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// Interceptors record what they see of the calls of a server. Safe for concurrent use.
+// Interceptors record the calls of a server. Safe for concurrent use.
 type Interceptors struct {
 	mu   sync.Mutex
-	seen map[string]*sight // by full method
-	news chan struct{}     // closed and replaced when something is seen
+	seen map[string]*sight // by full name of the method
+	news chan struct{}     // closed and replaced when a call is seen
 }
 
-// sight is what was seen of one method.
+// sight is what was seen of calls to one method.
 type sight struct {
 	unary, stream int
-	received      any // the request, or the first message of a stream: as its handler receives it
+	received      any // the request, or the first message of a stream, as the handler receives it
 	content       proto.Message
 }
 
@@ -57,7 +57,7 @@ func (i *Interceptors) stream(srv any, stream grpc.ServerStream, info *grpc.Stre
 	return handler(srv, &seenStream{ServerStream: stream, i: i, method: info.FullMethod})
 }
 
-// seenStream records the messages that are received.
+// seenStream records the first message that it receives.
 type seenStream struct {
 	grpc.ServerStream
 	i      *Interceptors
@@ -73,7 +73,7 @@ func (s *seenStream) RecvMsg(m any) error {
 	return err
 }
 
-// note keeps a copy of the first message of a method, because the message may be used again.
+// note records a call. It copies the first message of a method, because the message may be reused.
 func (i *Interceptors) note(method string, received any, do func(*sight)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -90,7 +90,7 @@ func (i *Interceptors) note(method string, received any, do func(*sight)) {
 	i.news = make(chan struct{})
 }
 
-// contentOf returns a copy of the message that a handler receives, or nil if the message cannot be read.
+// contentOf returns a copy of the message that a handler received, or nil if the message cannot be read.
 func contentOf(method string, received any) proto.Message {
 	switch in := received.(type) {
 	case proto.Message:
@@ -107,7 +107,7 @@ func contentOf(method string, received any) proto.Message {
 	return nil
 }
 
-// descriptorOf finds a method by its full name, as gRPC writes it.
+// descriptorOf returns the descriptor for a full method name in gRPC's notation.
 func descriptorOf(method string) (protoreflect.MethodDescriptor, error) {
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
@@ -121,7 +121,7 @@ func descriptorOf(method string) (protoreflect.MethodDescriptor, error) {
 	return d, nil
 }
 
-// inputOf makes an empty request of a method.
+// inputOf returns an empty request for a method.
 func inputOf(method string) (proto.Message, error) {
 	d, err := descriptorOf(method)
 	if err != nil {
@@ -152,8 +152,8 @@ func (i *Interceptors) await(ctx context.Context, method string, enough func(*si
 	}
 }
 
-// CheckEveryCall calls every RPC of every service that a server lists by reflection, and fails the test for each one
-// that the interceptors do not see. The unary interceptor must see unary calls with the whole request, and the stream
+// CheckEveryCall calls every RPC of every service that a server lists by reflection. It fails the test for each RPC
+// that the interceptors do not see. The unary interceptor must see unary calls with the whole request. The stream
 // interceptor must see other calls with the first message. The calls may fail. CheckEveryCall returns the methods that
 // were called.
 func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (called []string) {
@@ -179,8 +179,8 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 	return called
 }
 
-// prepare returns a whole request of a method, and the type of its answer. It discards what was seen of the method
-// before, such as reflection when the services were listed.
+// prepare returns a request for a method in which every field is set, and the type of the answer. It discards what was
+// seen of the method before, for example when reflection listed the services.
 func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message,
 	out protoreflect.MessageType, err error) {
 	if in, err = inputOf(method); err != nil {
@@ -209,7 +209,8 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 			defer close(answered)
 			_ = conn.Invoke(ctx, method, in, out.New().Interface())
 		}()
-		// The call may fail, or wait for something that does not exist: then it is cancelled after it was seen.
+		// The call may fail, or may wait for something that does not exist. In that case it is canceled after the
+		// interceptors have seen it.
 		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
 			cancel()
 		}
@@ -224,7 +225,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 	if err := stream.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	_ = stream.CloseSend() // it may have ended
+	_ = stream.CloseSend() // fails if the stream has already ended
 	if err := i.await(ctx, method, func(s *sight) bool { return s.stream > 0 && s.content != nil }); err != nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()
@@ -283,7 +284,8 @@ func servicesOf(conn *grpc.ClientConn) ([]string, error) {
 	return names, nil
 }
 
-// fill gives every field a value, including nested messages down to a depth: an interceptor must see the whole request.
+// fill sets every field to a value, including nested messages down to the given depth, because an interceptor must see
+// the whole request.
 func fill(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for n := range fields.Len() {
@@ -337,8 +339,7 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// Request returns the first request that was seen of a method. It returns nil if there was none, or if it could not be
-// read.
+// Request returns the first request to a method, or nil if there was none or if it could not be read.
 func (i *Interceptors) Request(method string) proto.Message {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -12,19 +12,19 @@ import (
 
 // Command is a command line of a page.
 type Command struct {
-	Line  int      // of the page, from 1
-	Words []string // as the shell hands them over; what only a shell can know, such as $x, is as it stands on the page
-	Env   []string // names of the variables that are set for it alone
-	Dir   string   // where it runs, below the root of the repository, as far as a cd says so
-	// Mentioned says that the command is in a sentence, or has an ellipsis: parts of it may be left out.
+	Line  int      // line number in the page, from 1
+	Words []string // as the shell passes them on; anything that only a shell can expand, such as $x, is unchanged
+	Env   []string // names of the variables that are set only for this command
+	Dir   string   // folder in which it runs, relative to the root of the repository, if a cd before it says so
+	// Mentioned is true if the command is in a sentence, or has an ellipsis, so that parts of it may be missing.
 	Mentioned bool
 }
 
 // String returns the command in one line.
 func (c Command) String() string { return strings.Join(c.Words, " ") }
 
-// Args returns the arguments if the command runs this program: by its name, or as a file of bin or of an image. The
-// kubectl plugin is named "kubectl sheaf".
+// Args returns the arguments if the command runs this program, either by its name or as a file in bin or in an image.
+// The kubectl plugin is named "kubectl sheaf".
 func (c Command) Args(program string) ([]string, bool) {
 	words := strings.Fields(program)
 	if len(c.Words) < len(words) || !slices.Equal(c.Words[1:len(words)], words[1:]) {
@@ -38,7 +38,8 @@ func (c Command) Args(program string) ([]string, bool) {
 }
 
 var (
-	// known matches the beginning of a command line, as opposed to an output or a sentence: these programs are checked.
+	// known matches the beginning of a command line with a program that is checked. It does not match outputs and
+	// sentences.
 	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
 		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +
 		`go (?:test|run|build|vet|get|tool|mod)|` +
@@ -50,14 +51,14 @@ var (
 	shells   = []string{"sh", "bash", "shell", "console"}
 )
 
-// Placeholder reports whether a reader replaces a word with something else, or only a shell knows its value: NAME,
-// <name>, $name, or a word with an ellipsis.
+// Placeholder reports whether the value of a word is unknown, because a reader must replace it or only a shell can
+// expand it: NAME, <name>, $name, or a word with an ellipsis.
 func Placeholder(word string) bool {
 	return strings.Contains(word, "$") || strings.Contains(word, "...") || capitals.MatchString(word)
 }
 
-// Commands returns the command lines of a page, in blocks of code and in sentences. bad are the lines that begin like a
-// command but that no shell can read.
+// Commands returns the command lines of a page, both in code blocks and in sentences. bad holds the lines that begin
+// like a command but are not valid shell code.
 func Commands(text string) (found []Command, bad []string) {
 	for _, s := range snippets(text) {
 		var cs []Command
@@ -65,7 +66,7 @@ func Commands(text string) (found []Command, bad []string) {
 		switch {
 		case s.span:
 			s.text = strings.TrimPrefix(s.text, "$ ")
-			// A program's name without arguments is only a name; a script's name is a path to check.
+			// A program's name without arguments is only a name. A script's name is a path, which is checked.
 			if known.MatchString(s.text) && (strings.Contains(s.text, " ") || script.MatchString(s.text)) {
 				cs, err = parse(s.text, s.line)
 			}
@@ -83,14 +84,14 @@ func Commands(text string) (found []Command, bad []string) {
 	return found, bad
 }
 
-// unit is one command line of a block, with the lines that continue it.
+// unit is one command line in a block, including its continuation lines.
 type unit struct {
 	line int
 	text string
 }
 
-// units returns the command lines of a block. If the block has prompts, only the lines with prompts are commands; the
-// rest is output of commands.
+// units returns the command lines of a block. If the block has prompts, only the lines with prompts are commands, and
+// the others are output.
 func units(s snippet) (found []unit, prompts bool) {
 	lines := strings.Split(s.text, "\n")
 	prompts = slices.ContainsFunc(lines, prompt.MatchString)
@@ -112,9 +113,8 @@ func units(s snippet) (found []unit, prompts bool) {
 	return found, prompts
 }
 
-// block finds the commands of a block of code. A block that is marked as shell is read as a whole. An unmarked block
-// may be anything: the lines that begin as commands do are read, and also the lines between them if the whole block is
-// a script.
+// block finds the commands in a code block. A block that is marked as shell is parsed as a whole. An unmarked block
+// may contain anything: only the lines that begin like commands are parsed, or the whole block if it is a script.
 func block(s snippet) ([]Command, error) {
 	us, prompts := units(s)
 	if !prompts {
@@ -146,7 +146,7 @@ func startsAt(cs []Command, line int) bool {
 	return slices.ContainsFunc(cs, func(c Command) bool { return c.Line == line })
 }
 
-// parse reads text as bash does.
+// parse parses text as bash does.
 func parse(text string, line int) ([]Command, error) {
 	text = inAngles.ReplaceAllStringFunc(text, func(m string) string {
 		parts := inAngles.FindStringSubmatch(m)
@@ -161,7 +161,7 @@ func parse(text string, line int) ([]Command, error) {
 		before := r.dir
 		syntax.Walk(stmt, r.visit)
 		if call, ok := stmt.Cmd.(*syntax.CallExpr); !ok || len(call.Args) == 0 || call.Args[0].Lit() != "cd" {
-			r.dir = before // `cd x && y` is meant for its line alone
+			r.dir = before // the cd in `cd x && y` affects only its own line
 		}
 	}
 	return r.found, nil
@@ -170,7 +170,7 @@ func parse(text string, line int) ([]Command, error) {
 // reader collects the commands of a syntax tree.
 type reader struct {
 	text  string
-	line  int // of the page, where the text begins
+	line  int // line of the page where the text begins
 	dir   string
 	found []Command
 }
@@ -189,7 +189,7 @@ func (r *reader) visit(node syntax.Node) bool {
 		case word == "...":
 			c.Mentioned = true
 		case literal && len(word) > 2 && (word[0] == '[' || strings.HasSuffix(word, "]") && !strings.Contains(word, "[")):
-			c.Words = append(c.Words, strings.Trim(word, "[]")) // of a synopsis: [--from CURSOR]
+			c.Words = append(c.Words, strings.Trim(word, "[]")) // an optional part in a synopsis: [--from CURSOR]
 		default:
 			c.Words = append(c.Words, word)
 		}
@@ -198,8 +198,7 @@ func (r *reader) visit(node syntax.Node) bool {
 	return true
 }
 
-// add records a command without the prefix that runs it, such as sudo or env. For kubectl exec, it also
-// records the inner command.
+// add records a command without a prefix such as sudo or env. For kubectl exec, it also records the inner command.
 func (r *reader) add(c Command) {
 	for len(c.Words) > 1 && slices.Contains([]string{"sudo", "nohup", "setsid", "env", "exec", "command"}, c.Words[0]) {
 		c.Words = c.Words[1:]
@@ -222,7 +221,7 @@ func (r *reader) add(c Command) {
 	}
 }
 
-// word returns what the shell makes of a word; parts that need expansion remain as written.
+// word returns a word as the shell would pass it on. Parts that need expansion remain unchanged.
 func (r *reader) word(parts []syntax.WordPart) string {
 	var b strings.Builder
 	for _, part := range parts {

@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ticks stands for a fence in the tables below.
+// ticks replaces the stand-ins for backticks in the tables below.
 var ticks = strings.NewReplacer("'''", "```", "´", "`")
 
 func TestCommands(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
-		want string // LINE [DIR:] WORD|WORD... of each; ? behind the line: only mentioned; VAR= before the words
+		want string // for each command: LINE [DIR:] WORD|WORD..., with VAR= before the words; a final ? means mentioned
 	}{
 		"a block of a shell":          {"a\n'''sh\nmake a B=1\n'''\n", "3 make|a|B=1"},
 		"a block of nothing said":     {"'''\nmake a\n'''\n", "2 make|a"},
@@ -107,7 +107,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A line that begins like a command, or a block that is marked as shell, must be readable for a shell.
+// A line that begins like a command, and a block that is marked as shell, must be valid shell code.
 func TestLinesThatNoShellCanRead(t *testing.T) {
 	for text, want := range map[string]string{
 		"'''\nmake a (b)\n'''\n":           "line 2",
@@ -200,7 +200,7 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// TestExamplesAreChecked: the check finds an example in a program's own help that the program does not accept.
+// TestExamplesAreChecked checks that the check finds an example in a program's help that the program does not accept.
 func TestExamplesAreChecked(t *testing.T) {
 	root := program()
 	root.Commands()[0].Example = "  p get 1\n  echo a | p get 1 --all"

@@ -1,5 +1,5 @@
-// Package pagetest finds the commands that the pages of the repository show, so that tests can check them against the
-// tree: the targets of the Makefile, the flags of a program, the kinds of the CRDs. It runs none of them.
+// Package pagetest finds the commands in the pages of the repository, so that tests can check them against the tree:
+// against the targets of the Makefile, the flags of a program, and the kinds of the CRDs. It does not run any of them.
 package pagetest
 
 import (
@@ -13,11 +13,11 @@ import (
 
 // Page is a text in Markdown.
 type Page struct {
-	Name string // its path below the root of the repository
+	Name string // path relative to the root of the repository
 	Text string
 }
 
-// Pages returns the pages below a root that describe the current state: neither dated reports nor the change log.
+// Pages returns the pages below a root that describe the current state. It omits dated reports and the change log.
 func Pages(root string) ([]Page, error) {
 	var pages []Page
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -43,9 +43,9 @@ func Pages(root string) ([]Page, error) {
 	return pages, err
 }
 
-// snippet is a block of code, or code in a sentence.
+// snippet is a code block, or code in a sentence.
 type snippet struct {
-	line int // of its first line of code, from 1
+	line int // line number of the first line of code, from 1
 	info string
 	text string
 	span bool // in a sentence
@@ -56,7 +56,7 @@ var (
 	item  = regexp.MustCompile(`^ *([-*+]|\d+[.)]) `)
 )
 
-// snippets returns the blocks of code of a page and the code in its sentences.
+// snippets returns the code blocks of a page and the code in its sentences.
 func snippets(text string) (found []snippet) {
 	lines := strings.Split(text, "\n")
 	inList := false
@@ -92,10 +92,10 @@ func snippets(text string) (found []snippet) {
 	return found
 }
 
-// spans returns the code in the sentences of a paragraph: the text between equal numbers of backticks.
+// spans returns the code in the sentences of a paragraph, which is the text between equal numbers of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
-		if strings.HasPrefix(l, "|") { // of a table, where a bar in code has a backslash; a row ends with its line
+		if strings.HasPrefix(l, "|") { // a row of a table: a bar in code has a backslash, and code ends with the row
 			found = append(found, spans(line+i, []string{strings.ReplaceAll(strings.TrimLeft(l, "|"), `\|`, "|")})...)
 			paragraph[i] = ""
 		}
@@ -121,7 +121,7 @@ func spans(line int, paragraph []string) (found []snippet) {
 	}
 }
 
-// closing returns the offset of exactly these backticks in a text, or -1 if they are not there.
+// closing returns the offset of a run with exactly these backticks in a text, or -1 if there is none.
 func closing(text, ticks string) int {
 	for at := 0; ; {
 		next := strings.Index(text[at:], ticks)

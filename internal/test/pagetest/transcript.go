@@ -8,12 +8,12 @@ import (
 
 // Step is a command that a page shows with a prompt, and the output that the page shows for it.
 type Step struct {
-	Line    int    // of the page, from 1
-	Command string // with the lines that continue it
+	Line    int    // line number in the page, from 1
+	Command string // including its continuation lines
 	Prints  []string
 }
 
-// Transcript returns the commands with prompts of a page, in order: a reader who follows the page types them.
+// Transcript returns the commands with prompts in a page, in order. A reader who follows the page types them.
 func Transcript(text string) (steps []Step) {
 	for _, s := range snippets(text) {
 		if s.span || s.info != "" {
@@ -38,7 +38,8 @@ func Transcript(text string) (steps []Step) {
 
 var fileName = regexp.MustCompile(`^# ([\w./-]+/[\w.-]+)\n`)
 
-// Files returns the blocks of a page whose first line is a comment with a path: the reader makes that file from them.
+// Files returns the code blocks of a page whose first line is a comment with a path. A reader creates those files from
+// the blocks.
 func Files(text string) map[string]string {
 	files := map[string]string{}
 	for _, s := range snippets(text) {
@@ -49,8 +50,8 @@ func Files(text string) map[string]string {
 	return files
 }
 
-// changing matches the parts of an output that differ each time, both as a page shows them and as a command may print
-// them: sizes and rates, times, UUIDs, and nodes of the test cluster.
+// changing matches the parts of an output that differ each time: sizes and rates, times, UUIDs, and nodes of the test
+// cluster. It matches both the form in the page and the form that a command prints.
 var changing = regexp.MustCompile(`\d+(?:\.\d+)? (?:B|KiB|MiB|s)\b|\b(?:\d+[dhms])+\b|\bn[1-9]\b|` +
 	`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\.\.\.|\s+`)
 
@@ -70,7 +71,7 @@ func mayBe(found string) string {
 	return `(\d+[dhms])+`
 }
 
-// pattern returns the pattern that a printed line must match if the page shows it like this.
+// pattern returns the pattern that a printed line must match if the page shows this line.
 func pattern(shown string) *regexp.Regexp {
 	var b strings.Builder
 	at := 0
@@ -81,8 +82,8 @@ func pattern(shown string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + b.String() + regexp.QuoteMeta(shown[at:]) + `$`)
 }
 
-// Check reports which line of the page a command has not printed. The printed lines must include the lines of the page,
-// in their order; the parts that differ each time may differ.
+// Check returns an error if the command has not printed a line that the page shows. The printed lines must include the
+// lines of the page, in order. The parts that differ each time may differ.
 func (s Step) Check(printed string) error {
 	rest := strings.Split(printed, "\n")
 	for i, shown := range s.Prints {

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CheckTree checks each command of the pages below root that runs a program, and each example of its help, against the
-// program's command line. It runs none of them. The pages must have at least least such commands: a test that finds
-// nothing fails. command makes a new command line.
+// CheckTree checks each command in the pages below root that runs a program, and each example in its help, against the
+// program's command line. It does not run them. The pages must have at least least such commands, because a test that
+// finds nothing proves nothing. command makes a new command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
@@ -19,7 +19,7 @@ func CheckTree(t *testing.T, root, program string, least int, command func() *co
 	}
 	checked := 0
 	for _, page := range pages {
-		commands, _ := Commands(page.Text) // lines that no shell can read are found by a test of internal/test/floors
+		commands, _ := Commands(page.Text) // a test of internal/test/floors finds invalid lines
 		for _, c := range commands {
 			args, ok := c.Args(program)
 			if !ok {
@@ -41,7 +41,8 @@ func CheckTree(t *testing.T, root, program string, least int, command func() *co
 	}
 }
 
-// examples checks the examples of a program's own help against its command line, and returns how many there are.
+// examples checks the examples in a program's help against its command line. It returns their number and what is
+// wrong.
 func examples(cmd *cobra.Command, program string, command func() *cobra.Command) (checked int, bad []string) {
 	cs, err := parse(cmd.Example, 1)
 	if err != nil {
@@ -62,9 +63,9 @@ func examples(cmd *cobra.Command, program string, command func() *cobra.Command)
 	return checked, bad
 }
 
-// Accepts explains why a command line does not accept these arguments: an unknown subcommand or flag, a value that the
-// flag refuses, or too few or too many arguments. A placeholder stands for any value. A command that is only mentioned
-// may leave out required arguments and flags.
+// Accepts returns an error if a command line does not accept the arguments: an unknown subcommand or flag, a value
+// that the flag refuses, or too few or too many arguments. A placeholder stands for any value. A command that is only
+// mentioned may omit required arguments and flags.
 func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)
@@ -102,7 +103,7 @@ func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	return cmd.ValidateFlagGroups()
 }
 
-// takePlaceholders makes each flag of a tree accept a placeholder as its value.
+// takePlaceholders makes all flags in a tree of commands accept a placeholder as their value.
 func takePlaceholders(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) {

@@ -8,8 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Again repeats do until etcd is not too slow for it. An etcd gives up a write after five seconds, which the disk of a
-// slow machine can take, and clients do not repeat writes automatically. A repeated call may have taken effect before.
+// Again calls do again as long as it fails because etcd is too slow. etcd gives up a write after five seconds, which a
+// write to the disk of a slow machine can take, and clients do not retry writes automatically. An earlier call may
+// have taken effect.
 func Again(ctx context.Context, do func() error) error {
 	for {
 		err := do()

@@ -1,5 +1,5 @@
-// Package placementtest holds the tests that every registry of shards must pass: the one in etcd, and those that
-// replace it in tests.
+// Package placementtest holds the tests that every registry of shards must pass, both the registry in etcd and those
+// that replace it in tests.
 package placementtest
 
 import (
@@ -12,25 +12,25 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Registry answers a shard before the shard serves a volume, and then registers it: see placement.Store.
+// Registry tells a shard whether it may serve a volume, and then registers it. See placement.Store.
 type Registry interface {
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
 }
 
-// Disk holds what a volume knows about itself. A copy of the value is an image of the disk.
+// Disk holds what a volume stores about itself. A copy of a Disk is an image of the disk.
 type Disk struct {
 	Volume     uuid.UUID
 	Generation uint64
 	Step       placement.Step
-	Registered placement.Step // the last step of which the volume knows that it was registered
+	Registered placement.Step // the newest step that is registered as far as the volume knows
 }
 
-// NewDisk returns a disk on which nobody has started.
+// NewDisk returns a disk that no shard has used.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open writes what a start writes to the disk. The disk then knows that a step is registered.
+// Open changes the disk as a start does. The disk then knows that the given step is registered.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)
@@ -57,7 +57,7 @@ func (d *Disk) shardOn(name, address string) placement.Shard {
 	}
 }
 
-// Start does what a shard does at its start: it asks the registry, opens the volume, and registers.
+// Start does what a shard does when it starts: it asks the registry, opens the volume, and registers.
 func Start(ctx context.Context, registry Registry, d *Disk, name, address string) (*Process, error) {
 	asking := d.shardOn(name, address)
 	asking.Generation++
@@ -71,14 +71,14 @@ func Start(ctx context.Context, registry Registry, d *Disk, name, address string
 	return p, err
 }
 
-// Write does what a shard does every few seconds while it writes.
+// Write does what a shard does every few seconds while it writes data.
 func (p *Process) Write(ctx context.Context) error {
 	p.disk.next(p.shard.Step)
 	p.shard.Step, p.shard.Registered = p.disk.Step, p.disk.Registered
 	return p.registry.NextStep(ctx, p.shard)
 }
 
-// Again registers the process again, as after the expiry of its lease.
+// Again registers the process again, as after its lease has expired.
 func (p *Process) Again(ctx context.Context) error {
 	p.stop()
 	var err error
@@ -86,7 +86,7 @@ func (p *Process) Again(ctx context.Context) error {
 	return err
 }
 
-// run is one case.
+// run is the state of one case.
 type run struct {
 	*testing.T
 	registry Registry
@@ -94,11 +94,11 @@ type run struct {
 }
 
 const (
-	here      = "127.0.0.1:1" // nobody listens there
+	here      = "127.0.0.1:1" // nothing listens at this address
 	elsewhere = "127.0.0.1:2"
 )
 
-// start checks that a start ends with the wanted error, or with a process that runs.
+// start starts a shard. It fails the test unless the start ends with the wanted error, or succeeds if there is none.
 func (r *run) start(d *Disk, name, address string, want error) *Process {
 	r.Helper()
 	p, err := Start(r.Context(), r.registry, d, name, address)
@@ -203,7 +203,7 @@ var cases = []struct {
 	{"a copy that went on by itself", func(r *run) {
 		r.again()
 		backup := r.disk
-		for range 5 { // none of them is registered
+		for range 5 { // none of these starts is registered
 			backup.Open(backup.Registered)
 		}
 		r.again()
@@ -266,7 +266,7 @@ var cases = []struct {
 		r.again()
 		r.again()
 		before.Generation = 20
-		r.start(&before, "a", here, placement.ErrRolledBack) // from before the first start that knew steps
+		r.start(&before, "a", here, placement.ErrRolledBack) // an image from before the first start that knew about steps
 	}},
 	{"another volume under the name of a live shard", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
@@ -285,7 +285,7 @@ var cases = []struct {
 	}},
 }
 
-// Register runs all cases, each on a registry of its own.
+// Register runs all cases, each with a registry of its own.
 func Register(t *testing.T, registry func(t *testing.T) Registry) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -16,23 +16,24 @@ import (
 	"sheaf.dev/sheaf/internal/test/faultdisk"
 )
 
-// probeID is a record that is put after a start to check that writes are accepted. Its value is not one of the load's.
+// probeID is the id of a record that is put after each start to check that the shard accepts writes. Its value is not
+// one of the load's values.
 const (
 	probeID    = int64(-1)
 	probeValue = uint64(1) << 40
 )
 
-// againOneOf is the share of cuts after which the power is cut again, while the shard starts.
+// againOneOf: after one of this many cuts, the power is cut again while the shard starts.
 const againOneOf = 3
 
-// tally counts the cuts.
+// tally counts cuts and their consequences.
 type tally struct {
 	cuts  int
-	again int // of them, during a start after another one
+	again int // number of cuts during the start after another cut
 	loss  faultdisk.Loss
 	keeps map[faultdisk.Keep]int
-	redo  int // a journal was there
-	// repaired is how often the file system had to be repaired before it could be mounted.
+	redo  int // starts that found a journal
+	// repaired counts file systems that had to be repaired before they could be mounted.
 	repaired int
 }
 
@@ -45,15 +46,15 @@ func (t *tally) String() string {
 		t.cuts, t.again, t.loss.Pending, t.loss.Dropped, t.loss.Torn, t.loss.Reordered, t.keeps, t.redo, t.repaired)
 }
 
-// cutter cuts the power of a recording.
+// cutter cuts the power at positions of a recording.
 type cutter struct {
 	*recording
 	dir   string
 	tally *tally
-	worst bool // keeps nothing of what was not flushed, and cuts where a write was just acknowledged
+	worst bool // drops everything that was not flushed, and cuts only right after an acknowledgement
 }
 
-// cuts cuts the power at n positions, and returns what was wrong.
+// cuts cuts the power at n positions, and returns the violations that it found.
 func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	at := make([]int, 0, n)
@@ -83,7 +84,7 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	return wrong
 }
 
-// position picks a position for a power cut: where a write was just acknowledged, where much was not flushed, or
+// position chooses a position for a power cut: where a write was just acknowledged, where much was not flushed, or
 // anywhere.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
@@ -115,15 +116,15 @@ func (c *cutter) count(s faultdisk.Survival, loss faultdisk.Loss) {
 	c.tally.keeps[s.Keep]++
 }
 
-// start is the start of a shard on what a power cut left.
+// start is the start of a shard on a disk that a power cut left.
 type start struct {
 	*cutter
 	image    *faultdisk.Image
-	cut      int // the position in the recording: what was acknowledged before must be there
+	cut      int // position of the cut in the recording; what was acknowledged before must be there
 	survival faultdisk.Survival
-	known    map[string]string // by etcd
+	known    map[string]string // content of etcd
 
-	record []faultdisk.Op // of the start, up to where all groups served
+	record []faultdisk.Op // operations of the start, until all groups served
 }
 
 func (s *start) String() string {
@@ -131,8 +132,8 @@ func (s *start) String() string {
 		s.survival.Keep, s.survival.Seed)
 }
 
-// check mounts the disk, starts the shard, compares its records, and ends it. Then verify and the file system's own
-// check inspect everything.
+// check mounts the disk, starts the shard, compares its records, and stops it. Then `sheaf verify` and the file
+// system's own check inspect everything.
 func (s *start) check(ctx context.Context) error {
 	disk := faultdisk.Of(s.image)
 	m, repaired, err := s.fs.mountOrRepair(s.dir, disk)
@@ -181,13 +182,13 @@ func (s *start) onMounted(ctx context.Context, point string, disk *faultdisk.Dev
 	return errors.Join(err, verify(ctx, point))
 }
 
-// compare reads all records, and checks that one can be written.
+// compare reads all records, and checks that a record can be written.
 func (s *start) compare(ctx context.Context, l *life) error {
 	found, err := l.found(ctx)
 	if err != nil {
 		return err
 	}
-	if value, there := found[probeID]; there && value != probeValue { // of the start before
+	if value, there := found[probeID]; there && value != probeValue { // the probe of the start before
 		return fmt.Errorf("the record that a start puts has value %d", value)
 	}
 	delete(found, probeID)
@@ -200,7 +201,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 	return nil
 }
 
-// verify runs the same command as users do.
+// verify runs `sheaf verify`, as users do.
 func verify(ctx context.Context, point string) error {
 	report, err := cli.VerifyTree(ctx, filepath.Join(point, "volume"), cli.VerifyTreeOptions{Quiet: true}, &cli.Output{})
 	if err == nil && report.Bad() > 0 {
@@ -212,7 +213,7 @@ func verify(ctx context.Context, point string) error {
 	return nil
 }
 
-// cutAgain cuts the power at some point among the writes of the start.
+// cutAgain cuts the power at a position among the writes of the start.
 func (s *start) cutAgain(ctx context.Context, random *rand.Rand) error {
 	survival := faultdisk.AnySurvival(random.Uint64(), int64(s.fs.sectorBytes))
 	at := random.IntN(len(s.record) + 1)
@@ -226,7 +227,7 @@ func (s *start) cutAgain(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// journalUsed reports whether a volume has a journal that holds anything.
+// journalUsed reports whether a volume has a journal with content.
 func journalUsed(point string) bool {
 	found, err := journal.Read(vfs.OS{}, filepath.Join(point, "volume"))
 	return err == nil && len(found.Ranges) > 0

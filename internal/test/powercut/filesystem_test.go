@@ -18,21 +18,21 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// fileSystem is a file system of the kernel, with its programs. DEVICE stands for the block device.
+// fileSystem is a file system of the kernel, with its programs. DEVICE in a command stands for the block device.
 type fileSystem struct {
 	name        string
-	bytes       int64 // of the disk
-	sectorBytes int   // that the disk writes as a whole
+	bytes       int64 // size of the disk
+	sectorBytes int   // size that the disk writes atomically
 	mkfs, check []string
-	repair      []string // that a person runs on what cannot be mounted; nil: none
-	forget      []string // what the kernel remembers of an unmounted device
+	repair      []string // command that a person runs if the file system cannot be mounted; nil: none
+	forget      []string // command that makes the kernel forget an unmounted device
 }
 
-// ext4 bears a disk that writes no more than 512 bytes as a whole, but for its superblocks of 1 KiB, it seems: once in
-// some thousand cuts the kernel did not mount it ("bad message"), and it has to be repaired first. xfs and btrfs need
-// 4 KiB, which disks have: of what was
-// torn at 512 bytes xfs could not mount some, for bad checksums of its metadata, and btrfs overwrites superblocks of
-// 4 KiB in place.
+// ext4 tolerates a disk that writes only 512 bytes atomically, apparently with the exception of its superblocks of 1
+// KiB: after one in some thousand cuts the kernel did not mount it ("bad message"), and it had to be repaired first.
+// xfs and btrfs need a disk that writes 4 KiB atomically, as real disks do. After writes were torn at 512 bytes, xfs
+// could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites superblocks of 4 KiB
+// in place.
 var fileSystems = []*fileSystem{
 	{
 		name: "ext4", bytes: 192 << 20, sectorBytes: 512,
@@ -64,7 +64,7 @@ func fileSystemOf(name string) *fileSystem {
 	panic("no file system " + name)
 }
 
-// needed skips a test if nothing can be mounted, but fails it if SHEAF_LOOP=required says that it must be possible.
+// needed skips a test if the file system cannot be mounted. If SHEAF_LOOP=required, it fails the test instead.
 func (f *fileSystem) needed(t *testing.T) {
 	t.Helper()
 	var missing []string
@@ -109,13 +109,13 @@ func run(command []string, device string) error {
 type mounted struct {
 	fs    *fileSystem
 	drive *faultdisk.Drive
-	point string // empty: not mounted
+	point string // "" if it is not mounted
 }
 
-// errMount means that the kernel did not mount what a power cut left.
+// errMount means that the kernel refused to mount a disk that a power cut left.
 var errMount = errors.New("the file system cannot be mounted")
 
-// mount attaches a disk and mounts the file system on it, or a new file system.
+// mount attaches a disk and mounts its file system. With anew, it first makes a new file system.
 func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mounted, err error) {
 	drive, err := faultdisk.Attach(disk, dir, f.sectorBytes)
 	if err != nil {
@@ -143,7 +143,8 @@ func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mo
 	return m, nil
 }
 
-// mountOrRepair mounts what a power cut left. If the kernel refuses, it first runs the file system's own repair.
+// mountOrRepair mounts a disk that a power cut left. If the kernel refuses, it first runs the file system's own
+// repair.
 func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mounted, repaired bool, err error) {
 	m, err = f.mount(dir, disk, false)
 	if !errors.Is(err, errMount) || f.repair == nil {
@@ -160,8 +161,8 @@ func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mount
 	return m, true, err
 }
 
-// unmount waits until nobody uses the mount: a process that another test starts has our open files until it executes
-// its program.
+// unmount unmounts the file system, and retries while the mount is busy: a process that another test has just forked
+// holds the open files of this process until it executes its program.
 func (m *mounted) unmount() error {
 	if m.point == "" {
 		return nil
@@ -185,7 +186,7 @@ func (m *mounted) check() error { return run(m.fs.check, m.drive.Path()) }
 func (m *mounted) detach() error {
 	err := m.unmount()
 	if m.fs.forget != nil {
-		_ = run(m.fs.forget, m.drive.Path()) // it may know nothing of it
+		_ = run(m.fs.forget, m.drive.Path()) // an error means that the kernel remembers nothing
 	}
 	return errors.Join(err, m.drive.Detach())
 }

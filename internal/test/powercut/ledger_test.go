@@ -10,21 +10,21 @@ import (
 
 // write is a put or a delete of one record, as its caller saw it.
 type write struct {
-	value  uint64 // names the data, see data; 0: a delete
-	issued int    // operations of the disk before it began
-	acked  int    // operations of the disk when it was acknowledged; never: it was not
+	value  uint64 // identifies the data, see data; 0: a delete
+	issued int    // number of disk operations before the write began
+	acked  int    // number of disk operations when it was acknowledged; never: it was not
 }
 
 const never = -1
 
-// ledger holds all requests of the callers, and the answers to them. The writes of one record follow one another.
+// ledger holds all requests of the callers, and the answers. The writes of one record are in order.
 type ledger struct {
 	mu     sync.Mutex
 	writes map[int64][]write
-	acks   []int // positions
+	acks   []int // positions of acknowledgements
 }
 
-// begin records a write of a record, which the caller repeats until end.
+// begin records the begin of a write, which the caller repeats until end.
 func (l *ledger) begin(id int64, value uint64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *ledger) end(id int64, at int) {
 	l.acks = append(l.acks, at)
 }
 
-// known returns the value of the last write of a record. Only the record's own writer may call it.
+// known returns the value of the last write of a record. Only the writer of that record may call it.
 func (l *ledger) known(id int64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,8 +51,8 @@ func (l *ledger) known(id int64) uint64 {
 	return of[len(of)-1].value
 }
 
-// judge compares the records found after a power cut with the writes before it. No write that was acknowledged before
-// the cut may be missing, and no write may be there that had not begun.
+// judge compares the records that were found after a power cut with the writes before it. Every write that was
+// acknowledged before the cut must be there. No write that had not begun may be there.
 func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {
@@ -61,7 +61,7 @@ func (l *ledger) judge(cut int, found map[int64]uint64) error {
 		}
 	}
 	for id, of := range l.writes {
-		may := []uint64{0} // before its first write
+		may := []uint64{0} // the record does not exist before its first write
 		for _, w := range of {
 			switch {
 			case w.acked != never && w.acked <= cut:
@@ -82,7 +82,7 @@ func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	return fmt.Errorf("%d records are wrong: %s", len(wrong), strings.Join(wrong[:min(len(wrong), 5)], "; "))
 }
 
-// sizes of data in bytes: small ones, a block, some blocks, and a record that is a file of its own.
+// sizes are the sizes of data in bytes: small ones, one block, several blocks, and a blob.
 var sizes = []int{20, 300, 4096, 40_000}
 
 const (
@@ -90,7 +90,7 @@ const (
 	largeOneOf = 150
 )
 
-// data returns the data of a value: its number, and bytes that follow from it.
+// data returns the data of a value: its number, and bytes that depend only on it.
 func data(value uint64) []byte {
 	size := sizes[value*2654435761>>7%uint64(len(sizes))]
 	if value%largeOneOf == 0 {
@@ -104,7 +104,7 @@ func data(value uint64) []byte {
 	return b[:max(size, 8)]
 }
 
-// valueOf returns the number in the data. All bytes must be as data makes them.
+// valueOf returns the number in the data. All bytes must be as in the result of data.
 func valueOf(b []byte) (uint64, error) {
 	if len(b) < 8 {
 		return 0, fmt.Errorf("%d bytes that nobody wrote", len(b))

@@ -24,22 +24,22 @@ const (
 	workers    = 24
 	keysOfEach = 8
 	batchItems = 4
-	lives      = 2 // of the shard while the record is made: the second begins with what the first left
+	lives      = 2 // number of times the shard runs during a recording; the second run begins with what the first left
 	restOneOf  = 40
 	rest       = 150 * time.Millisecond // longer than the time after which an idle group writes its mark
 	etcdEvery  = 200 * time.Millisecond
 )
 
-// evidence names counters of the shard that a load must increase.
+// evidence lists counters of the shard that a load must increase, because otherwise the load does not test enough.
 var evidence = [...]string{"sheaf_shard_journal_writes_total", "sheaf_shard_compaction_dropped_entries_total"}
 
-// known is the content of etcd at a position of the record, or before it.
+// known is the content of etcd at a position of the recording.
 type known struct {
 	at   int
 	keys map[string]string
 }
 
-// recording is a load on a disk: what was written to the disk, what was acknowledged, and what etcd held.
+// recording is a load on a disk: the writes to the disk, the acknowledgements, and the content of etcd.
 type recording struct {
 	fs      *fileSystem
 	disk    *faultdisk.Device
@@ -47,14 +47,14 @@ type recording struct {
 	before  *faultdisk.Image
 	record  []faultdisk.Op
 	ledger  ledger
-	from    int // the first position at which the power is cut: all groups are founded
+	from    int // first position for a power cut, at which all groups exist
 	known   []known
 	counted [len(evidence)]float64
 
 	values atomic.Uint64
 }
 
-// record lets a shard serve a load until the given number of writes is made.
+// record runs a shard with a load until the given number of writes was made.
 func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files vfs.FS, writes int,
 	seed uint64) (*recording, error) {
 	r := &recording{fs: fs, disk: faultdisk.New(fs.bytes), ledger: ledger{writes: map[int64][]write{}}}
@@ -79,7 +79,7 @@ func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files
 	return r, errors.Join(err, m.detach())
 }
 
-// live runs a shard once, with its load.
+// live runs a shard once, under load.
 func (r *recording) live(ctx context.Context, point string, files vfs.FS, writes int, seed uint64, first bool) error {
 	l, err := r.etcd.begin(ctx, point, files, group.Residency(seed%2))
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *recording) note(ctx context.Context) error {
 	return err
 }
 
-// knownAt returns what etcd certainly held when the power was cut.
+// knownAt returns content that etcd certainly had when the power was cut.
 func (r *recording) knownAt(cut int) map[string]string {
 	i, exact := slices.BinarySearchFunc(r.known, cut, func(k known, at int) int { return k.at - at })
 	if !exact {
@@ -138,7 +138,7 @@ func (r *recording) knownAt(cut int) map[string]string {
 	return r.known[i].keys
 }
 
-// load lets all workers write, each to its own records.
+// load lets all workers write. Each writes to records of its own.
 func (r *recording) load(ctx context.Context, l *life, writes int, seed uint64) error {
 	var left atomic.Int64
 	left.Store(int64(writes))
@@ -165,8 +165,8 @@ type worker struct {
 	random *rand.Rand
 }
 
-// put puts a record. Every other worker gives no request id: compaction keeps requests that may be asked for again by
-// their id.
+// put puts a record. Every other worker gives no request id, because compaction keeps the writes whose request id a
+// client may repeat.
 func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 	if w.number%2 == 0 || len(data) > 1<<20 {
 		_, err := w.client.Put(ctx, client.Key{ID: id}, data, nil)
@@ -189,7 +189,8 @@ func (w *worker) delete(ctx context.Context, id int64) error {
 	})
 }
 
-// served repeats a write while the answer is that it was certainly not done because the group is not ready yet.
+// served repeats a write while it fails for the reason that the group is not ready yet. In that case the write was
+// certainly not done.
 func served(write func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if err := write(); status.Code(err) != codes.Unavailable || time.Now().After(end) {
@@ -200,10 +201,10 @@ func served(write func() error) error {
 
 func (w *worker) key() int64 { return int64(w.random.IntN(keysOfEach)*workers + w.number) }
 
-// write does one or several writes, and returns their number.
+// write makes one or several writes, and returns their number.
 func (w *worker) write(ctx context.Context) (int, error) {
 	if w.random.IntN(restOneOf) == 0 {
-		time.Sleep(rest) // so that groups are idle now and then
+		time.Sleep(rest) // lets groups become idle now and then
 	}
 	switch n := w.random.IntN(100); {
 	case n < 20:

@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// lazy is the real file system without some of its syncs: those of files whose names begin with a prefix, or those of
-// folders.
+// lazy is the real file system without some of its syncs: either those of files whose names begin with a prefix, or
+// those of folders.
 type lazy struct {
 	vfs.OS
-	files   string // empty: none
+	files   string // prefix; empty: none
 	folders bool
 }
 
@@ -36,7 +36,7 @@ func (l lazy) SyncDir(dir string) error {
 	return l.OS.SyncDir(dir)
 }
 
-// SyncAll is refused if syncs are left out, because it would make those files or folders durable.
+// SyncAll returns an error if syncs are omitted, because it would make those files or folders durable.
 func (l lazy) SyncAll(dir string) error {
 	if l.folders || l.files != "" {
 		return errors.ErrUnsupported
@@ -49,16 +49,16 @@ type neverSynced struct{ vfs.File }
 
 func (neverSynced) Sync() error { return nil }
 
-// TestPowerCutsFindSyncsLeftOut: if syncs are left out, something is missing after power cuts, or the shard does not
-// start. Otherwise TestPowerCuts proves nothing. `make test` tries one kind of file on each of two file systems, and
-// `make soak-log` tries all kinds. Missing syncs of folders are seldom noticed, and only on btrfs: on ext4 and xfs the
-// sync of a file also makes the earlier names durable.
+// TestPowerCutsFindSyncsLeftOut checks that data is missing after power cuts, or that the shard does not start, if
+// syncs are omitted. Otherwise TestPowerCuts would prove nothing. `make test` tries one kind of file on each of two
+// file systems, and `make soak-log` tries all kinds. Missing syncs of folders are seldom noticed, and only on btrfs,
+// because on ext4 and xfs the sync of a file also makes earlier names durable.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string
 		files    lazy
-		most     int    // cuts until it is found
-		soak     string // why `make test` leaves it out
+		most     int    // maximum number of cuts
+		soak     string // why `make test` skips this case
 	}{
 		{"of the journal on ext4", "ext4", lazy{files: "journal-"}, 40, ""},
 		{"of segments on xfs", "xfs", lazy{files: "segment-"}, 40, ""},

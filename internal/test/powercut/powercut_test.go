@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Nobody else sees the mounts of the tests, and they end with the process.
+// The mounts of the tests are in a mount namespace of their own, so that other processes do not see them and they end
+// with the process.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -25,14 +26,14 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	cutsOfTest       = 7 // of each file system: too few for a write to be torn, or kept behind a lost one, each time
+	cutsOfTest       = 7 // for each file system; so few that not every run tears or reorders a write
 	cutsOfSoak       = 2000
 	cutsOfARecording = 50
 	writesRecorded   = 1500
-	wrongMax         = 5 // no more are looked for
+	wrongMax         = 5 // the test stops after this many
 )
 
-// cutsWanted returns the number of cuts for each file system.
+// cutsWanted returns the number of cuts on each file system.
 func cutsWanted(t *testing.T) int {
 	t.Helper()
 	if text := os.Getenv("SHEAF_POWERCUTS"); text != "" {
@@ -48,7 +49,7 @@ func cutsWanted(t *testing.T) int {
 	return cutsOfTest
 }
 
-// seedWanted returns the first seed of the loads and of the cuts.
+// seedWanted returns the first seed for loads and cuts.
 func seedWanted(t *testing.T) uint64 {
 	t.Helper()
 	text := os.Getenv("SHEAF_POWERCUT_SEED")
@@ -60,8 +61,8 @@ func seedWanted(t *testing.T) uint64 {
 	return n
 }
 
-// TestPowerCuts: everything that was acknowledged before the power cut is there, nothing is there that nobody wrote,
-// and neither the file system's check nor verify finds an error.
+// TestPowerCuts checks that everything that was acknowledged before a power cut is there, that nothing is there that
+// no client wrote, and that neither the file system's check nor `sheaf verify` finds an error.
 func TestPowerCuts(t *testing.T) {
 	for _, fs := range fileSystems {
 		t.Run(fs.name, func(t *testing.T) {

@@ -34,7 +34,7 @@ const (
 
 var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
 
-// etcdOf is what etcd holds of a store. The etcd is on another machine, which keeps its power.
+// etcdOf is the content of etcd for one store. etcd is not affected by power cuts, as if it ran on another machine.
 type etcdOf struct {
 	client *clientv3.Client
 	store  *placement.Store
@@ -43,7 +43,7 @@ type etcdOf struct {
 
 var stores atomic.Int64
 
-// newEtcdOf connects to the shared etcd. It names no store yet: next does.
+// newEtcdOf connects to the shared etcd. It has no store yet: call next.
 func newEtcdOf(t *testing.T) *etcdOf {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()
@@ -52,7 +52,7 @@ func newEtcdOf(t *testing.T) *etcdOf {
 	return &etcdOf{client: c}
 }
 
-// next returns an etcd with the content of an earlier moment; nil means no content.
+// next returns an etcd for a new store with the content of an earlier moment. nil means no content.
 func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
 	next := &etcdOf{client: e.client, prefix: placement.PrefixDefault + "/" + name + "/"}
@@ -68,7 +68,7 @@ func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, e
 	return next, err
 }
 
-// known returns the content of etcd, except registrations, which end with their process.
+// known returns the content of etcd except registrations, which end with their process.
 func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	answer, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -83,13 +83,13 @@ func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// forget deletes everything of the store.
+// forget deletes everything of the store from etcd.
 func (e *etcdOf) forget(ctx context.Context) error {
 	_, err := e.client.Delete(ctx, e.prefix, clientv3.WithPrefix())
 	return err
 }
 
-// make makes the store, with all groups on the one shard.
+// make creates the store, with all groups on its only shard.
 func (e *etcdOf) make(ctx context.Context) error {
 	if _, err := e.store.InitMeta(ctx, placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1}); err != nil {
 		return err
@@ -112,10 +112,11 @@ type life struct {
 	conn    *grpc.ClientConn
 	records recordv1.RecordServiceClient // on conn
 	metrics *prometheus.Registry
-	log     *bytes.Buffer // warnings; to be read when the shard has ended
+	log     *bytes.Buffer // warnings; read only after the shard has ended
 }
 
-// begin starts the shard of a mounted disk, and waits until all its groups serve, or one of them says why it does not.
+// begin starts a shard on a mounted disk, and waits until all its groups serve, or until one of them reports why it
+// does not.
 func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (*life, error) {
 	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	var err error
@@ -158,7 +159,7 @@ func (l *life) counted(name string) (sum float64, err error) {
 	return sum, err
 }
 
-// errDamaged means that a group is not whole after a start.
+// errDamaged means that a group is damaged after a start.
 var errDamaged = errors.New("a group is not whole")
 
 func (l *life) serves(ctx context.Context) error {
@@ -186,7 +187,7 @@ func (l *life) serves(ctx context.Context) error {
 	}
 }
 
-// found reads all records: by scans, and one by one those that scans leave out.
+// found returns all records. It uses scans, and single reads for the records that scans omit.
 func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
 	found := map[int64]uint64{}
 	for n := range routing.Groups {

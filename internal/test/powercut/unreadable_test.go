@@ -22,14 +22,14 @@ import (
 
 const (
 	blockBytes = 4096
-	fibmap     = 1 // FIBMAP: the block of the device that a block of a file stands in
-	figetbsz   = 2 // FIGETBSZ: how many bytes such a block has
-	badImages  = 3 // that power cuts left
-	tailBlocks = 2 // at the end of the data of a segment
+	fibmap     = 1 // FIBMAP returns the block of the device that holds a block of a file
+	figetbsz   = 2 // FIGETBSZ returns the size of such a block in bytes
+	badImages  = 3 // number of disks that power cuts left
+	tailBlocks = 2 // number of blocks at the end of a segment's data
 )
 
-// placeOf returns the offset on the disk of a block of a file, on a file system that does not write its files
-// elsewhere; 0 means that the block has none.
+// placeOf returns the offset on the disk of a block of a file. The file system must overwrite files in place. 0 means
+// that the block is not allocated.
 func placeOf(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -47,14 +47,14 @@ func placeOf(name string, block int64) (place int64, err error) {
 	return int64(number) * int64(bytes), nil
 }
 
-// suspect is a block that matters to a start after a power cut.
+// suspect is a block that a start after a power cut has to read.
 type suspect struct {
-	file  string // below the mount point
+	file  string // path relative to the mount point
 	block int64
 }
 
-// suspects returns the first, the last and one more block with data of each file of the journal, and one of the last
-// blocks of the newest segment of each group.
+// suspects returns the first block with data, the last and one more of each file of the journal. It also returns one
+// of the last blocks of each group's newest segment.
 func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 	files, err := filepath.Glob(filepath.Join(point, "volume", "journal-*"))
 	if err != nil {
@@ -70,7 +70,7 @@ func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 		if err != nil || len(segments) == 0 {
 			return nil, fmt.Errorf("%s has no segment: %w", group, err)
 		}
-		files = append(files, segments[len(segments)-1]) // their names are in order
+		files = append(files, segments[len(segments)-1]) // names sort by number
 	}
 	for n, name := range files {
 		end, err := dataEnd(name)
@@ -101,9 +101,9 @@ func dataEnd(name string) (int64, error) {
 	return int64(len(strings.TrimRight(string(b), "\x00"))), nil
 }
 
-// TestABlockThatCannotBeReadAfterAPowerCut: where one block of the journal, or of the end of a segment, answers EIO to
-// the start after a power cut, once or each time, the shard says so in one way or the other, or has everything that was
-// acknowledged all the same.
+// TestABlockThatCannotBeReadAfterAPowerCut makes one block return EIO to the start after a power cut, once or every
+// time. The block is in the journal or at the end of a segment. The shard must either report this, or have everything
+// that was acknowledged.
 func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long tests")
@@ -134,7 +134,7 @@ func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	t.Logf("starts with a block that cannot be read: %v", told)
 }
 
-// unreadable starts shards on what a power cut left, with a bad block.
+// unreadable is a recording that is used to start shards with a bad block after a power cut.
 type unreadable struct {
 	*recording
 	dir   string
@@ -142,7 +142,7 @@ type unreadable struct {
 	cut   int
 }
 
-// cutAt cuts the power at a position. Nothing that was not flushed survives.
+// cutAt cuts the power at a position. Nothing survives that was not flushed.
 func (u *unreadable) cutAt(position int) {
 	u.cut = position
 	u.image, _ = faultdisk.NewCutter(u.before, u.record).Cut(position, faultdisk.Survival{Keep: faultdisk.KeepNone})
@@ -157,8 +157,8 @@ func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
 	return bad, errors.Join(err, m.detach())
 }
 
-// start tells how the shard took a block that cannot be read so many times; an error where it lost something without a
-// word.
+// start starts a shard with a block that cannot be read the given number of times. It returns how the shard handled
+// this, and an error if the shard lost data without reporting it.
 func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

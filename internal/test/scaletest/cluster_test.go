@@ -39,17 +39,17 @@ func readFile(t *testing.T, name string) string {
 	return string(content)
 }
 
-// cluster is a control plane without kubelets: kwok simulates nodes and pods.
+// cluster is a control plane without kubelets. kwok simulates the nodes and the pods.
 type cluster struct {
 	*kubetest.Server
 	client   client.Client
-	etcd     string // host:port of the etcd that holds placement; Kubernetes has one of its own
-	network  string // first two numbers of the addresses of pods
+	etcd     string // host:port of the etcd that holds the placement; Kubernetes has a separate one
+	network  string // first two numbers of the addresses of all pods
 	operator string // kubeconfig of the operator
 	zones    int
 	audited  audited
-	operates int    // process of the operator; 0: none is to run
-	said     string // name of the operator's log
+	operates int    // pid of the operator; 0: no operator should be running
+	said     string // name of the log of the operator
 }
 
 // root is the root of the repository.
@@ -58,7 +58,7 @@ const root = "../../.."
 // startCluster starts the control plane with nodes, and waits until they are Ready.
 func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	t.Helper()
-	log.SetLogger(logr.Discard()) // what the client of the test has to say is in its errors
+	log.SetLogger(logr.Discard()) // the client of the test reports everything in its errors
 	began := time.Now()
 	server, err := kubetest.StartWith(filepath.Join(root, "config", "crd", "bases"), kubetest.Options{
 		Flags: map[string]string{
@@ -76,8 +76,8 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 		}
 	})
 	server.Config.QPS = -1
-	// Pods have addresses of the loopback network, where the test listens in their stead. The second number is random,
-	// so that another run on the same machine has others.
+	// The addresses of pods belong to the loopback network, where the test listens in place of the pods. The second
+	// number is random, so that another run on the same machine uses other addresses.
 	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20,
 		audited: audited{requests: requests{}}}
 	scheme := runtime.NewScheme()
@@ -117,7 +117,7 @@ func (c *cluster) apply(ctx context.Context, t *testing.T, file string) {
 	}
 }
 
-// startPrograms starts what a control plane has beside its API server, the etcd for placement, and kwok.
+// startPrograms starts the other parts of a control plane: the etcd for the placement, and kwok.
 func (c *cluster) startPrograms(t *testing.T) {
 	t.Helper()
 	var peer string
@@ -151,8 +151,8 @@ func (c *cluster) startPrograms(t *testing.T) {
 		"--cidr", c.network+".0.0/16", "--node-lease-duration-seconds=200", "--v=ERROR")
 }
 
-// start runs a program that ends with the server: its name, as it is told, is one in the server's folder. Its output
-// goes into a log there.
+// start runs a program that ends with the server. Its arguments include the server's folder, by which the guard finds
+// it. Its output goes to a log in that folder.
 func (c *cluster) start(t *testing.T, program string, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := os.Stat(program); err != nil {
@@ -162,7 +162,7 @@ func (c *cluster) start(t *testing.T, program string, env []string, args ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer output.Close()                  // the program has its own handle of it
+	defer output.Close()                  // the program has its own handle
 	cmd := exec.Command(program, args...) // the server's guard ends it
 	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
 	cmd.Stdout, cmd.Stderr = output, output
@@ -204,7 +204,7 @@ func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
 	})
 }
 
-// each calls do for 0 to n-1, several at once.
+// each calls do for the numbers from 0 to n-1, several at a time.
 func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(ctx)
@@ -233,10 +233,10 @@ func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
 	return ready
 }
 
-// patience bounds the wait for any one condition. It does not measure speed: a run that needs it has hung.
+// patience limits the wait for each condition. It does not measure speed: a run that reaches the limit hangs.
 const patience = 30 * time.Minute
 
-// await checks until the condition holds, and reports the progress now and then.
+// await waits until the condition holds, and logs the progress from time to time.
 func await(ctx context.Context, t *testing.T, what string, done func() (bool, string)) {
 	t.Helper()
 	began, said := time.Now(), time.Now()

@@ -18,8 +18,8 @@ import (
 // usage is what a process has used so far.
 type usage struct {
 	cpu      time.Duration
-	resident int64 // bytes, now
-	peak     int64 // bytes, at most
+	resident int64 // bytes at present
+	peak     int64 // maximum in bytes
 }
 
 func (u usage) String() string {
@@ -52,7 +52,7 @@ func used(t *testing.T, pid int) usage {
 	return usage{cpu: cpu, resident: kibibytes(status, "VmRSS:"), peak: kibibytes(status, "VmHWM:")}
 }
 
-// kibibytes returns the value of a line of /proc/PID/status, in bytes.
+// kibibytes returns the value of a line of /proc/PID/status, converted to bytes.
 func kibibytes(status []byte, name string) int64 {
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
@@ -96,14 +96,14 @@ func (r requests) String() string {
 	return strings.Join(words, ", ")
 }
 
-// requests counts the lines of the API server's audit log. It does not read lines again that were counted before.
+// requests counts the lines in the API server's audit log. Each call continues where the last one ended.
 func (c *cluster) requests(t *testing.T) requests {
 	t.Helper()
 	file, err := os.Open(filepath.Join(c.Dir(), "audit.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() // it was only read
+	defer file.Close() // its error does not matter: the file was only read
 	if _, err := file.Seek(c.audited.bytes, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log = log[:bytes.LastIndexByte(log, '\n')+1] // the API server may just be writing the last line
+	log = log[:bytes.LastIndexByte(log, '\n')+1] // the last line may be incomplete, because the API server is writing
 	for line := range bytes.Lines(log) {
 		c.audited.count(t, line)
 	}
@@ -119,9 +119,9 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited is what was counted so far.
+// audited holds what was counted so far.
 type audited struct {
-	bytes    int64 // of the log
+	bytes    int64 // bytes of the log that were read
 	requests requests
 }
 
@@ -139,7 +139,7 @@ func (a *audited) count(t *testing.T, line []byte) {
 	}
 	kind := event.ObjectRef.Resource
 	if kind == "" {
-		return // asked for what the API server has
+		return // the request asks only for what the API server serves about itself
 	}
 	if event.ObjectRef.Subresource != "" {
 		kind += "/" + event.ObjectRef.Subresource

@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// picture is the final state of a store, without what differs from run to run: two stores that were made in different
-// ways must have equal pictures.
+// picture is the final state of a store, without the parts that differ from run to run. Two stores that were created
+// in different ways must have equal pictures.
 type picture struct {
 	sets, pods, claims int
-	template           string // specification of every StatefulSet, without what is the shard's own
+	template           string // specification that all StatefulSets share, without the parts that identify the shard
 	groups             int
-	wanted             int // targets that the planner would change
-	apart              int // groups whose copies are where they are wanted, in different zones
+	wanted             int // number of targets that the planner would still change
+	apart              int // number of groups whose copies are on their targets and in different zones
 }
 
 // look takes the picture, and fails the test if one shard differs from the others.
@@ -70,7 +70,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	return out
 }
 
-// without returns a set's specification as text, without the names that belong to the shard or the store.
+// without returns the specification of a StatefulSet as text, without the names that identify the shard or the store.
 func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
 	t.Helper()
 	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {
@@ -89,7 +89,7 @@ func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) st
 	).Replace(string(spec))
 }
 
-// lookAtGroups checks that placement has come to rest.
+// lookAtGroups checks that no group is moving and that the planner has nothing left to change.
 func (f *fleet) lookAtGroups(ctx context.Context, t *testing.T, out *picture) {
 	t.Helper()
 	view := f.view(ctx, t)

@@ -26,8 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// shardsWanted returns the number of shards of a store. Without the variable that sets it, the tests of this package
-// are skipped.
+// shardsWanted returns the number of shards in a store. If the variable for this number is not set, it skips the test.
 func shardsWanted(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("SHEAF_SCALE_SHARDS")
@@ -51,7 +50,7 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 			Groups:      v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: &count},
 			Replication: v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelTopologyZone},
 			Retention:   v1alpha1.Retention{Versions: 1},
-			TLS:         &v1alpha1.TLS{Mode: v1alpha1.TLSDisabled}, // played shards have no certificates
+			TLS:         &v1alpha1.TLS{Mode: v1alpha1.TLSDisabled}, // simulated shards have no certificates
 			Etcd: v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://" + c.etcd},
 				Prefix: "/scale"}},
 			Gateway: v1alpha1.Gateway{Replicas: &replicas},
@@ -106,20 +105,20 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails the test if the operator has ended by itself. An operator that loses its lease because the machine is too
-// busy does so. Waiting for its work would then be useless.
+// lives fails the test if the operator has ended on its own, because further waiting would be useless. An operator
+// ends when it loses its lease because the machine is too busy.
 func (c *cluster) lives(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
 		return
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
-	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // nobody has waited for it yet
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // it is a zombie, for which nobody has waited yet
 		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
 	}
 }
 
-// lastLine of a file, in place of which its error is good enough.
+// lastLine returns the last line of a file, or the error of reading it.
 func lastLine(name string) string {
 	lines := strings.Split(strings.TrimSpace(tailOf(name)), "\n")
 	return lines[len(lines)-1]
@@ -141,11 +140,11 @@ func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.
 	return done && int(store.Status.Shards.Serving) == shards && store.Status.Groups.Moving == 0, words
 }
 
-// quiet waits until the operator has written nothing for some time: by then it has written everything that follows from
-// the last change.
+// quiet waits until the operator has written nothing for some time. By then it has written everything that the last
+// change requires.
 func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	t.Helper()
-	const enough = 35 * time.Second // it looks at a pool in which all is well each 30 s
+	const enough = 35 * time.Second // the operator checks a healthy pool every 30 s
 	last, since := c.requests(t).writes(), time.Now()
 	await(ctx, t, fmt.Sprintf("the operator to write nothing for %v", enough), func() (bool, string) {
 		if now := c.requests(t).writes(); now != last {
@@ -155,18 +154,18 @@ func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	})
 }
 
-// residentMost is the memory that the operator may use, for any number of shards up to 1,000.
+// residentMost is the maximum resident memory of the operator, for any number of shards up to 1,000.
 const residentMost = 300 << 20
 
-// TestScale makes a store of many shards at once, and another one that grows to the same size while its operator is
-// killed.
+// TestScale creates one store with many shards at the beginning, and another store that grows to the same size while
+// its operator is killed repeatedly.
 func TestScale(t *testing.T) {
 	shards := shardsWanted(t)
 	var calm, killed picture
 	t.Run("first start", func(t *testing.T) { calm = firstStart(t, shards) })
 	t.Run("killed while it scales out", func(t *testing.T) { killed = scaleOut(t, shards) })
 	if calm.template == "" || killed.template == "" {
-		return // one of them was not asked for, or failed
+		return // one of them was not selected, or failed
 	}
 	if calm != killed {
 		t.Errorf("a store that grew while its operator was killed ends as\n%+v\nand one that was made at once as\n%+v",
@@ -174,7 +173,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// firstStart makes a store of many shards, and observes the operator while nothing happens, and when a node is lost.
+// firstStart creates a store with many shards. It then observes the operator while nothing happens, and after the loss
+// of a node.
 func firstStart(t *testing.T, shards int) picture {
 	ctx := t.Context()
 	c := startCluster(ctx, t, shards)
@@ -200,7 +200,7 @@ func firstStart(t *testing.T, shards int) picture {
 	return out
 }
 
-// allowed fails the test if the API server has refused a request of the operator, which has only the rights of
+// allowed fails the test if the API server has refused a request from the operator, which has only the rights in
 // config/rbac.
 func (c *cluster) allowed(t *testing.T) {
 	t.Helper()
@@ -215,8 +215,8 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle observes the operator for a minute in which nothing happens: it must not write again what it has already found
-// out.
+// idle observes the operator for a minute in which nothing happens. The operator must not repeat writes of what it has
+// already stored.
 func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute
@@ -237,7 +237,8 @@ func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	}
 }
 
-// loseNode removes a node with its shard, and waits until its groups have targets elsewhere, and are there.
+// loseNode removes a node with its shard, and waits until its groups have targets on other shards and have moved
+// there.
 func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v1alpha1.RecordStore, n int) {
 	t.Helper()
 	lost := fmt.Sprintf("ssd-%d", n)
@@ -281,14 +282,14 @@ func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v
 		since(before))
 }
 
-// scaleOut lets a store grow to twice its size, while its operator is killed at random.
+// scaleOut doubles the size of a store while its operator is killed at random moments.
 func scaleOut(t *testing.T, shards int) picture {
 	ctx := t.Context()
 	seed := soaktest.Seed(t, 1)
 	t.Logf("the operator is killed at times of seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	c := startCluster(ctx, t, shards)
-	// Without a lease, another operator works at once: two operators never run at the same time here.
+	// Without leader election, the next operator can begin immediately. Two operators never run at the same time here.
 	operator := c.operate(t, "--leader-elect=false")
 	store := c.store(ctx, t, shards/2, shards)
 	f := startFleet(ctx, t, c, store)
@@ -301,7 +302,7 @@ func scaleOut(t *testing.T, shards int) picture {
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
-		// The position is a number of writes, so that kills hit the same phases on machines of any speed.
+		// The moment is given as a number of writes, so that kills hit the same phases on machines of any speed.
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
 			made := c.requests(t).writes()
@@ -312,7 +313,7 @@ func scaleOut(t *testing.T, shards int) picture {
 		if err := operator.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = operator.Wait() // it was killed
+		_ = operator.Wait() // the error says that it was killed
 		_, words := c.readyWords(ctx, t, store, shards)
 		t.Logf("kill %d of %d after %.1f s: %s", n+1, kills, time.Since(began).Seconds(), words)
 		operator = c.operate(t, "--leader-elect=false")

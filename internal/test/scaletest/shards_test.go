@@ -32,9 +32,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// fleet simulates all shards of a store. A shard lives as long as its pod runs: it listens at the pod's address, is
-// registered in etcd under a lease of its own, and answers AdminService. It makes and moves groups as their targets
-// say, at once and without data.
+// fleet simulates all shards of a store. A shard runs as long as its pod: it listens at the pod's address, is
+// registered in etcd with a lease of its own, and answers AdminService. It immediately creates and moves groups as
+// their targets demand, without any data.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -49,9 +49,9 @@ type fleet struct {
 	provisioners errgroup.Group
 
 	mu          sync.Mutex
-	played      map[string]*played         // by the address of the pod
-	generations map[string]uint64          // of volumes, by the UID of the claim
-	leads       map[string]map[string]bool // shard, group: whether it leads
+	played      map[string]*played         // by address of the pod
+	generations map[string]uint64          // generations of volumes, by the UID of the claim
+	leads       map[string]map[string]bool // shard -> group -> whether the shard leads it
 }
 
 // played is a simulated shard.
@@ -60,7 +60,7 @@ type played struct {
 	stop                     context.CancelFunc
 }
 
-// startFleet simulates the shards of a store from now on.
+// startFleet starts to simulate the shards of a store.
 func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.RecordStore) *fleet {
 	t.Helper()
 	access := workload.EtcdAccessOf(store, nil)
@@ -76,7 +76,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	}
 	f.provisioners.SetLimit(16)
 	recordv1.RegisterAdminServiceServer(f.server, f)
-	set, err := kubernetes.NewForConfig(c.Config) // for watches; c.client writes
+	set, err := kubernetes.NewForConfig(c.Config) // for watches, which c.client does not support
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,9 +118,9 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	return f
 }
 
-// provision makes the volume of a claim, on the node that has the number of the shard, as a provisioner of local disks
-// would, and binds the two. The controller of Kubernetes that binds does so one by one, which takes minutes for a
-// thousand.
+// provision creates the volume for a claim, on the node that has the shard's number, as a provisioner for local disks
+// would. It also binds the volume to the claim, because the controller of Kubernetes binds one at a time, which takes
+// minutes for a thousand.
 func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	number, err := strconv.Atoi(claim.Labels[v1alpha1.LabelShard])
 	if err != nil || claim.Spec.VolumeName != "" {
@@ -190,7 +190,7 @@ func (f *fleet) see(ctx context.Context, pod *corev1.Pod) {
 	}
 	number, err := strconv.Atoi(strings.TrimPrefix(pod.Spec.NodeName, "node-"))
 	if err != nil {
-		return // it is on no node of ours
+		return // the node is not one of the simulated ones
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p := &played{name: strings.TrimSuffix(pod.Name, "-0"), node: pod.Spec.NodeName, zone: f.c.zone(number), stop: cancel}
@@ -212,11 +212,12 @@ func (f *fleet) end(address string) {
 	}
 }
 
-// endOnNode stops the shards of a node, as its loss does.
+// endOnNode stops the shards on a node, as the loss of the node does.
 func (f *fleet) endOnNode(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, p := range f.played { // they stay known, so that the pods that are left of them start none
+	// The shards remain in the map, so that the remaining objects of their pods do not start them again.
+	for _, p := range f.played {
 		if p.node == node {
 			p.stop()
 		}
@@ -233,7 +234,7 @@ func (f *fleet) view(ctx context.Context, t *testing.T) placement.View {
 	return view
 }
 
-// live listens and keeps the shard registered until its context ends.
+// live listens, and keeps the shard registered until ctx ends.
 func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
 		Name: workload.ShardClaim(p.name)}}
@@ -266,7 +267,7 @@ func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	return nil
 }
 
-// asked returns the shard whose address was called.
+// asked returns the shard whose address the client called.
 func (f *fleet) asked(ctx context.Context) (*played, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok || from.LocalAddr == nil {
@@ -280,7 +281,7 @@ func (f *fleet) asked(ctx context.Context) (*played, error) {
 	return nil, status.Errorf(codes.Unavailable, "no shard lives at %s", from.LocalAddr)
 }
 
-// ListShards answers like a shard that serves.
+// ListShards returns a shard that serves.
 func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	p, err := f.asked(ctx)
 	if err != nil {
@@ -299,7 +300,7 @@ func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (
 	}}}, nil
 }
 
-// ListGroups lists the groups that are on the shard according to etcd.
+// ListGroups returns the groups that are on the shard according to etcd.
 func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
 	p, err := f.asked(ctx)
 	if err != nil {
@@ -317,7 +318,7 @@ func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (
 	return out, nil
 }
 
-// follow changes groups to match their targets until the context ends.
+// follow changes groups until they match their targets. It runs until ctx ends.
 func (f *fleet) follow(ctx context.Context) {
 	for view := range f.store.Watch(ctx) {
 		leads := map[string]map[string]bool{}
@@ -352,8 +353,8 @@ func (f *fleet) follow(ctx context.Context) {
 	}
 }
 
-// follows is what becomes of a group: members as the target says where all of them live, and a leader that lives, where
-// a majority does.
+// follows returns a group after its next change, and whether it changes. If all shards of the target are alive, they
+// become the members. If a majority of the members is alive, one of them leads.
 func follows(view placement.View, g placement.Group) (placement.Group, bool) {
 	lives := func(shard string) bool { return view.Shards[shard].Name != "" }
 	living := 0

@@ -24,30 +24,31 @@ type call struct {
 	cond replica.Condition
 }
 
-// reply is the answer to a call: the index of the version that was read or written, or that a refusal named as the
-// newest one.
+// reply is the answer to a call. For a refused write, index is the version that the refusal named as the newest one;
+// for other calls, it is the version that was read or written.
 type reply struct {
 	index   uint64
 	refused error // nil, ErrExists, ErrMismatch
 }
 
-// operation is a call with its answer, and the positions of both in the order of all moments.
+// operation is a call with its answer, and the positions of both in the order of moments.
 type operation struct {
 	client    int
 	call      call
 	reply     reply
 	begin     int64
 	end       int64
-	at, until time.Duration // for messages
+	at, until time.Duration // positions in the order of messages
 }
 
-// moments orders calls and answers as they really occurred: in the bubble, many happen at the same time.
+// moments numbers calls and answers in the order in which they occurred. Virtual time does not order them, because
+// many occur at the same virtual time.
 var moments atomic.Int64
 
-// client makes one call after another, each until it has an answer.
+// client makes one call after another, and repeats each until it is answered.
 func (w *world) client(number int) {
 	random := rand.New(rand.NewPCG(w.seed, 100+uint64(number)))
-	last := map[int64]uint64{} // versions as this client knows them
+	last := map[int64]uint64{} // the versions that this client has seen
 	begun := time.Now()
 	for n := uint64(0); ; n++ {
 		if !w.sleep(between(random, 0, w.cfg.pause)) {
@@ -73,11 +74,11 @@ func (w *world) client(number int) {
 	}
 }
 
-// churnIDs are the records of the churner.
+// Records with ids from churnIDs on belong to churn.
 const churnIDs = 1000
 
-// churn writes without request ids, so that compaction has something to drop: what may be repeated is kept. Nobody
-// waits for more than one answer, and no order of them is judged, but all of them are in the ledger.
+// churn writes without request ids. Compaction can drop these writes when they are superseded, because no client will
+// repeat them. The ledger checks them, but judge does not: each is tried once, and their order is not recorded.
 func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
 	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
@@ -122,8 +123,8 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform repeats a call, the n-th of its client, until it is answered; false where the run ended before. It goes to p
-// first; nil: to anybody that says it leads.
+// perform repeats the n-th call of a client until it is answered. It returns false if the run ended before. The first
+// try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes to any process.
 func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {
 	var request [16]byte
 	binary.LittleEndian.PutUint64(request[:], uint64(op.client)+1)
@@ -156,7 +157,7 @@ func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) 
 	}
 }
 
-// choose takes one that says it leads, or by chance anybody.
+// choose returns a process that claims to lead, or by chance any process.
 func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	all := w.processes()
 	if len(all) == 0 {
@@ -174,7 +175,8 @@ func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	return nil
 }
 
-// reached tells whether the answer of a process came through: a dead one says nothing. It is taken at the same moment.
+// reached records the moment of an answer. It returns false if the process is dead, because a dead process cannot have
+// answered.
 func (w *world) reached(p *process, op *operation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -191,7 +193,7 @@ func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *op
 	if blob {
 		ref, err := p.storeBlob(data)
 		if err != nil {
-			return false // the process dies
+			return false // the process is about to die
 		}
 		w.ledger.keepBlob(ref, data)
 		ask.Data, ask.Blob, asked.data = nil, &ref, hash(ref.Encode())

@@ -1,33 +1,37 @@
-// Package sim holds the simulation of a group with one, three or five copies, as tests: the real log and the real
-// replicas on machines with disks that lose power and whose bytes rot, in a network that loses, delays and repeats
-// messages, in a time of its own. Seeded faults come while clients read and write; what they saw and what is on the
-// disks is judged at the end. How to run a seed again is in CONTRIBUTING.md.
+// Package sim is a simulation, in the form of tests, of a group with one, three or five copies. It runs the real log
+// and the real replicas on simulated machines. Their disks lose power and rot, their network loses, delays and repeats
+// messages, and their time is virtual. While clients read and write, faults occur that are derived from a seed. At the
+// end, the simulation judges what the clients saw and what is on the disks. CONTRIBUTING.md explains how to run a seed
+// again.
 //
-// What must hold (the oracles): no acknowledged write is lost and none is invented; the replicas agree on every entry
-// that becomes visible; in each term one leads; each request is applied once; for each record there is one order of all
-// calls that fits what every client saw; every byte on the disks, and every used flag, is as the log says; and a healed
-// group comes to an end. That the simulation would notice a fault is proven by switching the rules off, one after
-// another: each has to be found by the oracle that it is for.
+// The oracles check these conditions. No acknowledged write is lost, and no write appears that nobody requested. The
+// replicas agree on every entry that becomes visible. Each term has at most one leader. Each request is applied once.
+// For each record there is one order of all calls that fits what every client saw. Every byte on the disks, and every
+// used flag, agrees with the log. After all faults are healed, the group finishes its work. To prove that the
+// simulation would notice a violation, tests switch off the safety rules one by one: the oracle that checks a rule
+// must find each of these faults.
 //
-// Clocks of machines are set ahead and back by minutes. Machines are cut off for moments about as long as a lease or an
-// election timeout, and members hear late that another one is silent. Writes that were answered come again seconds
-// later, and request ids come with other writes than their own. A write that made no entry is remembered by the process
-// that answered it alone: only to that one its late duplicate is sent.
+// Clocks of machines are set ahead and back by minutes. Machines are disconnected for about as long as a lease or an
+// election timeout, and members learn late that another member is silent. Answered writes arrive again seconds later,
+// and request ids are reused for other writes. If a write made no entry, only the process that answered it remembers
+// it, so its late duplicate is sent only to that process.
 //
-// Bytes of segments and blobs rot below the synced mark alone, and on one voter at a time: of the others a majority
-// holds everything. What was not marked as synced cannot be told from a torn write. Damage may be told to clients,
-// wrong bytes may not; it is repaired from the leader by the code that shards use, and in the end every entry of every
-// log is the one that was applied first. Bytes of manifest, mark, replica file and hint rot anywhere, in one place of a
-// file at a time: that is no damage to anybody, and the file is whole in the end. Where both copies of the manifest are
-// bad, the replica is lost like its volume; without a mark nothing is.
+// Bytes of segments and blobs rot only below the synced mark, and on one voter at a time, so that a majority of the
+// other voters holds everything. Above the mark, rot could not be distinguished from a torn write. Clients may receive
+// errors about damage, but never wrong bytes. The code that shards use repairs damage from the leader, and at the end
+// every entry of every log must be the one that was applied first. Bytes of the manifest, the mark, the replica file
+// and the hints rot anywhere, but in one place of a file at a time. Such rot damages nothing, and the file must be
+// repaired at the end. If both copies of the manifest are bad, the replica is lost as if its volume were lost. If the
+// mark is bad, nothing is lost.
 //
-// Each volume with a journal holds further groups, of one copy, which share the journal and the committer: what they
-// were promised is there after each start.
+// Each volume with a journal also holds further groups with one copy, which share the journal and the committer. After
+// each start, every write that these groups acknowledged must be there.
 //
-// Disks are full for a while, and single writes and syncs fail, of which some lose what they were to write as Linux
-// does: it reads back, and is not on the disk. A replica goes on in a new segment, or it has failed: then its process
-// begins anew, with its page cache or behind a power cut.
+// Disks are full for a while, and single writes and syncs fail. Some failed syncs lose data in the way of Linux: the
+// data can still be read, but it is not on the disk. A replica then either continues in a new segment or fails. After
+// a failure its process starts again, either with the page cache of the machine or after a power cut.
 //
-// The dice of faults and calls are those of the seed; the turns of the goroutines, and Raft's own dice, are not. A
-// goroutine must never sleep with a lock held: the time of the bubble would stand still.
+// The seed determines the faults and the calls. It does not determine the order in which goroutines run, or Raft's own
+// random numbers. A goroutine must never sleep while it holds a lock, because the virtual time of the bubble would
+// then stop.
 package sim

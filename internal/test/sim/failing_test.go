@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fullDisk makes the disk of a process refuse for a while to take more: either anything, or only what needs a new file.
+// fullDisk makes the disk of a process refuse new data for a while: either all data, or only data that needs a new
+// file or newly allocated space.
 func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	kinds := []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpAllocate}
 	if r.IntN(3) == 0 {
@@ -25,8 +26,8 @@ func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	}, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
-// failSync has one of the next syncs fail, or some, as Linux does it: what was to be written is gone, though it can be
-// read until the power is cut. Or it was written, and the error comes all the same.
+// failSync makes one or several of the next syncs fail. As on Linux, the data may be lost although it can be read
+// until the power is cut. In other cases the data is written, or not written, and the sync returns an error.
 func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	effect, how := vfstest.EffectDrop, "a sync failed and lost what it was to write: "
 	switch r.IntN(4) {
@@ -38,14 +39,14 @@ func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	return w.failOnce(r, vfstest.OpSync, how, effect)
 }
 
-// failWrite makes one or several of the next writes fail: nothing of such a write is on the disk, or half of it, or
-// all.
+// failWrite makes one or several of the next writes fail. After the error, the disk has none, half or all of the
+// bytes.
 func (w *world) failWrite(_ *operator, r *rand.Rand) bool {
 	effect := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectPart, vfstest.EffectDone}[r.IntN(3)]
 	return w.failOnce(r, vfstest.OpWrite, "a write failed: ", effect)
 }
 
-// failOnce makes operations of one kind fail, on files of one kind or of any.
+// failOnce makes a few operations of one kind fail, on files of one kind or on any file.
 func (w *world) failOnce(r *rand.Rand, kind vfstest.OpKind, how string, effect vfstest.Effect) bool {
 	what := []string{"segment", "segment", "journal", "mark", ""}[r.IntN(5)]
 	fault := &vfstest.Fault{Skip: r.Int64N(4), Count: []int64{1, 1, 2, 5}[r.IntN(4)], Effect: effect}
@@ -64,7 +65,7 @@ func nameOf(kind string) string {
 	return kind
 }
 
-// fileKind returns the kind of a file that rounds write, or "" for another file.
+// fileKind returns the kind of a file that writes of the group reach in each round, or "" for another file.
 func fileKind(name string) string {
 	base := path.Base(name)
 	_, isSegment := format.ParseSegmentName(base)
@@ -79,7 +80,7 @@ func fileKind(name string) string {
 	return ""
 }
 
-// fail causes a fault of the disk of a running process, and ends the fault after some time.
+// fail injects a fault into the disk of a running process, and removes it after some time.
 func (w *world) fail(r *rand.Rand, what string, match func(vfstest.Op) bool, fault *vfstest.Fault) bool {
 	all := w.processes()
 	if len(all) == 0 {
@@ -113,18 +114,19 @@ func (w *world) fail(r *rand.Rand, what string, match func(vfstest.Op) bool, fau
 	return true
 }
 
-// refusedToWrite reports whether something ended because a disk refused to write.
+// refusedToWrite reports whether an error means that a disk refused a write.
 func refusedToWrite(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, group.ErrPoisoned)
 }
 
-// withoutRoom is how long a replica may say that there is no room when there is room again: it is to go on by itself.
+// withoutRoom is how long a replica may report a full disk after there is free space again. By then it must have
+// continued on its own.
 const withoutRoom = 10 * time.Second
 
-// restarts restarts the processes whose replica has failed: only a start finds out what is on their disks.
+// restarts restarts processes whose replica has failed, because only a start finds out what is on the disk.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
-	stuck := map[*process]time.Time{} // since when they say that there is no room, and there is
+	stuck := map[*process]time.Time{} // since when a process has reported a full disk although there is free space
 	for w.sleep(100 * time.Millisecond) {
 		for _, p := range w.processes() {
 			err := p.replica.Status().Err
@@ -161,7 +163,7 @@ func (w *world) restartFailed(p *process, r *rand.Rand) {
 		return
 	}
 	end := m.kill()
-	if r.IntN(3) == 0 { // what it could still read is gone
+	if r.IntN(3) == 0 { // a power cut: data that was only in the page cache is lost
 		m.disk = m.disk.CrashClone(survival(r))
 	}
 	w.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// healTime is how long a healed group may take for anything: elections, installs, and pending work.
+// healTime limits how long a healed group may take for elections, installs and pending work.
 const healTime = 3 * time.Minute
 
 // heal ends the faults and waits for the clients.
@@ -36,8 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts every machine that is down, including one whose crash was under way and took effect after the
-// healing.
+// startAll starts every machine that is down, including one that crashes only after the healing because its crash was
+// planned before.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()
@@ -67,7 +67,8 @@ func (w *world) within(what string, is func() bool) bool {
 	return false
 }
 
-// converge waits until all members have everything, reads every record through each of them, and compares them.
+// converge waits until all members have applied everything, reads every record through each of them, and compares the
+// logs.
 func (w *world) converge() {
 	var last uint64
 	r := rand.New(rand.NewPCG(w.seed, 5))
@@ -102,7 +103,7 @@ func (w *world) converge() {
 	w.compare(last)
 }
 
-// compare reads every record through every member: it must be what the newest entry made of it.
+// compare reads every record through every member. The result must follow from the newest entry for the record.
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
 		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
@@ -120,7 +121,7 @@ func (w *world) compare(last uint64) {
 		for id, want := range w.ledger.newest() {
 			index, deleted, err := p.log.Head(id)
 			if errors.Is(err, format.ErrClosed) {
-				break // an incarnation that was removed makes room for another one
+				break // a removed incarnation has been replaced by another one
 			}
 			gone := errors.Is(err, group.ErrNotFound) && want.kind == format.KindDelete // the tombstone was dropped
 			if !gone && (err != nil || index != want.index || deleted != (want.kind == format.KindDelete)) {
@@ -158,7 +159,7 @@ func (w *world) compareLog(p *process, last uint64) {
 	}
 }
 
-// verifyDisks checks every byte that is left, including the used flags.
+// verifyDisks checks every byte on the disks, including the used flags.
 func (w *world) verifyDisks() {
 	for _, m := range w.machines {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
@@ -166,7 +167,7 @@ func (w *world) verifyDisks() {
 			continue
 		}
 		if len(m.rots) > 0 && !w.members[m.raftID] {
-			continue // it was removed: nobody repairs it
+			continue // it was removed from the group, so its damage is not repaired
 		}
 		report, err := fsck.VerifyDir(context.Background(), m.disk, groupDir, nil)
 		if err != nil || len(report.Damages) > 0 {
@@ -175,8 +176,8 @@ func (w *world) verifyDisks() {
 	}
 }
 
-// dump writes the manifest, and each damaged file, as text: a run cannot be repeated exactly, so its remains are the
-// only evidence.
+// dump prints the manifest and each damaged file as text. A run cannot be repeated exactly, so the remains of its
+// disks are the only evidence.
 func (w *world) dump(m *machine, damages []format.Damage) string {
 	names := []string{format.ManifestName, format.MarkName}
 	for _, d := range damages {

@@ -18,17 +18,17 @@ import (
 
 const hostileBlock = 4096
 
-// hostile is a device that refuses to read a block at the next start from a disk.
+// hostile is a disk that refuses to read a block during the next start.
 type hostile struct {
 	disk   *vfstest.Mem
 	name   string // of the file
 	offset int64
-	times  int64 // 0: as long as the start takes
+	times  int64 // number of refused reads; 0: all reads until the start ends
 }
 
-// failReads has a device refuse to read a block at the start after a power cut: some times, after which it answers, or
-// always. The block is in the active segment, near its end, or in the journal. Of a group with one copy it answers in
-// the end: else what it holds is lost, and nobody has it.
+// failReads makes a disk refuse to read a block during the start after a power cut: either a few times or always. The
+// block is near the end of the active segment, or in the journal. If the group has only one copy, the reads succeed
+// after a few refusals, because otherwise its data would be lost for good.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
 	return w.cutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
@@ -38,7 +38,8 @@ func (w *world) rotJournal(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.cutOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
 }
 
-// worstRead has one of these come when the others do not have what the machine has acknowledged.
+// worstRead makes a block unreadable, or damages a record of the journal, at a moment when the other members lack what
+// the machine has acknowledged.
 func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		lost.cutPower(survival(r))
@@ -49,8 +50,8 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// cutOne cuts the power of a machine whose disk may be lost, or of one with the only copy, and does something to the
-// disk. It is called with world.mu held.
+// cutOne cuts the power of one machine and then calls do, which changes its disk. It chooses only a machine whose disk
+// may be lost, unless the group has only one copy. do is called with world.mu held.
 func (w *world) cutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,7 +66,7 @@ func (w *world) cutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	return do(m)
 }
 
-// refuseToRead is called with world.mu held.
+// refuseToRead arranges a refused read for the next start. Called with world.mu held.
 func (m *machine) refuseToRead(r *rand.Rand) bool {
 	h := &hostile{disk: m.disk, times: []int64{0, 0, 1, 2}[r.IntN(4)]}
 	if m.world.cfg.copies == 1 {
@@ -108,8 +109,8 @@ func (h *hostile) choose(r *rand.Rand) bool {
 	return true
 }
 
-// takeHostile gives the file system of a start from a disk; ended is told when it is over, and gives what failed for
-// good. Called without world.mu.
+// takeHostile returns the file system for a start from a disk, which includes the arranged fault. The caller calls
+// ended after the start. ended returns the fault if it refused all reads until the end. Called without world.mu.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -146,7 +147,7 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 	}
 }
 
-// cut does to a segment what a program does that takes a block that cannot be read for a torn write.
+// cut truncates a segment at the block that cannot be read, as a program does that mistakes it for a torn write.
 func (h *hostile) cut() bool {
 	f, err := h.disk.OpenWrite(h.name)
 	if err != nil || journal.IsName(path.Base(h.name)) {
@@ -166,7 +167,7 @@ type journalRecord struct {
 	sequence      uint64
 }
 
-// journalRecords lists the whole records on a disk that made something durable.
+// journalRecords returns the whole records of the journals on a disk that made something durable.
 func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	for _, file := range []string{"journal-0", "journal-1"} {
 		name := path.Join(volumeDir, file)
@@ -185,7 +186,8 @@ func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	return records
 }
 
-// rotRecord is called with world.mu held. The last record of a file stays whole: it would look like a torn one.
+// rotRecord flips a bit in a record of the journal. It never chooses the last record of a file, because that one would
+// look like a torn write. Called with world.mu held.
 func (m *machine) rotRecord(r *rand.Rand) bool {
 	var between []journalRecord
 	records := journalRecords(m.disk)
@@ -198,15 +200,15 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 		return false
 	}
 	one := between[len(between)-1-r.IntN(min(len(between), 3))]
-	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) { // its length
+	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) { // the length of the record
 		return false
 	}
 	m.rots, m.rotted = append(m.rots, rot{file: path.Base(one.name), at: moments.Add(1)}), true
 	return true
 }
 
-// misread has the device read wrong, once, what a compaction reads back of a segment that it has written, in each third
-// case; it is told when the compaction is over.
+// misread makes the disk return a wrong bit, once, when a compaction verifies the segment that it has written. It does
+// so in one of three cases. The caller calls over when the compaction has ended.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0

@@ -36,7 +36,7 @@ func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Wri
 		if over || p == nil || !wrote && gone {
 			return
 		}
-		if ask.Blob != nil { // each try stores the data anew
+		if ask.Blob != nil { // each try stores its blob again
 			ref, err := p.storeBlob(data)
 			if err != nil {
 				return

@@ -9,21 +9,22 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What follows are the moments in which a lease would be wrong, but for one rule each. By chance they hardly come:
-// another one has to be elected within half a second of the majority's last answer to the leader, and this one must not
-// hear of it.
+// Each fault below creates a situation in which a lease would cause a wrong read if one safety rule were missing.
+// These situations hardly occur by chance: another member must be elected within half a second of the majority's last
+// answer to the leader, and the leader must not hear about the election.
 
-// handOverBehindCut hands the lead over, and from the moment of the call on the one that led hears nothing: it takes
-// itself for the leader on.
+// handOverBehindCut transfers leadership. From the TimeoutNow message on, the old leader receives nothing, so it
+// continues to believe that it leads.
 func (w *world) handOverBehindCut(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
-// callComesLate is the same, but the call is on its way until the transfer was given up, and who has called leads on.
+// callComesLate is like handOverBehindCut, but the TimeoutNow message arrives only after the old leader has given the
+// transfer up and has continued to lead.
 func (w *world) callComesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
-// summon hands the lead over by a call that takes so long. True where another one leads behind the back of the one that
-// led.
+// summon transfers leadership with a TimeoutNow message that is delayed by late. It returns true if the target leads
+// while the old leader does not know it.
 func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	w.connect()
 	leader := w.leader()
@@ -52,7 +53,7 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 		return false
 	}
 	if late != 0 {
-		// Reads go on, so that it has a lease, unless it knows that it must have none.
+		// A read gives the old leader a lease again, unless it knows that it must have none.
 		if !w.sleep(late) || !w.readThrough(leader) {
 			return false
 		}
@@ -64,9 +65,9 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	return w.contrast(to, leader, r)
 }
 
-// askJustStarted lets one member hear nothing of the leader until it asks for votes. Whom it asks loses power in that
-// moment, and does not know when it is back that it answered the leader just before. True where it was asked for its
-// vote so.
+// askJustStarted disconnects one member from the leader until that member asks for votes. At that moment the asked
+// voter loses power, so after its restart it does not remember that it has just answered the leader. askJustStarted
+// returns true if the restarted voter was asked for its vote.
 func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -77,7 +78,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	if lonely == nil {
 		return false
 	}
-	w.beCalm(true) // who lacks an entry that the other one has gets no vote
+	w.beCalm(true) // a member that lacks an entry would get no vote
 	defer w.beCalm(false)
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
 		return false
@@ -111,7 +112,8 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// await waits for a message that a trap takes, and does something meanwhile; nil: it did not come.
+// await waits for a message that a trap catches, and calls meanwhile repeatedly. It returns nil if no such message was
+// sent in time.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
 	for end := time.Now().Add(most); time.Now().Before(end); {
@@ -129,8 +131,9 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits until one leads while another one takes itself for the leader still, has clients write there and then
-// ask the other one, and connects everybody again. False: it does not come to lead so.
+// contrast waits until the process leads is the leader while the process led still believes that it leads. Clients
+// then write to leads and read from led. At the end it connects all machines again. It returns false if this situation
+// does not arise.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
@@ -168,8 +171,9 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	return true
 }
 
-// askWithCondition has another client write through one that led where the record is as the put left it. That one knows
-// an older version, and must find out that it may not refuse.
+// askWithCondition makes another client write through a former leader, on the condition that the record has the
+// version of the put. The former leader knows only an older version, and must find out that it may not refuse the
+// write.
 func (w *world) askWithCondition(led *process, put operation, random *rand.Rand, n uint64) {
 	w.calling.Add(1)
 	w.wait.Go(func() {
@@ -189,7 +193,7 @@ func (w *world) remember(op operation) {
 	w.history = append(w.history, op)
 }
 
-// readThrough asks one that leads whether it may answer a read. Where it does, it has a lease from then on, if it may
+// readThrough asks a leader for a read barrier. If it returns true, the leader also has a lease, provided that it may
 // have one.
 func (w *world) readThrough(p *process) bool {
 	ctx, cancel := context.WithTimeout(w.ctx, 50*time.Millisecond)
@@ -216,14 +220,14 @@ func (w *world) layTrap(t trap) {
 	w.trap = t
 }
 
-// beCalm keeps the clients from writing.
+// beCalm stops or resumes the writes of clients.
 func (w *world) beCalm(calm bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calm = calm
 }
 
-// cutOff disconnects a machine from all others, and does not change the connections among those. Called with mu held.
+// cutOff disconnects a machine from all others. Connections among the others do not change. Called with mu held.
 func (w *world) cutOff(m *machine) {
 	w.deafen(m)
 	for _, other := range w.machines {

@@ -17,19 +17,19 @@ import (
 type ledger struct {
 	world    *world
 	mu       sync.Mutex
-	entries  map[uint64]fact      // index -> what the first replica that applied it had there
+	entries  map[uint64]fact      // index -> the entry of the first replica that applied it
 	requests map[[16]byte]uint64  // request id -> index
-	asked    map[[16]byte][]write // request id -> what a client asked for: with a blob, in each try something else
+	asked    map[[16]byte][]write // request id -> writes tried with it; if the data is a blob, they differ
 	blobs    map[uuid.UUID]uint64 // blob -> hash of its data
 	nothing  map[[16]byte]bool    // requests that were answered as having written nothing
 	churned  map[write]bool       // writes without a request id
 	members  map[uint64]bool      // every id that was in a membership
 
 	firstConf *raftpb.ConfState
-	confIndex uint64 // of the newest membership change that was applied
+	confIndex uint64 // index of the newest membership change that was applied
 }
 
-// fact is what is known of an entry.
+// fact is what the ledger knows about an entry.
 type fact struct {
 	index   uint64
 	term    uint64
@@ -37,7 +37,7 @@ type fact struct {
 	id      int64
 	request [16]byte
 	data    uint64 // hash
-	crc     uint32 // as request ids remember it
+	crc     uint32 // checksum by which a request id is recognized
 	by      uint64 // Raft id
 }
 
@@ -74,13 +74,14 @@ func (l *ledger) ask(request [16]byte, w write) {
 	l.asked[request] = append(l.asked[request], w)
 }
 
-// applier gives the probe of a replica in one life. What a dead one still does on its old disk, nobody sees.
+// applier returns the probe for one process of a replica. It ignores what a dead process applies on its old disk,
+// because nobody can see that.
 func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
 	return func(e *format.Entry) {
 		w := l.world
 		w.mu.Lock()
-		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p // killed while it started
+		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p // killed during its start
 		w.mu.Unlock()
 		if dead {
 			return
@@ -169,7 +170,7 @@ func (l *ledger) check(f fact) (o oracle, problem string) {
 	return "", ""
 }
 
-// newest returns what is known of the newest entry of each record.
+// newest returns the newest fact for each record.
 func (l *ledger) newest() map[int64]fact {
 	l.mu.Lock()
 	defer l.mu.Unlock()

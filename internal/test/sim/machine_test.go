@@ -26,26 +26,26 @@ type machine struct {
 	number  int
 	disk    *vfstest.Mem
 	volume  uuid.UUID
-	raftID  uint64   // the incarnation that the operator has put here; 0: none
+	raftID  uint64   // the incarnation that the operator has assigned to this machine; 0: none
 	process *process // nil: down
-	joining bool     // comeUp is at work
-	// the disks on which a start, an install or the end of a process works: only one at a time works on a disk, as
-	// flock ensures
+	joining bool     // comeUp is running
+	// busy holds the disks on which a start, an install or the end of a process is running. Only one of these may use a
+	// disk at a time, as flock ensures on real machines.
 	busy      map[*vfstest.Mem]bool
-	rejoining *vfstest.Mem  // rejoin is at work on this disk
-	foreign   *vfstest.Mem  // this disk is known to be another volume's
-	epoch     int           // raised whenever the process or the disk goes
-	slow      time.Duration // what a sync takes at most
-	clock     atomic.Int64  // what the clock is wrong by, in ns
+	rejoining *vfstest.Mem  // rejoin is running on this disk
+	foreign   *vfstest.Mem  // this disk is known to belong to another volume
+	epoch     int           // incremented whenever the process or the disk is replaced
+	slow      time.Duration // maximum duration of a sync
+	clock     atomic.Int64  // error of the clock in ns
 	session   *session      // nil: no shard has opened the volume
 	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
-	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed yet; zero: it is not
-	cloned    bool      // the disk is a copy of a member's, which may be older than that
-	rots      []rot     // bytes of the disk that are bad
-	rotted    bool      // there were some in segments or blobs, on this disk
-	hostile   *hostile  // what fails at the next start; nil: nothing
-	kept      kept      // what the neighbours on the disk were promised
+	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed it yet; zero otherwise
+	cloned    bool      // the disk is a copy of a member's disk, and may be older than the original
+	rots      []rot     // bad bytes on the disk
+	rotted    bool      // segments or blobs on this disk have had bad bytes
+	hostile   *hostile  // the fault of the next start; nil: none
+	kept      kept      // what the neighbours on the disk have acknowledged
 }
 
 // insert replaces the disk. Called with world.mu held.
@@ -73,8 +73,8 @@ func (m *machine) letGo(disk *vfstest.Mem) {
 type process struct {
 	machine    *machine
 	raftID     uint64
-	epoch      int  // of the machine when it began
-	dead       bool // guarded by world.mu: what it still does, nobody sees
+	epoch      int  // the epoch of the machine when the process began
+	dead       bool // guarded by world.mu; what a dead process does has no effect that anybody can see
 	disk       *vfstest.Mem
 	faulty     *vfstest.Faulty // the disk as the process sees it
 	committer  *replica.Committer
@@ -82,12 +82,12 @@ type process struct {
 	log        *group.Log
 	replica    *replica.Replica
 	neighbours []*neighbour    // other groups on the volume
-	loaded     []format.Damage // that was found by its Load
-	orderly    bool            // it is asked to stop, not killed
-	// writesFailed reports that the disk of the process failed to write something.
+	loaded     []format.Damage // found by Load
+	orderly    bool            // it was asked to stop, not killed
+	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
-	full         atomic.Int32 // faults of a full disk that are there
-	toldAt       time.Time    // guarded by world.mu: when it hears the last word about the shards of other members
+	full         atomic.Int32 // number of active faults of a full disk
+	toldAt       time.Time    // guarded by world.mu: arrival of the last planned notice about shards of other members
 }
 
 func (m *machine) options(disk vfs.FS) group.Options {
@@ -107,7 +107,7 @@ func (m *machine) now() time.Time {
 	return time.Now().Add(skew + time.Duration(m.clock.Load()))
 }
 
-// create makes the group on the first machines.
+// create creates the group on the first machines.
 func (w *world) create() {
 	var ids []uint64
 	for _, m := range w.machines[:w.cfg.copies] {
@@ -128,7 +128,7 @@ func (w *world) create() {
 	}
 }
 
-// newRaftID makes the id of a new incarnation.
+// newRaftID returns the id of a new incarnation.
 func (w *world) newRaftID(m *machine) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,8 +142,8 @@ func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) for
 		Joining: joining}
 }
 
-// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none, or somebody
-// is at work at the disk: who that is, starts it then.
+// start loads the replica on the disk and runs it. It does nothing if there is no replica, if the replica is still
+// joining, or if another goroutine is using the disk: that goroutine then starts the replica.
 func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
@@ -197,8 +197,8 @@ func (m *machine) start() {
 	w.tellRestart(p.raftID)
 }
 
-// noticeAge opens a volume that was set back to a state in which it held nothing of the incarnation that is wanted: a
-// shard opens its volume whatever the volume holds, and so notices.
+// noticeAge opens a volume that was set back to a state without the wanted incarnation. A shard opens its volume
+// whatever the volume holds, and so notices its age.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
@@ -208,7 +208,7 @@ func (m *machine) noticeAge(disk *vfstest.Mem) {
 	}
 }
 
-// load makes a process of what the disk holds; nil: it cannot, now.
+// load starts a process from the content of the disk. It returns nil if that is not possible now.
 func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *process {
 	w := m.world
 	fs, ended := m.takeHostile(disk)
@@ -279,8 +279,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	return p
 }
 
-// redo writes what the journal of a disk holds to the segment, before anything else looks at it; false: the disk
-// crashed.
+// redo writes the content of the journal on a disk to the segments, before anything else reads them. It returns false
+// if the disk crashed.
 func (m *machine) redo(disk vfs.FS) bool {
 	w := m.world
 	found, err := journal.Replay(disk, volumeDir, journal.Target{
@@ -315,7 +315,7 @@ func (m *machine) redo(disk vfs.FS) bool {
 	return true
 }
 
-// beforeSync waits for the time that a disk takes.
+// beforeSync waits as long as a sync of the disk takes.
 func (p *process) beforeSync() {
 	w := p.machine.world
 	w.mu.Lock()
@@ -324,7 +324,7 @@ func (p *process) beforeSync() {
 	time.Sleep(d)
 }
 
-// halt stops the rest of a process, as a kill does.
+// halt stops what remains of a process, as a kill does.
 func (p *process) halt() {
 	p.committer.Close()
 	if p.journal != nil {
@@ -338,8 +338,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill ends the process at once. Called with world.mu held; the returned function ends the process's goroutines. Until
-// then nobody else may work on its disk.
+// kill ends the process at once. Called with world.mu held. The returned function ends the goroutines of the process;
+// until then no other goroutine may use its disk.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -356,7 +356,7 @@ func (m *machine) kill() (end func()) {
 	}
 }
 
-// cutPower kills the process. The disk is then as a power cut leaves it.
+// cutPower kills the process and leaves the disk in the state after a power cut.
 func (m *machine) cutPower(s vfstest.Survival) {
 	w := m.world
 	w.mu.Lock()
@@ -385,7 +385,7 @@ func (m *machine) restart() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
-	_ = p.replica.Stop(ctx) // writes without a majority are cut off
+	_ = p.replica.Stop(ctx) // pending writes that have no majority are abandoned
 	cancel()
 	w.mu.Lock()
 	mine := m.process == p
@@ -401,7 +401,7 @@ func (m *machine) restart() {
 	}
 }
 
-// comeUp starts the incarnation that the operator wants on a machine, or has it join.
+// comeUp starts the incarnation that the operator wants on a machine, or makes it join the group.
 func (m *machine) comeUp(raftID uint64) {
 	w := m.world
 	w.mu.Lock()
@@ -411,7 +411,7 @@ func (m *machine) comeUp(raftID uint64) {
 		return
 	}
 	m.joining = true
-	end := m.kill() // of an incarnation that was removed
+	end := m.kill() // a removed incarnation may still be running
 	disk, volume := m.disk, m.volume
 	w.mu.Unlock()
 	end()
@@ -426,12 +426,12 @@ func (m *machine) comeUp(raftID uint64) {
 		return
 	}
 	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) || m.isForeign(disk) {
-		m.wipe(disk) // another incarnation's, or another shard's volume, which may hold nothing of the group
+		m.wipe(disk) // of another incarnation, or a volume of another shard, which may hold nothing of the group
 	}
 	m.join(raftID)
 }
 
-// wipe removes the folder of a replica that was removed. Its files go to the trash in fact.
+// wipe removes the folder of a removed replica. (A real shard moves the files to the trash.)
 func (m *machine) wipe(disk *vfstest.Mem) {
 	w := m.world
 	w.mu.Lock()
@@ -441,7 +441,7 @@ func (m *machine) wipe(disk *vfstest.Mem) {
 	}
 }
 
-// join brings a new incarnation to life: what it is to hold comes from one that has it.
+// join creates a new incarnation, which installs its content from another member.
 func (m *machine) join(raftID uint64) {
 	w := m.world
 	w.mu.Lock()
@@ -453,12 +453,12 @@ func (m *machine) join(raftID uint64) {
 	}
 	file := m.replicaFile(raftID, volume, true)
 	if err := format.WriteReplicaFile(disk, groupDir, file); err != nil {
-		return // the disk crashed: tried again
+		return // the disk crashed, and join will be called again
 	}
 	m.install(disk, file, epoch, 0)
 }
 
-// install takes an export from another member until one is whole, and then starts.
+// install tries to install exports from other members until one is complete, and then starts the replica.
 func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
@@ -490,7 +490,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 		}
 		if err := m.take(disk, file, source); err != nil {
 			w.trace("%v: install from %v: %v", m, source.machine, err)
-			from = 0 // somebody else, next time
+			from = 0 // next time from any member
 			continue
 		}
 		w.fire("installed")
@@ -502,7 +502,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	}
 }
 
-// source chooses a process to take an export from.
+// source chooses a process whose export will be installed. It prefers the replica from.
 func (w *world) source(m *machine, from uint64) *process {
 	all := w.processes()
 	w.mu.Lock()
@@ -563,13 +563,13 @@ func copyFile(export *group.Export, install *transfer.Install, f transfer.File) 
 	return to.Commit()
 }
 
-// reinstall stops a replica that is too far behind, and installs it from scratch.
+// reinstall stops a replica that is too far behind, and installs it again.
 func (p *process) reinstall(from uint64) {
 	m, w := p.machine, p.machine.world
 	w.mu.Lock()
 	if m.process != p {
 		w.mu.Unlock()
-		return // offered before
+		return // an earlier snapshot already caused a reinstall
 	}
 	end := m.kill()
 	epoch, disk, volume := m.epoch, m.disk, m.volume

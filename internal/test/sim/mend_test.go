@@ -14,10 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mends repairs what is damaged from the leader, as a shard does, and sees to it that nobody damaged comes to lead.
+// mends repairs damaged replicas from the leader, as a shard does, and checks that no replica becomes leader while it
+// is damaged.
 func (w *world) mends() {
 	r := rand.New(rand.NewPCG(w.seed, 6))
-	following := map[*process][]format.Damage{} // known at its start, or while it followed another one
+	following := map[*process][]format.Damage{} // damage known at the start of a process, or while it followed
 	for tick := 1; w.sleep(100 * time.Millisecond); tick++ {
 		for _, p := range w.processes() {
 			if !p.log.Damaged() {
@@ -35,8 +36,9 @@ func (w *world) mends() {
 	}
 }
 
-// watchDamaged judges whether a replica leads that was damaged already at its start, or when it followed another one.
-// Who finds damage as a leader, or when votes for it are on their way, leads until it could hand over.
+// watchDamaged reports a violation if a replica leads although it was damaged when it started or when it followed
+// another member. A replica that finds damage as a leader, or while it is being elected, may lead until it can
+// transfer the leadership. It returns the damage to remember.
 func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage {
 	damages := p.log.Stats().Damages
 	s := p.replica.Status()
@@ -67,7 +69,7 @@ func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage
 func (w *world) mend(p *process, r *rand.Rand) {
 	leader := p.replica.Status().LeaderID
 	if leader == 0 || leader == p.raftID {
-		return // a leader hands over first
+		return // a leader transfers its leadership first
 	}
 	w.mu.Lock()
 	source := (*process)(nil)
@@ -103,13 +105,13 @@ func (w *world) mend(p *process, r *rand.Rand) {
 		w.trace("%v: %v", p.machine, err)
 		w.fire("rot repaired by install")
 		w.wait.Go(func() { p.reinstall(source.raftID) })
-	case errors.Is(err, group.ErrVersionNotFound): // compacted away meanwhile
+	case errors.Is(err, group.ErrVersionNotFound): // compaction removed the entry in the meantime
 	default:
 		w.violate(oracleMend, "%v: repair from %v: %v", p.machine, source.machine, err)
 	}
 }
 
-// farthestBehind returns the other process that has applied least: it is the worst source of a repair.
+// farthestBehind returns the process, other than p, that has applied least. It is the worst source for a repair.
 func (w *world) farthestBehind(p *process) (source *process) {
 	for _, other := range w.processes() {
 		if other != p && (source == nil || other.log.AppliedIndex() < source.log.AppliedIndex()) {
@@ -124,7 +126,7 @@ func isDamage(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// mendSource is another replica, from which one is repaired.
+// mendSource is the replica from which another one is repaired.
 type mendSource struct {
 	to, from *process
 	random   *rand.Rand
@@ -141,12 +143,13 @@ func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group
 		}
 		out.Entries, out.Applied = append(out.Entries, got.Entries...), got.Applied
 		if got.Through <= out.Through {
-			break // not applied there
+			break // the source has not applied these entries
 		}
 		out.Through = got.Through
 	}
 	if w.cfg.mutation == mutateMend {
-		out.Through, out.Applied = max(out.Through, span.Last), s.to.log.AppliedIndex() // as if it had applied as much
+		// Pretend that the source has applied as much as the damaged replica.
+		out.Through, out.Applied = max(out.Through, span.Last), s.to.log.AppliedIndex()
 	}
 	return out, nil
 }
@@ -181,9 +184,9 @@ func cutTail(disk *vfstest.Mem) bool {
 		disk.SyncDir(groupDir)) == nil
 }
 
-// rejoin is for a disk whose last entries, or whose vote, are bad, so that it cannot be loaded: it is installed anew
-// from one that has all of them. Where nobody can tell what it voted for, it is given up, and comes back as another
-// incarnation.
+// rejoin handles a disk that cannot be loaded because its last entries or its vote are bad. The replica is installed
+// again from a member that has all its entries. If nobody can tell how the replica voted, it is given up after a
+// while, and another incarnation takes its place.
 func (m *machine) rejoin(disk *vfstest.Mem, file format.ReplicaFile, epoch int) {
 	w := m.world
 	w.mu.Lock()

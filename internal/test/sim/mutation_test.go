@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// safetyRule is a rule that is switched off, and how the simulation must notice this.
+// safetyRule is a rule that can be switched off, with the faults and oracles that reveal its absence.
 type safetyRule struct {
 	name     string
 	unsafe   rules.Off
@@ -19,8 +19,8 @@ type safetyRule struct {
 	oracles  []oracle
 }
 
-// safetyRules are those that a simulation can judge. Each is switched off, and the simulation must notice: by the
-// oracle that the rule is for, or by another one only where that is what comes of it as well.
+// safetyRules are the rules that the simulation can judge. If one is switched off, an oracle for that rule must report
+// it. Other oracles count only where their violation is also a consequence of the missing rule.
 var safetyRules = []safetyRule{
 	{name: "acknowledged means synced", unsafe: rules.Sync, faults: powerFaults, oracles: lost},
 	{name: "a promise waits for the sync", unsafe: rules.Promise, faults: powerFaults, oracles: lost},
@@ -72,11 +72,11 @@ var safetyRules = []safetyRule{
 		oracles: []oracle{oracleKept, oracleAgree}},
 }
 
-// The results of a broken rule.
+// These are the oracles that report a broken rule.
 var (
-	// what was applied is another entry elsewhere, or gone; so may a vote be
+	// an applied entry, or a vote, is lost or differs between replicas
 	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
-	stale = []oracle{oracleLinear} // somebody saw what was no longer so
+	stale = []oracle{oracleLinear} // a client saw an outdated state
 )
 
 var (
@@ -105,24 +105,25 @@ var (
 	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
-// busy has many calls on few records: where two lead, what one writes is soon read through the other.
+// busy configures many calls on few records: if two processes lead, a write through one is soon followed by a read
+// through the other.
 func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
 
-// deleting has few records and calls that follow each other soon, so that there are many deletes.
+// deleting configures few records and short pauses, so that there are many deletes.
 func deleting(c *config) { c.keys, c.clients, c.pause = 3, 6, 40*time.Millisecond }
 
 func journaled(c *config) { c.journal = 8 << 10 }
 
-// rotten has many records, and what is bad is found soon.
+// rotten configures many records and frequent scrubs, so that bad bytes are found soon.
 func rotten(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }
 
-// late has many messages that come late, though soon enough to be of the same term.
+// late configures many late messages, which still arrive early enough to be in the same term.
 func late(c *config) {
 	c.keys, c.clients, c.pause = 2, 6, 60*time.Millisecond
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
 }
 
-// run runs one seed with a rule switched off, or on.
+// run runs one seed with the rule switched off, or, with on, switched on.
 func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	cfg := usual(seed)
 	cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
@@ -135,7 +136,8 @@ func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	return run(t, seed, cfg)
 }
 
-// seedsFor gives the seeds in which a rule that is switched off is looked for, and how many of them are its pins.
+// seedsFor returns the seeds that are tried for a rule that is switched off. The first pinned ones are the rule's
+// pins.
 func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	t.Helper()
 	n, first := number(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)
@@ -177,7 +179,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				if len(r.violations) == 0 {
 					continue
 				}
-				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) { // what follows may come of it
+				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) { // later ones may be consequences
 					t.Logf("seed %d, the %d. one: %v; before it %v", seed, n+1, v, others)
 					soaktest.Report(t, "found by seed", seed)
 					if pinned > 0 && n >= pinned {
@@ -193,8 +195,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// TestPins prints, with SHEAF_SIM_PINS=n, which of the seeds 1 to n find each rule that is switched off in four of five
-// runs or more: those are its pins.
+// TestPins prints the pins for each rule if SHEAF_SIM_PINS=n is set: those of the seeds 1 to n that find the
+// switched-off rule in at least four of five runs.
 func TestPins(t *testing.T) {
 	last := number(t, "SHEAF_SIM_PINS", 0)
 	if last == 0 {

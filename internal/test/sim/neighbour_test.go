@@ -20,30 +20,30 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Beside the group, each volume with a journal has groups with one copy, which share the journal and the committer with
-// it: what one of them was promised must be there after each start.
+// In addition to the simulated group, each volume with a journal has groups with one copy, which share its journal and
+// committer. What these neighbours have acknowledged must be there after each start.
 
 const (
 	neighbours     = 2 // on each volume
 	neighbourVoter = 1 // Raft id
 )
 
-// neighbour is one of these groups in a process.
+// neighbour is one of these additional groups in a process.
 type neighbour struct {
 	number  int
 	log     *group.Log
 	replica *replica.Replica
 }
 
-// kept is what neighbours were promised, by number and index: the hash of the data. It belongs to a disk and what power
-// cuts leave of it.
+// kept holds what the neighbours have acknowledged: for each neighbour and index, the hash of the data. It belongs to
+// a disk, and is kept over power cuts.
 type kept [neighbours]map[uint64]uint64
 
 func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }
 
 func neighbourDir(number int) string { return path.Join(volumeDir, fmt.Sprint("n", number)) }
 
-// dirOf is the folder of a group on a volume.
+// dirOf returns the folder of a group on a volume.
 func dirOf(id uuid.UUID) string {
 	for i := range neighbours {
 		if id == neighbourID(i) {
@@ -53,7 +53,7 @@ func dirOf(id uuid.UUID) string {
 	return groupDir
 }
 
-// groupsOn lists the groups that a journal may hold something of.
+// groupsOn returns the groups that may have data in the journal.
 func groupsOn(disk vfs.FS) (ids []uuid.UUID, err error) {
 	ids = append(ids, identity.Group)
 	for i := range neighbours {
@@ -68,7 +68,7 @@ func groupsOn(disk vfs.FS) (ids []uuid.UUID, err error) {
 	return ids, nil
 }
 
-// startNeighbours opens the neighbours of a disk, and makes those that are missing; false: not now.
+// startNeighbours opens the neighbours on a disk, and creates those that are missing. It returns false if it fails.
 func (p *process) startNeighbours() bool {
 	if p.journal == nil {
 		return true
@@ -97,7 +97,7 @@ func (p *process) startNeighbour(number int) error {
 		return err
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
-	if (err != nil || report.Outcome == group.Damaged) && m.world.rotsOf(m) { // it is told
+	if (err != nil || report.Outcome == group.Damaged) && m.world.rotsOf(m) { // the damage is reported, as it must be
 		m.forget(number)
 		if err == nil {
 			err = log.Close(false)
@@ -119,19 +119,19 @@ func (p *process) startNeighbour(number int) error {
 		Probe: &replica.Probe{BeforeSync: p.beforeSync, Shared: true},
 	})
 	if err == nil {
-		n.check(p) // a voter that is alone has applied everything by now
+		n.check(p) // a single voter has applied everything by now
 	}
 	return err
 }
 
-// forget discards what a neighbour was promised.
+// forget discards the record of what a neighbour has acknowledged.
 func (m *machine) forget(number int) {
 	m.world.mu.Lock()
 	defer m.world.mu.Unlock()
 	m.kept[number] = nil
 }
 
-// check asks whether everything is in the log that was promised.
+// check checks that the log holds everything that was acknowledged.
 func (n *neighbour) check(p *process) {
 	m, want := p.machine, map[uint64]uint64{}
 	m.world.mu.Lock()
@@ -160,7 +160,7 @@ func (n *neighbour) check(p *process) {
 	}
 }
 
-// writeNeighbour writes to a neighbour for as long as its process lives.
+// writeNeighbour writes to a neighbour until its process ends.
 func (p *process) writeNeighbour(n *neighbour) {
 	m, w := p.machine, p.machine.world
 	r := rand.New(rand.NewPCG(w.seed, 1000+uint64(10*m.number+n.number)))

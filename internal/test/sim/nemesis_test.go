@@ -16,7 +16,7 @@ type fault struct {
 	do     func(w *world, o *operator, r *rand.Rand) bool
 }
 
-// faults with their usual weights.
+// faults holds all faults with their usual weights.
 var faults = []fault{
 	{"crash", 8, (*world).crashOne},
 	{"crash at an operation", 6, (*world).crashLater},
@@ -56,7 +56,7 @@ var faults = []fault{
 	{"told late of a silence", 2, (*world).tellLate},
 }
 
-// nemesis causes faults for the length of the run.
+// nemesis causes faults until the time with faults is over.
 func (w *world) nemesis(o *operator) {
 	r := rand.New(rand.NewPCG(w.seed, 2))
 	var all []fault
@@ -107,7 +107,7 @@ func (w *world) crashOne(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// crashLater cuts the power at one of the next operations of the disk, between any two of them.
+// crashLater cuts the power right before one of the next operations of the disk takes effect.
 func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 	m, s, restart := w.one(r), survival(r), between(r, 10*time.Millisecond, 2*time.Second)
 	w.mu.Lock()
@@ -123,7 +123,7 @@ func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 		w.mu.Lock()
 		same := m.disk == disk
 		w.mu.Unlock()
-		if same { // not replaced meanwhile
+		if same { // the machine still has this disk
 			m.cutPower(s)
 			w.startLater(m, restart)
 		}
@@ -240,7 +240,7 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// appliedByAll is what a leader tells: up to where every member has applied. 0: it does not know.
+// appliedByAll returns the highest index that every member has applied, as a leader knows it, or 0 if it is unknown.
 func (w *world) appliedByAll() uint64 {
 	leader := w.leader()
 	if leader == nil {
@@ -260,7 +260,7 @@ func (w *world) appliedByAll() uint64 {
 	return limit
 }
 
-// retarget chooses anew on which machines the copies are to be.
+// retarget chooses new machines for the copies.
 func (w *world) retarget(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

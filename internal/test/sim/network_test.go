@@ -12,7 +12,7 @@ import (
 // world.mu held.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
-// Send implements replica.Transport: a message arrives after some time, not at all, or twice; later messages may
+// Send implements replica.Transport. A message arrives after some time, twice, or not at all, and later messages may
 // overtake it.
 func (p *process) Send(messages []*raftpb.Message) {
 	w := p.machine.world
@@ -48,7 +48,7 @@ func (p *process) Send(messages []*raftpb.Message) {
 	}
 }
 
-// noteLead sees by a leader's messages who leads. Called with mu held.
+// noteLead records the leader of a term, which it learns from the leader's messages. Called with mu held.
 func (w *world) noteLead(m *raftpb.Message) {
 	if t := m.GetType(); t != raftpb.MsgApp && t != raftpb.MsgHeartbeat {
 		return
@@ -60,12 +60,12 @@ func (w *world) noteLead(m *raftpb.Message) {
 	w.leads[m.GetTerm()] = m.GetFrom()
 }
 
-// delay is that of a message: by chance longer than that of those behind it. Called with mu held.
+// delay returns the delay of a message, which by chance is longer than that of later messages. Called with mu held.
 func (w *world) delay() time.Duration {
 	switch x := w.random.Float64(); {
 	case w.bad && x < w.cfg.lateOdds:
 		w.fired["message late"]++
-		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // over elections and restarts
+		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // long enough to span elections and restarts
 	case w.bad && x < 0.2:
 		return between(w.random, 5*time.Millisecond, 300*time.Millisecond)
 	default:
@@ -77,9 +77,9 @@ func (w *world) deliver(m *raftpb.Message) {
 	if w.ctx.Err() != nil {
 		return
 	}
-	for _, p := range w.processes() { // of a member there is one, unless a copy runs
+	for _, p := range w.processes() { // each member has one process, unless a copy of its volume is running
 		if p.raftID == m.GetTo() {
-			_ = p.replica.Step(m) // what is not taken is lost
+			_ = p.replica.Step(m) // a message that is not accepted is lost
 		}
 	}
 }

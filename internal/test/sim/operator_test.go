@@ -12,15 +12,16 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// operator brings the members of the group to the machines that are wanted, as the leader of a group does with what
-// etcd says: a learner first, then in one change its vote and the end of the one it replaces.
+// operator changes the members of the group until they are on the wanted machines, as the leader of a group does to
+// match its target in etcd. It first adds a learner. A second change then gives the learner its vote and removes the
+// member that it replaces.
 type operator struct {
 	world  *world
 	random *rand.Rand
 
-	mu       sync.Mutex // guards all below; held while nothing may be lost
+	mu       sync.Mutex // guards the fields below; held while members must not change
 	target   []int      // machines
-	changing bool       // a change may be under way
+	changing bool       // a membership change may be in progress
 }
 
 func newOperator(w *world) *operator {
@@ -47,13 +48,13 @@ type state struct {
 	target   []int
 }
 
-// step makes one change that is due.
+// step makes the next change that is due.
 func (o *operator) step(leader *process) {
 	w := o.world
 	o.mu.Lock()
 	s := state{members: leader.replica.Members(), target: slices.Clone(o.target)}
 	s.voters, s.learners = s.members.Conf.GetVoters(), s.members.Conf.GetLearners()
-	// A former leader knows an old membership: etcd holds a newer one.
+	// A former leader knows an outdated membership. In a real store, etcd has a newer one.
 	if s.members.Changing || s.members.LeaderID != leader.raftID || s.members.ConfIndex != w.ledger.newestConf() {
 		o.mu.Unlock()
 		return
@@ -83,7 +84,7 @@ func single(what raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
 	return &raftpb.ConfChangeSingle{Type: &what, NodeId: &id}
 }
 
-// decide returns the next change, or the member to which the lead should go.
+// decide returns the next change, or the member that should become leader first.
 func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	w := o.world
 	w.mu.Lock()
@@ -108,7 +109,7 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 		}
 		if !slices.Contains(s.voters, m.raftID) && !slices.Contains(s.learners, m.raftID) && len(s.learners) == 0 {
 			if w.ledger.wasMember(m.raftID) {
-				m.raftID = w.random.Uint64() | 1 // it was a member before: it comes back as another one
+				m.raftID = w.random.Uint64() | 1 // it was a member before, so it returns as a new incarnation
 				w.at[m.raftID] = m
 			}
 			return &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddLearnerNode, m.raftID)}},
@@ -128,7 +129,7 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	return nil, 0
 }
 
-// heir returns a voter that may lead in place of one that is no longer wanted, or 0 if there is none.
+// heir returns a voter that may lead in place of an unwanted one, or 0 if there is none.
 func (s state) heir(wanted func(uint64) bool) uint64 {
 	for _, id := range s.voters {
 		if id != s.members.LeaderID && wanted(id) {
@@ -147,8 +148,8 @@ func (s state) caughtUp(id uint64) bool {
 	return false
 }
 
-// promote gives a learner its vote, and takes that of one that is not wanted any more: the leader's, when it has handed
-// over.
+// promote gives a learner its vote and removes an unwanted voter. If that voter is the leader, promote first returns
+// the voter that should become leader.
 func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change *raftpb.ConfChangeV2, to uint64) {
 	c := &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddNode, id)}}
 	for _, old := range s.voters {
@@ -165,8 +166,8 @@ func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change
 	return c, 0
 }
 
-// startJoins makes each machine fetch its replica from the others if its incarnation is a member and the machine has
-// nothing of it.
+// startJoins makes each machine fetch its replica from the others if its incarnation is a member and is not running
+// there.
 func (o *operator) startJoins(s state) {
 	w := o.world
 	for _, id := range append(slices.Clone(s.learners), s.voters...) {

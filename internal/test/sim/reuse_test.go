@@ -10,11 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// reuseIDs are the records of the one that takes request ids twice.
+// Records with ids from reuseIDs on are written by reuse.
 const reuseIDs = 2000
 
-// reuse takes the request id of a write that was done for other ones: of another record, of other data, for a delete.
-// None of these may be acknowledged, whoever leads by then: none of them is done.
+// reuse repeats the request id of an acknowledged write with a different write: for another record, with other data,
+// or a delete. None of these writes may be acknowledged, no matter which replica leads by then, because none of them
+// is done.
 func (w *world) reuse() {
 	random := rand.New(rand.NewPCG(w.seed, 98))
 	for n := uint64(0); w.sleep(between(random, 0, 20*w.cfg.pause)); n++ {
@@ -50,7 +51,7 @@ func (w *world) reuse() {
 	}
 }
 
-// propose gives one write to one that leads; true: it was acknowledged.
+// propose proposes a write to a process that claims to lead. It returns true if the write was acknowledged.
 func (w *world) propose(write replica.Write, random *rand.Rand) (done bool, err error) {
 	p := w.choose(random, false)
 	if p == nil {

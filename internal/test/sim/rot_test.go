@@ -12,12 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// rot is a place of bad bytes on a disk, until everything there that counts was read and found whole.
+// rot is a place with bad bytes on a disk. It is removed once everything relevant there was read and found whole.
 type rot struct {
 	file  string
-	at    int64 // moment
+	at    int64 // position in the order of moments
 	found bool
-	small bool // nothing is lost by it
+	small bool // the bytes are redundant, so nothing is lost
 }
 
 // isHit reports whether entries of a disk may be damaged. Called with world.mu held.
@@ -25,7 +25,7 @@ func (m *machine) isHit() bool {
 	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
 
-// place is where rot may come: a file's bytes that were synced, and are known to be.
+// place is a place where bytes may rot: bytes of a file that were synced and are known to have been synced.
 type place struct {
 	file          string
 	offset, bytes int64
@@ -33,7 +33,7 @@ type place struct {
 	synced        int64                   // of the segment
 }
 
-// rotOne lets bytes of one disk rot. With those of the others, nothing is lost by it.
+// rotOne makes bytes on one disk rot. Nothing is lost, because the other disks hold the same data.
 func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,7 +44,7 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 	if !w.rotDisk(m, r, newest(r)) {
 		return false
 	}
-	if r.IntN(2) == 0 { // found when it is loaded
+	if r.IntN(2) == 0 { // the next load finds it
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}
@@ -53,7 +53,8 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 
 const anyFrame = 1 << 30
 
-// newest is among how many of the last frames: what is old is often superseded, and the last ones may not be committed.
+// newest returns how many of the newest frames are candidates for damage. Old frames are often superseded, and the
+// very last ones may not be committed.
 func newest(r *rand.Rand) int { return []int{1, 4, 20, anyFrame}[r.IntN(4)] }
 
 // rotDisk damages one of the newest frames that were synced, or a blob of a machine.
@@ -65,8 +66,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	if err != nil || !found || file.Joining || file.RaftID != raftID {
 		return false
 	}
-	// What was not synced does not count: without the record that says how far the log was synced, damage is a torn
-	// write.
+	// Damage to bytes that were not synced does not count: it could not be distinguished from a torn write.
 	segments, blobs, ok := places(disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	if !ok || len(segments) == 0 {
 		return false
@@ -101,7 +101,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	}
 	m.rots, m.rotted = append(m.rots, rot{file: p.file, at: moments.Add(1)}), true
 	w.mu.Unlock()
-	if p.segment != nil && isWhole(disk, p, from, to) { // a flag that no checksum covers, or padding
+	if p.segment != nil && isWhole(disk, p, from, to) { // it hit a flag that no checksum covers, or padding
 		disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) { copy(b, was) })
 		return false
 	}
@@ -114,7 +114,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	return true
 }
 
-// places lists the frames that count as synced, and the blobs that entries refer to.
+// places returns the frames that count as synced, and the blobs to which entries refer.
 func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil {
@@ -205,7 +205,8 @@ func (w *world) isRotten(m *machine) bool {
 	return len(m.rots) > 0
 }
 
-// noteFound counts what came to light; false: nothing is known to be bad there. Without a file: any segment or blob.
+// noteFound records that the rot in a file was found. An empty file name stands for any segment or blob. It returns
+// false if no rot is known there.
 func (w *world) noteFound(m *machine, how string, file string) (known bool) {
 	w.mu.Lock()
 	counted := false
@@ -222,7 +223,7 @@ func (w *world) noteFound(m *machine, how string, file string) (known bool) {
 	return known
 }
 
-// scrub reads everything of a replica, and returns whether it found nothing.
+// scrub verifies everything in a replica, and returns true if nothing is damaged.
 func (w *world) scrub(p *process) bool {
 	begun := moments.Add(1)
 	report, err := p.log.Verify(w.ctx, 0)
@@ -235,12 +236,12 @@ func (w *world) scrub(p *process) bool {
 		small := kind != ""
 		known := w.noteFound(p.machine, "by scrub", d.File)
 		if kind == "hint" && !known {
-			continue // it may be on its way
+			continue // the hint may be in the process of being written
 		}
 		whole = false
 		if small && known {
 			w.fire("rot in a " + smallKind(d.File) + " found by scrub")
-			continue // it is written anew
+			continue // the file will be written again
 		}
 		if (small || !w.rotsOf(p.machine)) && !p.disk.Crashed() {
 			w.violate(oracleDisk, "%v: scrub: %v, and its disk is good", p.machine, d)
@@ -257,7 +258,7 @@ func (w *world) scrub(p *process) bool {
 	return true
 }
 
-// scrubs scrubs the replicas now and then.
+// scrubs scrubs the replicas from time to time.
 func (w *world) scrubs() {
 	r := rand.New(rand.NewPCG(w.seed, 7))
 	for w.sleep(between(r, w.cfg.scrub/10, w.cfg.scrub)) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// watchShards tells the replicas whose shard is heard, as the transport does.
+// watchShards tells the replicas which shards are silent, as the transport does.
 func (w *world) watchShards() {
 	silent := map[[2]int]time.Duration{}
 	const interval = 300 * time.Millisecond
@@ -38,9 +38,9 @@ func (w *world) watchShards() {
 	}
 }
 
-// tell has a replica hear whether the shard of a member is heard. A shard tells its groups one after the other, in any
-// order: the word may come late to this one, and other members have heard it long before. Words do not overtake each
-// other.
+// tell informs a replica that the shard of a member is silent, or is heard again. A shard informs its groups one after
+// the other, in any order. Therefore the notice may reach this replica late, when other members received theirs long
+// before. Notices do not overtake each other.
 func (w *world) tell(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,8 +65,8 @@ func (w *world) tell(p *process, raftID uint64, heard bool) {
 	})
 }
 
-// silence disconnects a machine for about as long as the transport and Raft wait for it, like a process that is stopped
-// for a moment, or a network that is switched over.
+// silence disconnects a machine for about as long as the timeouts of the transport and of Raft. This happens to a
+// process that is stopped for a moment, and in a network that switches over.
 func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {
@@ -86,7 +86,7 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// hear lets a machine hear and be heard by another one again; nil: by all.
+// hear reconnects a machine with another one in both directions, or with all others if only is nil.
 func (w *world) hear(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,9 +98,9 @@ func (w *world) hear(m, only *machine) {
 	}
 }
 
-// tellLate has the leader's shard be silent for a second. One member is told so in time, and hears nothing of the
-// leader for longer. Another one has answered the leader again when it is told, and then the leader is silent once
-// more. True where it is told so while the leader has a lease.
+// tellLate makes the leader silent for a second. One member is informed in time, and hears nothing from the leader for
+// longer. Another member is informed only after it has answered the leader again, and then the leader becomes silent
+// once more. tellLate returns true if the leader had a lease when the second member was informed.
 func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -117,9 +117,9 @@ func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	if told.raftID < late.raftID {
-		told, late = late, told // the one with the lower id campaigns first
+		told, late = late, told // the member with the lower id campaigns first
 	}
-	w.beCalm(true) // who lacks an entry that another one has gets no vote
+	w.beCalm(true) // a member that lacks an entry would get no vote
 	defer w.beCalm(false)
 	defer w.connect()
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
@@ -132,7 +132,7 @@ func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	for _, member := range []*process{told, late} {
-		defer w.tell(member, leader.raftID, true) // as the transport does when the silence is over
+		defer w.tell(member, leader.raftID, true) // as the transport does when the silence ends
 	}
 	told.replica.PeerDown(leader.raftID)
 	w.hear(leader.machine, late.machine)

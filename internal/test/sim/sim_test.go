@@ -50,15 +50,15 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/test/sim -run TestSeeds (the " +
 	"goroutines' turns differ from run to run)"
 
-// chosen are seeds in which each fault of mustCome comes at least four times, at the lowest cost: the cheapest sixty of
-// the first 240.
+// chosen are seeds in which each fault of mustCome occurs at least four times, at the lowest cost: they are the
+// cheapest sixty of the first 240.
 var chosen = []uint64{
 	5, 6, 7, 15, 18, 24, 30, 33, 40, 42, 44, 46, 47, 49, 54, 55, 64, 68, 70, 72, 75, 80, 87, 88, 93, 94, 97, 101, 108, 111,
 	113, 116, 117, 120, 132, 141, 145, 146, 153, 157, 161, 163, 165, 170, 171, 172, 179, 180, 187, 195, 198, 199, 208, 209,
 	213, 216, 222, 224, 238, 239,
 }
 
-// found are seeds that once found something, in a part of their runs.
+// found are seeds that have found a fault, some of them only in a part of their runs.
 var found = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620}
 
 // shortSeeds is how many of the chosen seeds run with -short.
@@ -87,9 +87,9 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds runs many seeds: the chosen ones, in a soak 10,000 from a random one on, or as many as SHEAF_SIM_SEEDS
-// says, from SHEAF_SIM_FIRST on. SHEAF_SIM_SEED runs one seed as many times. With SHEAF_SIM_TRACE, a violation is
-// printed with everything that happened before.
+// TestSeeds runs many seeds: by default the chosen ones, and in a soak 10,000 seeds from a random one on.
+// SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED runs one seed that
+// number of times. With SHEAF_SIM_TRACE, a violation is printed together with everything that happened before.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallKind returns the kind of a small file of a group, namely one that is kept twice or can be made again. It returns
+// smallKind returns the kind of a small file of a group, which is either kept twice or can be made again. It returns
 // "" for any other file.
 func smallKind(file string) string {
 	_, isHint := format.ParseHintName(file)
@@ -63,7 +63,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	changed := false
 	w.mu.Lock()
-	// Who lost an end that was synced, and the mark that says so, cannot tell: that is one rot too many.
+	// If both the synced end of the log and the mark that records it were bad, nobody could notice the loss. That is one
+	// fault too many.
 	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 	if m.disk == disk && !hit {
 		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
@@ -81,15 +82,15 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	w.trace("%v: %s is bad from %d to %d", m, name, from, from+length)
 	w.fire("rot in a " + kind)
-	if r.IntN(2) == 0 { // it is loaded so
+	if r.IntN(2) == 0 { // the next start loads the bad file
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}
 	return true
 }
 
-// rotBoth lets both copies of the manifest, or both slots of the mark, go bad behind a power cut. Without a manifest
-// nobody can tell what the replica voted for: it comes back as another one. Without a mark nothing is damaged.
+// rotBoth makes both copies of the manifest, or both slots of the mark, go bad after a power cut. Without a manifest
+// nobody can tell how the replica voted, so another incarnation takes its place. Without a mark nothing is damaged.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.cutOne(o, r, func(m *machine) bool {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
@@ -120,8 +121,8 @@ func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// isWithoutManifest tells whether both copies of the manifest of a disk are bad. Then nothing there is loaded, and the
-// replica is given up.
+// isWithoutManifest reports whether both copies of the manifest on a disk are bad. In that case nothing on the disk is
+// loaded, and the replica is given up.
 func (m *machine) isWithoutManifest(disk *vfstest.Mem, file format.ReplicaFile) bool {
 	w := m.world
 	if _, err := format.ReadManifest(disk, groupDir); !errors.Is(err, format.ErrCorrupt) {

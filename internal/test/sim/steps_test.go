@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Each disk has a superblock, and etcd a registry of volumes, with the code and the rule of shards. A disk may be put
-// back from an image at any moment but in the seconds of which docs/operations/troubleshooting.md says that an image
-// passes for the disk.
+// Each disk has a superblock, and etcd has a registry of volumes. Both use the code and the rule of shards. A disk may
+// be replaced by an earlier image of itself at any moment, except in the seconds in which the image passes for the
+// disk: see docs/operations/troubleshooting.md.
 
 const (
-	superDir = "/s" // of the superblock
-	// stepTime is the time between two steps of a volume that is written to, and stepBound that within which etcd knows
-	// of one after a write.
+	superDir = "/s" // folder of the superblock
+	// stepTime is the time between two steps of a volume that is written to. stepBound is the maximum time from a write
+	// until etcd knows the step that covers it.
 	stepTime  = time.Second
 	stepBound = stepTime + 5*stepLook
 	stepLook  = 100 * time.Millisecond
@@ -34,16 +34,16 @@ type session struct {
 	disk    *vfstest.Mem
 	volume  *volume.Volume
 	shard   placement.Shard
-	told    bool   // etcd has the step
-	covered uint64 // what was durable before the step
+	told    bool   // etcd knows the step
+	covered uint64 // the writes that were durable before the step
 	last    time.Time
 }
 
-// sinceBackup is what happened to a machine since its disk was backed up. Guarded by world.mu.
+// sinceBackup describes what has happened to a machine since its disk was backed up. Guarded by world.mu.
 type sinceBackup struct {
 	restarted bool          // the volume was opened again
-	durable   uint64        // what was durable then
-	covered   time.Duration // in which a step was due for what was written after it, and etcd answered
+	durable   uint64        // the writes that were durable at the backup
+	covered   time.Duration // how long a step has been due for later writes while etcd answered
 	written   bool
 }
 
@@ -66,14 +66,14 @@ func (m *machine) durable() uint64 {
 
 func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
-// isForeign reports whether a disk has the volume of another machine's shard.
+// isForeign reports whether a disk has the volume of another shard.
 func (m *machine) isForeign(disk *vfstest.Mem) bool {
 	sb, _, err := volume.VerifySuperblock(disk, superDir)
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
 }
 
-// openVolume does what a shard does before it looks at what a volume holds; false: the volume must not be used, or not
-// now. The caller holds the disk.
+// openVolume does what a shard does before it reads the content of a volume. It returns false if the volume must not
+// be used, or cannot be used now. The caller holds the disk.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
@@ -96,12 +96,13 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		w.violate(oracleDisk, "%v: superblock: %v", m, err)
 		return false
 	case err == nil && sb.Shard != name:
-		// it is another shard's: what it holds does not run, and is wiped where the room is needed
+		// The volume belongs to another shard. Its content does not run, and is wiped if the space is needed.
 		return w.cfg.mutation == mutateCopy
 	case err == nil && aged != uuid.Nil && sb.Volume != aged:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		// a start noticed, gave the volume another id, durably, and was killed: its replicas are of a volume that is no more
+		// An earlier start noticed the setback, durably gave the volume another id, and was killed. The replicas on the disk
+		// belong to a volume that no longer exists.
 		if m.disk == disk {
 			m.refused()
 			w.fired["killed when a volume set back had got another id"]++
@@ -139,7 +140,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	return true
 }
 
-// refused gives a machine another identity, as a shard does whose volume was set back. Called with world.mu held.
+// refused gives a machine a new identity, as happens to a shard whose volume was set back. Called with world.mu held.
 func (m *machine) refused() {
 	w := m.world
 	if m.aged == uuid.Nil {
@@ -168,7 +169,7 @@ func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 		return seen.Step, nil
 	}
 	if w.cfg.mutation == mutateSteps {
-		seen.Step = placement.Step{} // generations alone
+		seen.Step = placement.Step{} // only generations count
 	}
 	return seen.Step, placement.MayFollow(seen, s)
 }
@@ -181,15 +182,16 @@ func (m *machine) closeVolume() {
 	}
 }
 
-// empty takes from the disk what it holds of the group. Called with world.mu held.
+// empty removes everything of the group from the disk. Called with world.mu held.
 func (m *machine) empty() {
 	aged := m.aged
 	m.insert(m.emptied())
 	m.aged = aged
 }
 
-// emptied is a disk without what this one holds of the group: it is in the trash. It is the same volume; in the place
-// of another shard's, somebody gives the shard a blank disk.
+// emptied returns a disk without the content of the group, as after that content was moved to the trash. The volume
+// remains the same. If the disk belongs to another shard, emptied returns a blank disk, as if a person had replaced
+// it.
 func (m *machine) emptied() *vfstest.Mem {
 	disk := vfstest.NewMem()
 	sb, _, err := volume.VerifySuperblock(m.disk, superDir)
@@ -197,7 +199,7 @@ func (m *machine) emptied() *vfstest.Mem {
 		err = copySuperblock(m.disk, disk)
 	}
 	if err != nil || sb.Shard != m.shardName() {
-		m.backup = nil // it is another volume
+		m.backup = nil // a different volume, for which the backup is useless
 		return vfstest.NewMem()
 	}
 	return disk
@@ -229,7 +231,7 @@ func copySuperblock(from, to *vfstest.Mem) error {
 	return errors.Join(err, target.Sync(), target.Close(), to.SyncDir(superDir), to.SyncDir("/"))
 }
 
-// steps takes the volumes of all machines from step to step.
+// steps advances the steps of the volumes on all machines.
 func (w *world) steps() {
 	for w.sleep(stepLook) {
 		for _, m := range w.machines {
@@ -276,7 +278,7 @@ func (w *world) step(m *machine) {
 	w.fired["step of a volume"]++
 }
 
-// note takes in one look at a machine that runs.
+// note records one observation of a running machine.
 func (s *sinceBackup) note(durable uint64, silent bool) {
 	s.written = s.written || durable != s.durable
 	switch {
@@ -287,10 +289,10 @@ func (s *sinceBackup) note(durable uint64, silent bool) {
 	}
 }
 
-// isEtcdSilent is called with world.mu held.
+// isEtcdSilent reports whether etcd does not answer now. Called with world.mu held.
 func (w *world) isEtcdSilent() bool { return time.Now().Before(w.etcdSilent) }
 
-// silenceEtcd makes etcd answer nobody for a while: running processes continue, and take no further step.
+// silenceEtcd makes etcd unresponsive for a while. Running processes continue, but their volumes take no further step.
 func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -298,7 +300,7 @@ func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rollBack puts an older state of its disk into a machine. The machine must notice this without help.
+// rollBack replaces the disk of a machine by an older state. The machine must notice this without help.
 func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -317,7 +319,7 @@ func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// putBack gives a machine the image of its disk. The image is kept: it may be put back again.
+// putBack replaces the disk of a machine by its image. The image is kept, so that it can be put back again.
 func (w *world) putBack(m *machine, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()

@@ -13,8 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no
-// other incarnation that has a vote is lost. Called with o.mu held, under which the operator changes members.
+// mayLose reports whether the disk of a machine may be lost without losing data: a quorum of the other members must
+// hold everything, so no other voter may be lost or damaged. Called with o.mu held, so that the operator does not
+// change members.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false
@@ -52,7 +53,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// replaceVolume gives a machine another disk. The old content is lost for good, and with it the incarnation.
+// replaceVolume gives a machine another disk. The old content and the incarnation are lost for good.
 func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
@@ -74,8 +75,7 @@ func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 }
 
-// beginAnew gives a machine whose disk was just changed a volume of its own, whatever the disk is. Called with world.mu
-// held.
+// beginAnew gives a machine a new volume identity after its disk was replaced. Called with world.mu held.
 func (m *machine) beginAnew() {
 	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 }
@@ -88,7 +88,7 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
-		return false // there is nothing to put back
+		return false // the disk has no volume of this shard to restore later
 	}
 	if m.process == nil {
 		w.fired["volume backed up while its machine was down"]++
@@ -97,8 +97,9 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// swapVolumes puts the disk of a member into a machine that has none of the group, and the other way round. Neither is
-// what the machine's shard is known to hold: nothing of them runs, but where a disk comes home.
+// swapVolumes exchanges the disk of a member with the disk of a machine that holds nothing of the group. Neither disk
+// has the volume that is registered for its new shard, so no replica on it may run, except when a disk returns to its
+// own machine.
 func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	m, other := w.one(r), w.one(r)
 	o.mu.Lock()
@@ -109,7 +110,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(m.rots)+len(other.rots) > 0 {
-		return false // nobody would know any more where they are
+		return false // the swap would move the bad bytes, which are recorded by machine
 	}
 	ends := []func(){m.kill(), other.kill()}
 	disk := m.disk.CrashClone(survival(r))
@@ -122,7 +123,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 		}
 		machine.raftID, machine.backup = 0, nil
 		if machine.cloned {
-			machine.beginAnew() // it may be an older state of its own disk: the shard sees that by the generation
+			machine.beginAnew() // it may be an older state of the machine's own disk; its generation tells
 		}
 		w.wait.Go(ends[i])
 		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))
@@ -130,7 +131,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// isMember reports whether the incarnation of a machine is a member of the group, as the leader knows it.
+// isMember reports whether the incarnation of a machine is a member of the group according to the leader.
 func (w *world) isMember(m *machine) bool {
 	leader := w.leader()
 	if leader == nil {
@@ -143,8 +144,9 @@ func (w *world) isMember(m *machine) bool {
 		conf.GetLearnersNext()), m.raftID)
 }
 
-// copyVolume puts an older copy of a member's disk into a machine that has none of the group, when it matters most: the
-// member itself is down, and the leader cut off. The copy has the member's Raft id, and not what it acknowledged since.
+// copyVolume puts an older copy of a member's disk into a machine that holds nothing of the group, at the worst
+// moment: the member itself is down, and the leader is disconnected. The copy has the member's Raft id, but lacks what
+// the member has acknowledged since.
 func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
 	var to *machine
 	for _, i := range r.Perm(len(w.machines)) {

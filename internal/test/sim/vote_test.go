@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// voteTwice lets one member lose power as soon as it has given its vote, and sees to it that another one that stands
-// for election in the same term asks it too: these two do not hear each other, and whoever was voted for is not heard
-// any more. True where it has voted.
+// voteTwice makes a member lose power right after it has given its vote, and lets another candidate of the same term
+// ask for the same vote. The two candidates cannot hear each other, and the first candidate is then disconnected.
+// voteTwice returns true if the member has given its first vote.
 func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -18,7 +18,7 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	voter := leader.machine
-	w.beCalm(true) // whoever has all entries may be voted for
+	w.beCalm(true) // both candidates then have all entries, so both may get the vote
 	defer w.beCalm(false)
 	if !w.sleep(between(r, 300*time.Millisecond, 500*time.Millisecond)) {
 		return false
@@ -29,18 +29,18 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 			return false
 		}
 		w.trap = nil
-		w.cutOff(w.at[m.GetTo()]) // but for this message
+		w.cutOff(w.at[m.GetTo()]) // this message itself still passes
 		voted <- proto.Clone(m).(*raftpb.Message)
 		return false
 	})
 	w.only(func(a, b int) bool { return a == voter.number || b == voter.number })
-	voter.cutPower(survival(r)) // so that an election comes
+	voter.cutPower(survival(r)) // causes an election
 	voter.start()
 	if vote := w.await(voted, 5*time.Second, nil); vote == nil {
 		w.connect()
 		return false
 	}
-	w.layTrap(func(from *process, m *raftpb.Message) bool { // it does not stand itself
+	w.layTrap(func(from *process, m *raftpb.Message) bool { // the voter itself must not campaign
 		return from.machine == voter && m.GetType() == raftpb.MsgPreVote
 	})
 	defer w.layTrap(nil)

@@ -21,43 +21,43 @@ import (
 
 // config configures a run.
 type config struct {
-	machines int // on which copies may be
-	copies   int // that the group is to have
+	machines int // number of machines that may hold copies
+	copies   int // number of copies of the group
 	clients  int
 	keys     int64
-	length   time.Duration // of the time with faults
-	pause    time.Duration // between two calls of a client, at most
-	scrub    time.Duration // between two times that everything is read, at most
+	length   time.Duration // duration of the time with faults
+	pause    time.Duration // maximum pause between two calls of a client
+	scrub    time.Duration // maximum time between two scrubs
 	faults   map[string]int
 	unsafe   rules.Off
 	mutation mutation
 	quiet    bool
-	resident bool    // each second machine has its segments in memory
-	journal  int64   // bytes of a file of the journal; 0: there is none
-	lossOdds float64 // of a message while the network is bad
-	lateOdds float64 // of one that comes long after those behind it
+	resident bool    // every second machine keeps its segments in memory
+	journal  int64   // size of a journal file in bytes; 0: no journal
+	lossOdds float64 // probability that a message is lost while the network is bad
+	lateOdds float64 // probability that a message arrives long after later ones
 	lateMax  time.Duration
 }
 
-// mutation is a rule outside of the replica that is switched off.
+// mutation is a safety rule outside of the replica that is switched off.
 type mutation uint8
 
 // The mutations.
 const (
 	mutateNothing  mutation = iota
-	mutateReuse             // an emptied volume goes on under its old Raft id
-	mutateRollBack          // an old state of a volume goes on under its Raft id
-	mutateSteps             // volumes are told apart by their generations alone, not by steps
-	mutateBlobs             // followers take entries without the blobs that they refer to
-	mutateTail              // damage below the synced mark is taken for a torn write
-	mutateMend              // damage is repaired from anybody, also from one that has not applied so much
-	mutateCopy              // a copy of a volume goes on under its Raft id
-	mutateJournal           // what the journal holds is not written to the segments after a power cut
-	mutateRead              // what cannot be read at the end of the log is taken for a torn write
-	mutateDoubt             // what a record of the journal held that cannot be read is forgotten
-	// compaction drops what may be asked for again: deletes, and the request ids of what was overwritten
+	mutateReuse             // an emptied volume continues under its old Raft id
+	mutateRollBack          // an old state of a volume continues under its Raft id
+	mutateSteps             // volumes are distinguished only by their generations, not by steps
+	mutateBlobs             // followers accept entries without the blobs to which they refer
+	mutateTail              // damage below the synced mark is treated as a torn write
+	mutateMend              // damage is repaired from any replica, even from one that has applied less
+	mutateCopy              // a copy of a volume continues under its Raft id
+	mutateJournal           // the content of the journal is not written to the segments after a power cut
+	mutateRead              // unreadable data at the end of the log is treated as a torn write
+	mutateDoubt             // the content of an unreadable journal record is forgotten
+	// compaction drops what a repeated request needs: deletes, and the request ids of superseded writes
 	mutateTombstones
-	mutateRoom // the journal's room is used again before the segments are synced
+	mutateRoom // space in the journal is reused before the segments are synced
 )
 
 // world is the state of a run. Everything happens in one bubble of testing/synctest.
@@ -65,12 +65,12 @@ type world struct {
 	cfg    config
 	seed   uint64
 	ledger *ledger
-	ctx    context.Context // ends with a violation, or the run
+	ctx    context.Context // ends with a violation, or with the run
 	cancel context.CancelFunc
 	wait   sync.WaitGroup // of all goroutines
 
 	calling   atomic.Int32 // clients that are not done
-	contrasts uint64       // so far. Of the nemesis
+	contrasts uint64       // number of calls of contrast so far; used only by the nemesis
 	begun     time.Time
 	tracing   bool
 	events    struct {
@@ -81,20 +81,20 @@ type world struct {
 	mu         sync.Mutex // guards all below
 	random     *rand.Rand // of the network
 	machines   []*machine
-	at         map[uint64]*machine                  // Raft id -> where it is, or was
+	at         map[uint64]*machine                  // Raft id -> its present or former machine
 	lost       map[uint64]bool                      // incarnations whose disk is gone
 	leads      map[uint64]uint64                    // term -> who has led in it
-	cut        map[[2]int]bool                      // from, to: nothing goes through
-	bad        bool                                 // the network loses, repeats and delays
+	cut        map[[2]int]bool                      // [from, to]: messages are dropped
+	bad        bool                                 // the network loses, repeats and delays messages
 	trap       trap                                 // nil: none
-	calm       bool                                 // clients read, and write nothing new
-	stopping   bool                                 // no new call, no new fault
+	calm       bool                                 // clients only read
+	stopping   bool                                 // no new calls and no new faults
 	volumes    map[uuid.UUID]placement.VolumeRecord // in etcd
-	etcdSilent time.Time                            // until then
+	etcdSilent time.Time                            // etcd does not answer until then
 	fired      map[string]int
 	violations []violation
 	history    []operation
-	members    map[uint64]bool // at the end
+	members    map[uint64]bool // at the end of the run
 }
 
 // result is the result of a run.
@@ -103,7 +103,7 @@ type result struct {
 	fired      map[string]int
 	history    []operation
 	calls      int
-	events     []string // where SHEAF_SIM_TRACE is set
+	events     []string // only if SHEAF_SIM_TRACE is set
 }
 
 const (
@@ -147,7 +147,7 @@ func newWorld(seed uint64, cfg config) *world {
 	return w
 }
 
-// live runs the simulation: start, faults, healing, and the checks of what must be true then.
+// live runs the simulation: the start, the faults, the healing, and the checks of the final state.
 func (w *world) live() {
 	defer w.wait.Wait()
 	defer w.cancel()
@@ -258,7 +258,7 @@ func (w *world) leader() (leader *process) {
 	return leader
 }
 
-// tellRestart informs the others that a process has restarted.
+// tellRestart informs the other replicas that a process has restarted.
 func (w *world) tellRestart(raftID uint64) {
 	for _, p := range w.processes() {
 		if p.raftID != raftID {

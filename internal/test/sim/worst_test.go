@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// worstMoment takes a volume when it matters most: one voter is left behind, so that the others alone hold what is
-// acknowledged; then the disk of one of them is emptied or rolled back, and the other one, which leads, is cut off.
-// What the two that are left may not do is elect the one that was left behind.
+// worstMoment loses a volume at the worst moment. One voter is left behind, so that only the other two hold what was
+// acknowledged. Then the disk of one of these is emptied or rolled back, and the other one, the leader, is
+// disconnected. The two remaining voters must not elect the one that was left behind.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		w.mu.Lock()
@@ -24,8 +24,8 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// worstRot lets the last synced bytes of the log rot at such a moment. They are found at once: the machine restarts, or
-// reads everything.
+// worstRot makes the last synced bytes of the log rot at such a moment. The damage is found immediately, because the
+// machine restarts or scrubs.
 func (w *world) worstRot(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {
@@ -66,7 +66,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	longer := time.Duration(0)
 	if r.IntN(2) == 0 && len(lost.rots) == 0 {
 		lost.backUpNow()
-		longer = stepBound + 2*stepLook // then it is old
+		longer = stepBound + 2*stepLook // the image counts as old after this time
 	}
 	w.mu.Unlock()
 	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
@@ -76,8 +76,8 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	return w.loseAlone(o, lost, leader.machine, lose) && w.sleep(between(r, time.Second, 4*time.Second))
 }
 
-// loseAlone takes what a machine has and cuts the leader off at the same moment. Nobody may sleep with a lock held: the
-// time of the bubble would stand still.
+// loseAlone calls lose for a machine and disconnects the leader at the same moment. lose must not sleep, because a
+// lock is held and the time of the bubble would stop.
 func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +88,7 @@ func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine
 	return true
 }
 
-// only lets nothing through but where it is allowed.
+// only drops all messages except on the open connections.
 func (w *world) only(open func(from, to int) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,22 +10,22 @@ import (
 	"testing"
 )
 
-// byChance matches calls that draw another case in each run.
+// byChance matches calls that draw random cases, which differ from run to run.
 var byChance = regexp.MustCompile(
 	`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
 		`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
 
-// mayBeByChance lists files whose random values decide no test.
+// mayBeByChance lists files in which random values do not affect the result of a test.
 var mayBeByChance = []string{
 	"controllers/shardpool_process_test.go",    // addresses of the loopback network
-	"internal/test/scaletest/cluster_test.go",  // so
+	"internal/test/scaletest/cluster_test.go",  // addresses of the loopback network
 	"internal/consensus/replica/bench_test.go", // the data of a benchmark
 	"internal/test/soaktest/chance_test.go",
 	"internal/test/soaktest/soaktest_test.go",
 }
 
-// TestNoTestDrawsItsCasesByChance: Check checks properties, and a source of random numbers has a seed that is fixed, or
-// that Seed returns.
+// TestNoTestDrawsItsCasesByChance requires that tests check properties with Check, and that every source of random
+// numbers has a seed that is fixed or that Seed returns.
 func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 	const root = "../../.."
 	looked := 0

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	fixedSeed = 1 // of properties, outside a soak
-	// checksOfSoak is the number of cases of each property that a soak draws; rapid draws 100 by default.
+	fixedSeed = 1 // seed of properties outside a soak
+	// checksOfSoak is the number of cases that a soak draws for each property. The default of rapid is 100.
 	checksOfSoak = 2000
 )
 
-// Check calls rapid.Check with the seed of SHEAF_SEED or of -rapid.seed. Without one, the seed is fixed; in a soak it
-// is drawn at random. A soak draws more cases, and has the seed in its report. Safe for concurrent use.
+// Check calls rapid.Check with the seed of SHEAF_SEED or of -rapid.seed. If neither is set, the seed is fixed, or in a
+// soak random. A soak draws more cases, and writes the seed to its report. Safe for concurrent use.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	if err := pinned(); err != nil {

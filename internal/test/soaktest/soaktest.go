@@ -1,7 +1,8 @@
-// Package soaktest decides what a test does beyond `make test`: in a part of `make soak` it runs more cases, with seeds
-// drawn at random, and its seeds and counts go into the report of that part.
+// Package soaktest decides what a test does beyond `make test`. In a part of `make soak`, a test runs more cases with
+// random seeds, and its seeds and counts are added to the report of that part.
 //
-// In `make test` and in `.ci/run` each seed is fixed, so that a change is never refused because of another change.
+// In `make test` and in `.ci/run` each seed is fixed, so that a change is never rejected for a fault that another
+// change has caused.
 package soaktest
 
 import (
@@ -13,23 +14,23 @@ import (
 	"testing"
 )
 
-// Environment variables, which hack/soak.sh and the gate set.
+// These are the environment variables that hack/soak.sh and the gate set.
 const (
 	// Variable has any non-empty value in a soak.
 	Variable = "SHEAF_SOAK"
-	// SeedVariable is the seed of a run to repeat, a decimal uint64.
+	// SeedVariable holds the seed of a run that is repeated, as a decimal uint64.
 	SeedVariable = "SHEAF_SEED"
-	// ReportVariable names the file to which seeds and counts are appended, a line each.
+	// ReportVariable names the file to which seeds and counts are appended, one per line.
 	ReportVariable = "SHEAF_SOAK_REPORT"
-	// NotesVariable names the file to which notes are appended, a line each.
+	// NotesVariable names the file to which notes are appended, one per line.
 	NotesVariable = "SHEAF_NOTES"
 )
 
-// Long reports whether this is a soak: a test then runs all its cases.
+// Long reports whether this run is a soak, in which a test runs all its cases.
 func Long() bool { return os.Getenv(Variable) != "" }
 
-// Only skips a test that loads the whole machine, draws its cases at random or takes long, unless this is a soak. part
-// is the soak that runs it (log, raft, proc, kube or eco); why is the reason in a few words.
+// Only skips a test outside of a soak. It is for tests that load the whole machine, draw random cases, or take long.
+// part is the soak that runs the test (log, raft, proc, kube or eco), and why is the reason in a few words.
 func Only(t testing.TB, part, why string) {
 	t.Helper()
 	if !Long() {
@@ -37,8 +38,8 @@ func Only(t testing.TB, part, why string) {
 	}
 }
 
-// Seed returns the seed of a test: that of SHEAF_SEED if it is set. Otherwise it returns fixed, or, in a soak, a seed
-// drawn at random, which is in the report. It fails the test if SHEAF_SEED is not a number.
+// Seed returns the seed for a test: the value of SHEAF_SEED if that is set, otherwise a random seed in a soak, and
+// otherwise fixed. A soak also writes the seed to its report. Seed fails the test if SHEAF_SEED is not a number.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed
@@ -57,14 +58,13 @@ func Seed(t testing.TB, fixed uint64) uint64 {
 }
 
 // Report appends one figure of a test to the report of the soak. Without a report it does nothing. Safe for concurrent
-// use, also by several processes: each line is a single write to a file opened for appending.
+// use, even by several processes, because each line is a single write to a file that was opened for appending.
 func Report(t testing.TB, what string, figure any) {
 	t.Helper()
 	appendLine(t, os.Getenv(ReportVariable), fmt.Sprintf("%s: %s %v", t.Name(), what, figure))
 }
 
-// Note shows a message to readers of the gate's last lines without failing a test. The message is in the test's log,
-// too.
+// Note adds a message to the last lines of the gate's output without failing the test. It also logs the message.
 func Note(t testing.TB, format string, args ...any) {
 	t.Helper()
 	note := fmt.Sprintf(format, args...)
@@ -72,7 +72,7 @@ func Note(t testing.TB, format string, args ...any) {
 	appendLine(t, os.Getenv(NotesVariable), note)
 }
 
-var appending sync.Mutex // one line at a time, within this process
+var appending sync.Mutex // serializes appends within this process
 
 // appendLine appends a line to a file. Without a name it does nothing.
 func appendLine(t testing.TB, name, line string) {

@@ -1,4 +1,4 @@
-// Package stoptest stops the process of a test for a while, as a stalled machine does.
+// Package stoptest stops the process of a test for a while, as a stall of the machine does.
 package stoptest
 
 import (
@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// Self stops this process for the duration d, and returns when it continues. All its tests pause meanwhile.
+// Self stops this process for the duration d, and returns when it continues. All tests in the process are paused
+// during that time.
 func Self(tb testing.TB, d time.Duration) {
 	tb.Helper()
-	// Another process does this: a stopped process cannot wake itself.
+	// Another process has to do this, because a stopped process cannot continue itself.
 	script := fmt.Sprintf("kill -STOP %[1]d; sleep %[2]f; kill -CONT %[1]d", os.Getpid(), d.Seconds())
 	if out, err := exec.CommandContext(tb.Context(), "sh", "-c", script).CombinedOutput(); err != nil {
 		tb.Errorf("stop the process of the test: %v: %s", err, out)

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// TestAStoreStartsWithOneOddKey: every process is started anew with a key in etcd that nobody can use. Everything that
-// the key is not about serves, and gateway and doctor name the key. It costs 1 s.
+// TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key that nobody can read. Everything that
+// does not depend on the key must serve, and gateway and doctor must name the key. The test costs 1 s.
 func TestAStoreStartsWithOneOddKey(t *testing.T) {
 	for name, value := range map[string]string{
 		"states/shard-0": `{"state":"Draining"}`,
@@ -89,7 +89,7 @@ func startsWithAnOddKey(t *testing.T, name, value string) {
 	}
 }
 
-// doctor returns the problems that sheaf doctor finds.
+// doctor returns the problems that `sheaf doctor` finds.
 func doctor(t *testing.T, ctx context.Context, s *Server) (problems []finding.Finding) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),

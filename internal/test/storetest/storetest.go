@@ -1,5 +1,5 @@
 // Package storetest runs a whole store in the virtual time of testing/synctest: etcd, shards, planner and gateway of
-// one test, with their network and disks in memory. client/sheaftest is the same on sockets and folders, for the tests
+// one test, with network and disks in memory. client/sheaftest does the same with sockets and folders, for the tests
 // of other programs.
 //
 //	synctest.Test(t, func(t *testing.T) {
@@ -26,17 +26,17 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// timeout bounds the start and the stop of a store, in virtual time.
+// timeout limits the start and the stop of a store, in virtual time.
 const timeout = 2 * time.Minute
 
-// reserveBytes is the space that a shard keeps free on a disk in memory.
+// reserveBytes is the reserve of free space on a shard's disk in memory.
 const reserveBytes = 16 << 20
 
-// Config configures a store. A zero field takes its default.
+// Config configures a store. A zero field has its default value.
 type Config struct {
-	Groups int  // of Hash routing; 4
-	Named  bool // routing instead: the caller names groups, which are made by the first write
-	Shards int  // 1
+	Groups int  // number of groups with Hash routing; default 4
+	Named  bool // use Named routing: callers name groups, which their first write creates
+	Shards int  // number of shards; default 1
 }
 
 // Server is a running store.
@@ -50,13 +50,13 @@ type Server struct {
 	gateway *gateway.Gateway
 }
 
-// Start runs a store with one shard and Hash routing as long as the test runs.
+// Start runs a store with one shard and Hash routing until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	return StartWith(t, Config{})
 }
 
-// StartWith runs a store as long as the test runs. It returns when every group of Hash routing can be read and written.
+// StartWith runs a store until the test ends. It returns when every group of Hash routing can be read and written.
 func StartWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	if cfg.Groups == 0 {
@@ -76,11 +76,12 @@ func StartWith(t testing.TB, cfg Config) *Server {
 	return s
 }
 
-// start makes everything that it starts end with the test, in reverse order: the gateway before the shards, and the
-// shards before etcd.
+// start starts the store. Everything that it starts ends with the test, in reverse order: the gateway before the
+// shards, and the shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// This comes last: a shard that has ended returns its lease of the wakes in the background, within a bounded time.
+	// This cleanup runs last. It waits because a shard that has ended returns the lease of its wakes in the background,
+	// within limited time.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -109,11 +110,11 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func() { ended(t, time.Second, s.gateway.Stop) }) // clients that keep their streams are cut
+	t.Cleanup(func() { ended(t, time.Second, s.gateway.Stop) }) // disconnects clients whose streams are still open
 	return s.ready(ctx, meta)
 }
 
-// ended stops a part of the store; what has not ended in time is cut.
+// ended stops a part of the store, and disconnects clients that remain after the given time.
 func ended(t testing.TB, in time.Duration, stop func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), in)
@@ -128,7 +129,7 @@ func (s *Server) plan(t testing.TB, meta placement.Meta) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var planner sync.WaitGroup
 	planner.Go(func() {
-		// The policy is valid, so this returns only when it is cancelled.
+		// RunPlanner returns an error only for an invalid policy, or when it is canceled.
 		_ = placement.RunPlanner(ctx, s.Store, meta.Policy(), slog.New(slog.DiscardHandler))
 	})
 	t.Cleanup(func() {
@@ -146,7 +147,7 @@ func (s *Server) startShard(ctx context.Context, n int) (err error) {
 	return err
 }
 
-// ready waits until the gateway knows an owner of every group.
+// ready waits until the gateway knows the owner of every group.
 func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -171,13 +172,13 @@ func (s *Server) Addr() string { return s.gateway.Addr() }
 // ShardAddr returns the address of shard n on Network.
 func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
 
-// Disk returns the disk of shard n; Folder is its volume there.
+// Disk returns the disk of shard n. Folder returns the folder of the shard's volume on it.
 func (s *Server) Disk(n int) *vfstest.Mem { return s.disks[n] }
 
 // Folder returns the folder of shard n's volume.
 func (s *Server) Folder(n int) string { return fmt.Sprintf("/shard-%d", n) }
 
-// Client makes a client of the gateway, closed when the test ends.
+// Client returns a client for the gateway, which is closed when the test ends.
 func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	t.Helper()
 	cfg.Addresses, cfg.Dial = []string{s.Addr()}, s.Network.Dial
@@ -187,11 +188,12 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // answers only that a connection was closed before
+	t.Cleanup(func() { _ = c.Close() }) // the error only says that a connection was already closed
 	return c
 }
 
-// KillShard stops shard n at once, as the death of its process would: nothing is sealed. Acknowledged writes remain.
+// KillShard stops shard n immediately, as the death of its process would, without sealing anything. Acknowledged
+// writes remain.
 func (s *Server) KillShard(n int) { s.shards[n].Kill() }
 
 // RestartShard starts shard n again after KillShard, on its disk and with a new address.

@@ -7,25 +7,25 @@ import (
 	"slices"
 )
 
-// SurvivalKind selects the unsynced changes that are on the disk after a power cut. Synced changes always are, except
-// those that a failed Sync dropped, which never are.
+// SurvivalKind selects the unsynced changes that survive a power cut. Synced changes always survive. Changes that a
+// failed Sync has dropped never survive.
 type SurvivalKind uint8
 
-// The kinds of survival.
+// These are the kinds of survival.
 const (
 	// SurviveNone: no unsynced change survives.
 	SurviveNone SurvivalKind = iota
-	// SurviveAll: everything, as if the cut came late.
+	// SurviveAll: all changes survive, as if the power cut came late.
 	SurviveAll
-	// SurviveRandom: a random choice of sectors, of one size that each file had, and of changes of names.
+	// SurviveRandom: sectors and changes of names survive at random, and each file gets at random one of its sizes.
 	SurviveRandom
-	// SurviveTorn: everything, but of the last write to each file only a random number of its first sectors.
+	// SurviveTorn: everything survives, but of the last write to each file only a random number of its first sectors.
 	SurviveTorn
-	// SurviveNames: all names and all sizes, but no data: files grew by zeros.
+	// SurviveNames: all names and sizes survive, but no data. New parts of files are zeros.
 	SurviveNames
 )
 
-// SurvivalKinds is all of them.
+// SurvivalKinds are all kinds.
 var SurvivalKinds = []SurvivalKind{SurviveNone, SurviveAll, SurviveRandom, SurviveTorn, SurviveNames}
 
 // String returns the kind as one word.
@@ -37,18 +37,19 @@ func (k SurvivalKind) String() string {
 	return fmt.Sprintf("survival(%d)", uint8(k))
 }
 
-// Survival is one outcome of a power cut. The same seed on the same history makes the same disk.
+// Survival is one outcome of a power cut. With the same history, the same seed always leads to the same disk.
 type Survival struct {
 	Kind SurvivalKind
-	Seed uint64 // SurviveRandom and SurviveTorn
+	Seed uint64 // for SurviveRandom and SurviveTorn
 }
 
-// String returns kind and seed, for messages of tests.
+// String returns the kind and the seed, for messages of tests.
 func (s Survival) String() string { return fmt.Sprintf("%s/%d", s.Kind, s.Seed) }
 
-// CrashClone returns the disk as a power cut at this moment leaves it, in a machine that has just started: no open
-// files, no locks, everything on it durable, operations counted from 0, and no crash planned. The capacity remains. The
-// original is not changed and may continue. Pages are shared until one of the disks changes them, so clones are cheap.
+// CrashClone returns the disk that a power cut at this moment would leave in a machine that has just started: no file
+// is open or locked, everything on the disk is durable, operations are counted from 0, and no crash is planned. The
+// capacity is unchanged. The original is not changed and may continue to be used. Disks share pages until one of them
+// changes a page, so clones are cheap.
 func (m *Mem) CrashClone(s Survival) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,13 +57,13 @@ func (m *Mem) CrashClone(s Survival) *Mem {
 		from: m, to: NewMem(), survival: s, nodes: make(map[*memNode]*memNode),
 		random: rand.New(rand.NewPCG(s.Seed, 0x5eaf)),
 	}
-	// Some clones keep most sectors, some keep few: at one half each, a file of many sectors would never be nearly
-	// whole.
+	// Some clones keep most sectors and others few. With odds of one half for each sector, a file with many sectors would
+	// never be nearly whole.
 	c.odds = []float64{0.1, 0.5, 0.9}[c.random.IntN(3)]
 	c.to.capacity = m.capacity
 	c.chooseNames()
 	c.to.root = c.clone(m.root)
-	// Files are in order of creation, because maps have no order and the choices must be repeatable.
+	// Files are sorted by creation, because maps have no order and the choices must be repeatable.
 	files := slices.SortedFunc(maps.Keys(c.nodes), func(a, b *memNode) int { return int(a.number - b.number) })
 	for _, old := range files {
 		if !old.dir {
@@ -73,17 +74,17 @@ func (m *Mem) CrashClone(s Survival) *Mem {
 	return c.to
 }
 
-// cloner makes one clone. The lock of from is held.
+// cloner makes one clone. The caller holds the lock of from.
 type cloner struct {
 	from, to *Mem
 	survival Survival
 	random   *rand.Rand
-	odds     float64 // that a change survives
+	odds     float64 // probability that a change survives
 	names    map[*memNode]map[string]*memNode
 	nodes    map[*memNode]*memNode
 }
 
-// chooseNames decides the names of the folders that have changes pending, for SurviveRandom.
+// chooseNames chooses which pending changes of names survive, for SurviveRandom.
 func (c *cloner) chooseNames() {
 	c.names = make(map[*memNode]map[string]*memNode)
 	if c.survival.Kind != SurviveRandom {
@@ -102,7 +103,7 @@ func (c *cloner) chooseNames() {
 	}
 }
 
-// clone makes the folders and the files; the files are still empty.
+// clone creates the folders and the files, which are still empty.
 func (c *cloner) clone(old *memNode) *memNode {
 	if n := c.nodes[old]; n != nil {
 		return n
@@ -132,7 +133,7 @@ func (c *cloner) clone(old *memNode) *memNode {
 	return n
 }
 
-// content decides size and sectors of a file.
+// content sets the size and the sectors of a file.
 func (c *cloner) content(old, n *memNode) {
 	n.pages = slices.Clone(old.pages)
 	for _, p := range n.pages {
@@ -160,14 +161,14 @@ func (c *cloner) content(old, n *memNode) {
 	n.fit()
 }
 
-// tear undoes the end of the last write and returns the size.
+// tear undoes the end of the last write, and returns the size.
 func (c *cloner) tear(old, n *memNode) int64 {
 	w := old.last
 	if w.count == 0 {
 		return old.size
 	}
 	whole := c.random.Int64N(w.count + 1)
-	grown := c.random.IntN(2) == 0 // the size may survive without the data
+	grown := c.random.IntN(2) == 0 // the new size may survive without the data
 	for s := w.first + whole; s < w.first+w.count; s++ {
 		n.setSector(s, w.before[s-w.first])
 	}
@@ -177,7 +178,8 @@ func (c *cloner) tear(old, n *memNode) int64 {
 	return min(old.size, max(w.sizeBefore, (w.first+whole)*sectorBytes))
 }
 
-// undo restores the durable content of the sectors for which choose returns true, in order of the sectors.
+// undo restores the durable content of the sectors for which choose returns true. It calls choose in the order of the
+// sectors.
 func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 	for _, s := range slices.Sorted(maps.Keys(sectors)) {
 		if choose() {
@@ -186,7 +188,7 @@ func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 	}
 }
 
-// fit truncates the pages to the size, zeroes the bytes behind it, and counts the space.
+// fit truncates the pages to the size, zeroes the bytes after the end, and counts the used space.
 func (n *memNode) fit() {
 	keep := (n.size + pageBytes - 1) / pageBytes
 	n.pages = n.pages[:min(keep, int64(len(n.pages)))]

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// sectorAt returns a sector of content, with zeros behind its end.
+// sectorAt returns a sector of content, filled up with zeros after the end.
 func sectorAt(content []byte, i int) []byte {
 	out := make([]byte, sector)
 	if i*sector < len(content) {
@@ -23,16 +23,16 @@ func sectorAt(content []byte, i int) []byte {
 	return out
 }
 
-// TestCrashContentIsFromHistory runs random writes, truncations and syncs on one file, together with a naive model: a
-// list of the whole contents since the last sync. After a crash, every sector must be one that the file had since the
-// last sync, and so must the size.
+// TestCrashContentIsFromHistory runs random writes, truncations and syncs on one file, and on a naive model: a list of
+// all contents since the last sync. After a crash, every sector must have a content that it had since the last sync.
+// The same must hold for the size.
 func TestCrashContentIsFromHistory(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()
 		f, err := m.Create("f")
 		ok(t, err)
 		ok(t, m.SyncDir("."))
-		history := [][]byte{nil} // the first as of the last sync, the last as of now
+		history := [][]byte{nil} // the first is the content at the last sync, the last is the present content
 		for step := range rapid.IntRange(1, 25).Draw(t, "steps") {
 			now := bytes.Clone(history[len(history)-1])
 			offset := rapid.IntRange(0, 6000).Draw(t, "offset")
@@ -97,14 +97,15 @@ func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) 
 	for i := 0; i*sector < len(got); i++ {
 		have := got[i*sector : min(len(got), (i+1)*sector)]
 		known := slices.ContainsFunc(history, func(h []byte) bool { return bytes.Equal(sectorAt(h, i)[:len(have)], have) })
-		// A size that survives cuts a sector, and a longer one shows zeros where a shorter one ended.
+		// The size that survives may cut a sector. A longer size may show zeros after the end of a shorter content.
 		if !known && !cutOfHistory(have, i, history) {
 			t.Fatalf("%s: sector %d of %d bytes is none that the file had since the last sync", s, i, len(got))
 		}
 	}
 }
 
-// cutOfHistory tells whether a sector is one of the history, zero from some size of the history on.
+// cutOfHistory reports whether a sector has a content from the history that was cut at some size from the history and
+// filled up with zeros.
 func cutOfHistory(have []byte, i int, history [][]byte) bool {
 	for _, h := range history {
 		at := min(max(len(h)-i*sector, 0), len(have))
@@ -138,7 +139,7 @@ func contentOf(t *rapid.T, m *vfstest.Mem, name string) []byte {
 	return content
 }
 
-// TestCrashNamesAreFromHistory does the same with names in two folders. Every file holds its number.
+// TestCrashNamesAreFromHistory does the same for names in two folders. Every file contains its number.
 func TestCrashNamesAreFromHistory(t *testing.T) {
 	names := []string{"a/x", "a/y", "b/x", "b/y"}
 	soaktest.Check(t, func(t *rapid.T) {
@@ -146,7 +147,7 @@ func TestCrashNamesAreFromHistory(t *testing.T) {
 		ok(t, m.MkdirAll("a"))
 		ok(t, m.MkdirAll("b"))
 		present, durable := map[string]string{}, map[string]string{}
-		since := map[string][]string{} // what each name meant since its folder was synced
+		since := map[string][]string{} // for each name, what it referred to since its folder was synced
 		remember := func(name string) { since[name] = append(since[name], present[name]) }
 		for step := range rapid.IntRange(1, 20).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "name")

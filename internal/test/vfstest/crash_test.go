@@ -23,7 +23,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// fill returns n sectors; sector i is full of the byte first+i.
+// fill returns n sectors. All bytes of sector i are first+i.
 func fill(n int, first byte) []byte {
 	p := make([]byte, n*sector)
 	for i := range p {
@@ -32,7 +32,7 @@ func fill(n int, first byte) []byte {
 	return p
 }
 
-// synced makes a file on a new Mem whose content and name are durable, open for writing.
+// synced creates a file on a new Mem. Its content and name are durable, and it is open for writing.
 func synced(t *testing.T, content []byte) (*vfstest.Mem, vfs.File) {
 	t.Helper()
 	m := vfstest.NewMem()
@@ -48,7 +48,7 @@ func writeAt(t *testing.T, f vfs.File, p []byte, off int64) {
 	check(t, err)
 }
 
-// kinds runs f for every kind of survival and some seeds.
+// kinds runs f for every kind of survival with some seeds.
 func kinds(t *testing.T, f func(t *testing.T, s vfstest.Survival)) {
 	for _, kind := range vfstest.SurvivalKinds {
 		seeds := uint64(1)
@@ -81,7 +81,7 @@ func TestCrashKeepsWhatWasSynced(t *testing.T) {
 func TestCrashLosesWhatWasNotSynced(t *testing.T) {
 	m, f := synced(t, fill(4, 1))
 	writeAt(t, f, fill(2, 100), sector)   // over sectors 1 and 2
-	writeAt(t, f, fill(3, 200), 4*sector) // behind the end
+	writeAt(t, f, fill(3, 200), 4*sector) // after the end
 	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, fill(4, 1)) {
 		t.Errorf("%d bytes, not those that were synced", len(got))
@@ -151,8 +151,8 @@ func TestCrashRandomChoosesSizes(t *testing.T) {
 
 func TestCrashTearsTheLastWrite(t *testing.T) {
 	m, f := synced(t, fill(4, 1))
-	writeAt(t, f, fill(1, 50), 0)         // not the last one: survives
-	writeAt(t, f, fill(6, 100), 2*sector) // two sectors over old ones, four behind the end
+	writeAt(t, f, fill(1, 50), 0)         // not the last write, so it survives
+	writeAt(t, f, fill(6, 100), 2*sector) // two sectors over old ones, four after the end
 	lengths, sizes := make(map[int]bool), make(map[int]bool)
 	for seed := range uint64(200) {
 		got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveTorn, Seed: seed}), "f")
@@ -375,7 +375,7 @@ func TestAfterOpSeesEveryOperation(t *testing.T) {
 	var got strings.Builder
 	m.AfterOp(func(op vfstest.Op) {
 		fmt.Fprintf(&got, "%d %s\n", op.Number, op)
-		if m.CrashClone(vfstest.Survival{}).OpCount() != 0 { // it may be called here
+		if m.CrashClone(vfstest.Survival{}).OpCount() != 0 { // AfterOp permits this call
 			t.Error("the clone counts operations")
 		}
 		if !op.Kind.Mutates() {
@@ -471,7 +471,7 @@ func TestMemCapacity(t *testing.T) {
 	if err := f.Allocate(8192, 7*4096); !errors.Is(err, syscall.ENOSPC) || free() != 6 {
 		t.Errorf("allocate of 7 pages: error %v, %d free", err, free())
 	}
-	check(t, f.Truncate(1<<40)) // a hole takes no room
+	check(t, f.Truncate(1<<40)) // a hole occupies no space
 	n, err := f.WriteAt(make([]byte, 10*4096), 4*4096)
 	if n != 6*4096 || !errors.Is(err, syscall.ENOSPC) || free() != 0 {
 		t.Errorf("write of 10 pages: %d bytes written, error %v, %d free", n, err, free())

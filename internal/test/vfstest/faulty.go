@@ -14,48 +14,48 @@ import (
 // Effect says what a fault does besides its error.
 type Effect uint8
 
-// The effects.
+// These are the effects.
 const (
-	// EffectNone: the operation is not done, only the error is returned.
+	// EffectNone: the operation is not done, and the error is returned.
 	EffectNone Effect = iota
-	// EffectDone: the operation is done, but the error is returned nevertheless.
+	// EffectDone: the operation is done, and the error is returned nevertheless.
 	EffectDone
-	// EffectPart: half of a read or write, in whole sectors, is done, then the error is returned. For reads and writes
-	// only; for other operations it is like EffectNone.
+	// EffectPart: half of a read or write is done, in whole sectors, and the error is returned. For other operations it
+	// is the same as EffectNone.
 	EffectPart
-	// EffectDrop: a failed Sync, as on Linux. What was written since the last Sync reads back from the page cache, but
-	// never reaches the disk, although later Syncs succeed. For Sync of a file of a Mem only: elsewhere the loss cannot
-	// be simulated, and EffectDrop is like EffectNone.
+	// EffectDrop: a Sync fails as on Linux. Data written since the last Sync can be read from the page cache, but never
+	// reaches the disk, although later Syncs succeed. This works only for Sync of a file in a Mem. Elsewhere the loss
+	// cannot be simulated, and EffectDrop is the same as EffectNone.
 	EffectDrop
-	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of what it read is wrong. For reads
-	// only; for other operations it is like EffectNone with EIO.
+	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of the result is wrong. For other
+	// operations it is the same as EffectNone with EIO.
 	EffectFlip
-	// EffectPass: the operation is done as if there were no fault (Err is not used). For rules with a Before.
+	// EffectPass: the operation is done as if there were no fault (Err is not used). It is for faults with a Before.
 	EffectPass
 )
 
-// Fault is a rule that makes operations fail. Only Add makes it active; do not change it afterwards.
+// Fault is a rule that makes operations fail. Add activates it. A Fault must not be changed after that.
 type Fault struct {
-	Match  func(Op) bool // which operations; Op.Number counts the calls of this kind from 1. nil: all
-	Skip   int64         // so many matches pass first
-	Count  int64         // fires at most so often; 0: for ever
-	Err    error         // what is returned; nil: EIO
+	Match  func(Op) bool // selects operations; Op.Number counts the calls of this kind from 1; nil: all
+	Skip   int64         // number of matches that pass before the first fault
+	Count  int64         // maximum number of faults; 0: no limit
+	Err    error         // the error; nil: EIO
 	Effect Effect
-	Before func(Op) // called, without locks, when it fires, before the effect: tests wait here. nil: nothing
+	Before func(Op) // called, without locks, before the effect; a test may block here; may be nil
 
 	matched atomic.Int64
 	fired   atomic.Int64
 	removed atomic.Bool
 }
 
-// Fired returns how often the fault fired.
+// Fired returns how often the fault has fired.
 func (f *Fault) Fired() int64 { return f.fired.Load() }
 
-// Remove ends the fault; operations that it holds in Before continue.
+// Remove ends the fault. Operations that wait in Before continue.
 func (f *Fault) Remove() { f.removed.Store(true) }
 
-// Faulty makes operations of another file system fail. Files opened through it have no Fd, so no read can bypass it.
-// Safe for concurrent use.
+// Faulty is a file system in which operations of another file system can fail. Files opened through it have no Fd, so
+// that no read can bypass it. Safe for concurrent use.
 type Faulty struct {
 	inner vfs.FS
 	calls [OpSpace + 1]atomic.Int64
@@ -72,7 +72,7 @@ func (f *Faulty) Unwrap() vfs.FS { return f.inner }
 // NewFaulty wraps a file system. Without faults it behaves like inner.
 func NewFaulty(inner vfs.FS) *Faulty { return &Faulty{inner: inner} }
 
-// Add makes a fault active and returns it. Of several that match, the one added first fires.
+// Add activates a fault and returns it. If several faults match an operation, the one that was added first fires.
 func (f *Faulty) Add(fault *Fault) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *Faulty) Clear() {
 	f.list = nil
 }
 
-// Fired returns how often faults fired, including removed ones.
+// Fired returns how often faults have fired, including removed ones.
 func (f *Faulty) Fired() int64 { return f.fired.Load() }
 
 // Calls returns the number of calls of a kind so far.
@@ -101,7 +101,8 @@ func (f *Faulty) Calls(kind OpKind) int64 {
 	return f.calls[kind].Load()
 }
 
-// fire counts an operation and returns the fault that hits it, with the error to return, or nil if there is none.
+// fire counts an operation. It returns the fault that hits the operation and the error to return, or nil if there is
+// none.
 func (f *Faulty) fire(op Op) (*Fault, error) {
 	op.Number = f.calls[op.Kind].Add(1)
 	f.mu.RLock()
@@ -141,7 +142,7 @@ func (f *Faulty) match(op Op) *Fault {
 	return nil
 }
 
-// do runs an operation that can only be done or not done.
+// do runs an operation that is either done completely or not at all.
 func (f *Faulty) do(op Op, run func() error) error {
 	fault, err := f.fire(op)
 	if fault == nil {
@@ -227,8 +228,8 @@ func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// SyncAll implements vfs.FS. If it fails, what was not synced remains unsynced: a sync of each file then reports its
-// own outcome.
+// SyncAll implements vfs.FS. If it fails, unsynced changes remain unsynced. A later sync of each file then has an
+// outcome of its own.
 func (f *Faulty) SyncAll(dir string) error {
 	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
 }
@@ -284,7 +285,7 @@ func (f *faultyFile) DataEnd(from int64) (end int64, err error) {
 	return end, err
 }
 
-// half returns half of n bytes, in whole sectors.
+// half returns half of n bytes, rounded down to whole sectors.
 func half(n int) int { return n / 2 / sectorBytes * sectorBytes }
 
 func (f *faultyFile) ReadAt(p []byte, off int64) (int, error) {
@@ -294,7 +295,7 @@ func (f *faultyFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 	switch fault.Effect {
 	case EffectDone:
-		n, _ := f.inner.ReadAt(p, off) // its error, perhaps the end of the file, must not hide ours
+		n, _ := f.inner.ReadAt(p, off) // the error, perhaps io.EOF, must not replace the one of the fault
 		return n, err
 	case EffectFlip:
 		n, err := f.inner.ReadAt(p, off)
@@ -327,7 +328,7 @@ func (f *faultyFile) WriteAt(p []byte, off int64) (int, error) {
 	}
 }
 
-// dropper is a file that can lose what was not synced.
+// dropper is a file that can lose unsynced data.
 type dropper interface{ dropUnsynced() error }
 
 func (f *faultyFile) Sync() error {

@@ -19,7 +19,7 @@ func isKind(kind vfstest.OpKind) func(vfstest.Op) bool {
 	return func(op vfstest.Op) bool { return op.Kind == kind }
 }
 
-// faultyFile makes a file with durable content through a Faulty.
+// faultyFile creates a file with durable content through a Faulty.
 func faultyFile(t *testing.T, content []byte) (*vfstest.Faulty, *vfstest.Mem, vfs.File) {
 	t.Helper()
 	m := vfstest.NewMem()
@@ -121,12 +121,12 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 	check(t, file.Sync())
 }
 
-// TestRule5_FailedSyncDropsData: after a failed sync the data reads back and later syncs succeed, but it is gone after
-// a power cut; only what was written again is there.
+// TestRule5_FailedSyncDropsData checks a failed sync: the data can still be read and later syncs succeed, but the data
+// is gone after a power cut. Only data that was written again survives.
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)
-	writeAt(t, file, fill(2, 201), 4*sector) // behind the end
+	writeAt(t, file, fill(2, 201), 4*sector) // after the end
 	fault := f.Add(&vfstest.Fault{Match: isKind(vfstest.OpSync), Count: 1, Effect: vfstest.EffectDrop})
 	if err := file.Sync(); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("sync: error %v", err)
@@ -226,7 +226,7 @@ func TestFaultEffects(t *testing.T) {
 	}); !errors.Is(err, syscall.EIO) {
 		t.Errorf("lock that is done: error %v", err)
 	}
-	lock, err := f.Lock("lock") // it was given back
+	lock, err := f.Lock("lock") // the lock was released
 	check(t, err)
 	check(t, lock.Close())
 }
@@ -251,7 +251,7 @@ func TestFaultBeforeHoldsTheOperation(t *testing.T) {
 	if op := <-reached; op.Name != "f" || op.Number != 2 {
 		t.Errorf("the operation is %v number %d", op, op.Number)
 	}
-	if got := vfstest.Read(t, f, "f"); len(got) != sector { // others go on
+	if got := vfstest.Read(t, f, "f"); len(got) != sector { // other files are not affected
 		t.Errorf("read %d bytes", len(got))
 	}
 	select {

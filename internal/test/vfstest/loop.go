@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it by
-// driver (empty: the one of its type) and returns the mount point; the test's end removes it. Where the mkfs of the
-// type is not installed the test is skipped. It needs root and loop devices too: without them it is skipped, but fails
-// where SHEAF_LOOP=required says that they have to be there.
+// LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it
+// with the given driver (empty: the driver of the type), and returns the mount point. The mount is removed when the
+// test ends. If mkfs for the type is not installed, the test is skipped. LoopMount also needs root and loop devices.
+// Without them the test is skipped too, but it fails if SHEAF_LOOP=required.
 func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...string) string {
 	t.Helper()
 	without := func(format string, args ...any) {
@@ -53,8 +53,8 @@ func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...
 	return point
 }
 
-// unmount waits until nobody uses the mount point: a process that another test just began to start has a copy of our
-// open files until it executes its program.
+// unmount unmounts a file system, and retries while the mount is busy: a process that another test has just forked
+// holds the open files of this process until it executes its program.
 func unmount(t *testing.T, point string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

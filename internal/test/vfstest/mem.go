@@ -14,27 +14,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Mem is a file system in memory that knows what a power cut would leave. It keeps apart
-//   - for each file: the present content and, per sector of 512 bytes, the content as of the last Sync; the same for
+// Mem is a file system in memory that knows what a power cut would leave. It distinguishes
+//   - for each file: the present content and, for each sector of 512 bytes, the content at the last Sync; the same for
 //     the size;
-//   - for each folder: the present names, the names as of the last SyncDir, and the changes between the two in order.
+//   - for each folder: the present names, the names at the last SyncDir, and the changes between the two in order.
 //
 // CrashClone makes the disk that a power cut leaves. Every operation that changes the disk has a number, from 1
-// (OpCount); CrashAfter stops the machine at one of them, AfterOp sees each. It is as harsh as POSIX allows and
-// harsher than the file systems we know: names are not made durable by the Sync of a file, changes of names may
-// survive out of order, and a cut followed by a longer file may leave old and new sectors side by side.
+// (OpCount). CrashAfter stops the machine at one of them, and AfterOp observes each. Mem is as harsh as POSIX allows,
+// and harsher than the file systems we know: Sync of a file does not make its name durable, changes of names may
+// survive out of order, and a truncation followed by an extension may leave old and new sectors side by side.
 //
-// Names are cleaned by path.Clean; "/a", "a" and "./a" are the same. Safe for concurrent use.
+// Names are cleaned by path.Clean: "/a", "a" and "./a" are the same. Safe for concurrent use.
 type Mem struct {
 	mu         sync.RWMutex // guards all fields below and those of all nodes
 	root       *memNode
-	nodes      int64       // number of the last node made
+	nodes      int64       // number of the node that was created last
 	pending    []*memNames // changes of names that are not durable yet, in order
-	capacity   int64       // bytes; 0: no limit
-	cheap      bool        // what vfs.File.CheapOverwrite answers
-	usedBytes  int64       // of pages in files that have a name or are open
+	capacity   int64       // bytes; 0: unlimited
+	cheap      bool        // result of vfs.File.CheapOverwrite
+	usedBytes  int64       // in pages of files that have a name or are open
 	opCount    int64
-	crashAfter int64 // operations that still take effect; negative: no limit
+	crashAfter int64 // number of operations that still take effect; negative: unlimited
 	crashed    bool
 	locks      map[*memNode]bool
 	afterOp    func(Op)
@@ -42,53 +42,53 @@ type Mem struct {
 
 var _ vfs.FS = (*Mem)(nil)
 
-// memNames is one atomic change of names. Those parts that SyncDir has made durable are removed from it.
+// memNames is one atomic change of names. SyncDir removes the parts that it makes durable.
 type memNames struct{ changes []memNameChange }
 
-// memNameChange sets one name in one folder to node; nil means that the name is gone.
+// memNameChange sets one name in one folder to a node. nil removes the name.
 type memNameChange struct {
 	dir  *memNode
 	name string
 	node *memNode
 }
 
-// unlimitedBytes is the size that Space reports if no capacity is set.
+// unlimitedBytes is the size that Space returns if no capacity is set.
 const unlimitedBytes = 1 << 40
 
-// NewMem makes an empty file system without a limit of space.
+// NewMem returns an empty file system with unlimited space.
 func NewMem() *Mem {
 	m := &Mem{crashAfter: -1, locks: make(map[*memNode]bool)}
 	m.root = m.newNode(true)
 	return m
 }
 
-// InMemory tells a program that looks for the mount of a folder that there is none.
+// InMemory reports that there is no mount behind the file system.
 func (m *Mem) InMemory() bool { return true }
 
-// SetCapacity sets the size of the disk in bytes; 0 means no limit. Writes beyond it fail with ENOSPC after the part
-// for which there was space.
+// SetCapacity sets the size of the disk in bytes. 0 means unlimited. A write beyond it fails with ENOSPC after the
+// part for which there was space.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.capacity = bytes
 }
 
-// SetCheapOverwrite sets what files answer to CheapOverwrite; false at first.
+// SetCheapOverwrite sets the result of CheapOverwrite for all files. It is false at first.
 func (m *Mem) SetCheapOverwrite(cheap bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.cheap = cheap
 }
 
-// OpCount returns the number of operations so far that changed the disk.
+// OpCount returns the number of operations that have changed the disk so far.
 func (m *Mem) OpCount() int64 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.opCount
 }
 
-// CrashAfter lets the machine crash as soon as an operation with a number above n is tried: that operation has no
-// effect. It and everything after it, including reads, fail with vfs.ErrCrashed. A negative n means never.
+// CrashAfter makes the machine crash at the first operation with a number above n. That operation has no effect. It
+// and everything after it, including reads, fail with vfs.ErrCrashed. A negative n means never.
 func (m *Mem) CrashAfter(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,16 +102,17 @@ func (m *Mem) Crashed() bool {
 	return m.crashed
 }
 
-// AfterOp calls f after each operation that changed the disk, on the goroutine that called it and without any lock: f
-// may call CrashClone, so one run of a workload visits all its crash points. A nil f ends this.
+// AfterOp sets a function that is called after each operation that has changed the disk, on the goroutine of that
+// operation and without any lock. The function may call CrashClone, so that one run of a workload visits all its crash
+// points. A nil function ends this.
 func (m *Mem) AfterOp(f func(Op)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.afterOp = f
 }
 
-// mutate runs do under the lock. do checks its arguments, calls begin, which numbers the operation or reports that the
-// machine has crashed, and then changes the disk.
+// mutate runs do under the lock. do checks its arguments and calls begin, which assigns a number to the operation or
+// returns an error if the machine has crashed. Then do changes the disk.
 func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	begun := false
 	m.mu.Lock()
@@ -203,7 +204,7 @@ func (m *Mem) lookupParent(name string) (*memNode, string, error) {
 	return dir, parts[last], err
 }
 
-// changeNames applies changes of names and records them as not durable.
+// changeNames applies changes of names, and records that they are not durable.
 func (m *Mem) changeNames(changes ...memNameChange) {
 	for _, c := range changes {
 		if old := c.dir.entries[c.name]; old != nil {
@@ -220,8 +221,8 @@ func (m *Mem) changeNames(changes ...memNameChange) {
 	m.pending = append(m.pending, &memNames{changes: changes})
 }
 
-// release frees the space of a file that has no name and is not open. Its synced content remains: a power cut may bring
-// the name back.
+// release frees the space of a file that has no name and is not open. Its synced content remains, because a power cut
+// may restore the name.
 func (m *Mem) release(n *memNode) {
 	if n.links == 0 && n.handles == 0 {
 		m.usedBytes -= n.usedBytes
@@ -303,7 +304,7 @@ func (m *Mem) Remove(name string) error {
 	})
 }
 
-// Rename implements vfs.FS. Like os.Rename it replaces files only.
+// Rename implements vfs.FS. Like os.Rename, it replaces only files.
 func (m *Mem) Rename(oldName, newName string) error {
 	return m.mutate(Op{Kind: OpRename, Name: oldName, NewName: newName}, func(begin func() error) error {
 		oldDir, oldLast, err := m.lookupParent(oldName)
@@ -335,7 +336,7 @@ func (m *Mem) Rename(oldName, newName string) error {
 	})
 }
 
-// MkdirAll implements vfs.FS. Each folder that it makes is one operation, and its SyncDir is another.
+// MkdirAll implements vfs.FS. The creation of each folder is one operation, and its SyncDir is another.
 func (m *Mem) MkdirAll(dir string) error {
 	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)
 }
@@ -419,7 +420,7 @@ func (m *Mem) SyncDir(dir string) error {
 	})
 }
 
-// setName applies one change to the names of a folder.
+// setName applies one change to the names in a folder.
 func setName(names map[string]*memNode, c memNameChange) {
 	if c.node == nil {
 		delete(names, c.name)
@@ -482,7 +483,7 @@ func (m *Mem) Space(dir string) (vfs.Space, error) {
 	return vfs.Space{TotalBytes: total, FreeBytes: max(0, total-m.usedBytes)}, nil
 }
 
-// freeBytes returns how many more bytes fit on the disk.
+// freeBytes returns the number of free bytes on the disk.
 func (m *Mem) freeBytes() int64 {
 	if m.capacity == 0 {
 		return math.MaxInt64

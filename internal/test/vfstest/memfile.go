@@ -14,57 +14,57 @@ import (
 )
 
 const (
-	sectorBytes    = 512 // what a disk writes as a whole or not at all
+	sectorBytes    = 512 // a disk writes a sector completely or not at all
 	pageBytes      = 4096
 	sectorsPerPage = pageBytes / sectorBytes
-	sizesMax       = 64      // sizes remembered between two syncs
-	memFileMax     = 1 << 36 // bytes; a page of a hole still costs a pointer
+	sizesMax       = 64      // maximum number of sizes that are remembered between two syncs
+	memFileMax     = 1 << 36 // maximum size in bytes; even a page of a hole costs a pointer
 )
 
-// memPage is one page of a file. A shared page belongs to several disks (CrashClone) and is copied before a change.
+// memPage is one page of a file. Several disks may share a page (CrashClone). A shared page is copied before a change.
 type memPage struct {
 	shared atomic.Bool
 	b      [pageBytes]byte
 }
 
-// zeroPage stands for pages that occupy space but were not written.
+// zeroPage represents pages that occupy space but were never written.
 var zeroPage = func() *memPage {
 	p := new(memPage)
 	p.shared.Store(true)
 	return p
 }()
 
-// memNode is a file or a folder. Guarded by Mem.mu.
+// memNode is a file or a folder. Mem.mu guards it.
 type memNode struct {
-	number int64 // in order of creation: makes seeded choices repeatable
+	number int64 // in order of creation, makes seeded choices repeatable
 	dir    bool
 	mtime  time.Time
 
-	// A folder.
+	// These fields are for a folder.
 	entries map[string]*memNode // present names
-	durable map[string]*memNode // names as of the last SyncDir
+	durable map[string]*memNode // names at the last SyncDir
 
-	// A file.
-	links       int        // names that it has
-	handles     int        // open files
-	pages       []*memPage // nil: a hole. Bytes at and behind size are zero
-	usedBytes   int64      // of pages that are no holes
+	// These fields are for a file.
+	links       int        // number of names
+	handles     int        // number of open files
+	pages       []*memPage // nil: a hole. Bytes at and after size are zero
+	usedBytes   int64      // in pages that are not holes
 	size        int64
 	durableSize int64
 	sizes       []int64          // sizes since the last Sync
-	dirty       map[int64][]byte // sectors changed since the last Sync -> content as of then; nil: zeros
-	lost        map[int64][]byte // sectors dropped by a failed Sync -> content on the disk, which no later Sync changes
+	dirty       map[int64][]byte // sectors changed since the last Sync -> their content at that Sync; nil: zeros
+	lost        map[int64][]byte // sectors lost by a failed Sync -> their content on the disk, fixed from then on
 	last        memWrite         // last write since the last Sync
 }
 
-// memWrite holds what is needed to undo a part of a write.
+// memWrite is what is needed to undo a part of a write.
 type memWrite struct {
 	first, count int64    // sectors
-	before       [][]byte // content of each sector before it; nil: zeros
+	before       [][]byte // content of each sector before the write; nil: zeros
 	sizeBefore   int64
 }
 
-// sector returns the present content of a sector, aliased; nil means zeros.
+// sector returns the present content of a sector without copying it. nil means zeros.
 func (n *memNode) sector(s int64) []byte {
 	i := s / sectorsPerPage
 	if i >= int64(len(n.pages)) || n.pages[i] == nil || n.pages[i] == zeroPage {
@@ -74,7 +74,7 @@ func (n *memNode) sector(s int64) []byte {
 	return n.pages[i].b[at : at+sectorBytes]
 }
 
-// setSector sets the content of a sector without any accounting; for disks being made by CrashClone.
+// setSector sets the content of a sector without accounting for space. It is for new disks in CrashClone.
 func (n *memNode) setSector(s int64, content []byte) {
 	if content == nil && n.sector(s) == nil {
 		return
@@ -88,7 +88,7 @@ func (n *memNode) setSector(s int64, content []byte) {
 	copy(n.pages[s/sectorsPerPage].b[at:], content)
 }
 
-// writable makes page i, which must be below len(pages), changeable.
+// writable makes page i changeable. i must be below len(pages).
 func (n *memNode) writable(i int64) *memPage {
 	p := n.pages[i]
 	if p == nil || p.shared.Load() {
@@ -123,7 +123,8 @@ func (n *memNode) touch(s int64) {
 	n.dirty[s] = onDisk
 }
 
-// grow makes pages, all of them with room, for the bytes from offset to end, and returns the end of what had room.
+// grow allocates pages for the bytes from offset to end, as far as there is free space. It returns the end of the part
+// for which there are pages.
 func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	for i := offset / pageBytes; i*pageBytes < end; i++ {
 		for int64(len(n.pages)) <= i {
@@ -142,7 +143,7 @@ func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	return end
 }
 
-// setSize records a new size as not durable.
+// setSize sets a new size, which is not durable yet.
 func (n *memNode) setSize(size int64) {
 	if size == n.size {
 		return
@@ -155,12 +156,12 @@ func (n *memNode) setSize(size int64) {
 	}
 }
 
-// sectorsOf returns the first sector of a range of bytes and the sector behind its last one.
+// sectorsOf returns the first sector of a range of bytes and the sector after its last one.
 func sectorsOf(offset, length int64) (first, end int64) {
 	return offset / sectorBytes, (offset + length + sectorBytes - 1) / sectorBytes
 }
 
-// write puts p at offset; grow must have made the space for it.
+// write writes p at offset. grow must have allocated the space.
 func (n *memNode) write(p []byte, offset int64) {
 	first, end := sectorsOf(offset, int64(len(p)))
 	n.last = memWrite{first: first, count: end - first, before: make([][]byte, end-first), sizeBefore: n.size}
@@ -204,7 +205,7 @@ func (m *Mem) truncate(n *memNode, size int64) {
 	n.mtime = time.Now()
 }
 
-// sync makes the present content and size durable, except what a failed sync lost.
+// sync makes the present content and size durable, except what a failed sync has lost.
 func (n *memNode) sync() {
 	n.dirty, n.sizes, n.last = nil, nil, memWrite{}
 	n.durableSize = n.size
@@ -215,7 +216,7 @@ func (n *memNode) sync() {
 	}
 }
 
-// drop is a failed sync: what was written since the last one reads back, but will never reach the disk.
+// drop simulates a failed sync: data written since the last sync can still be read, but will never reach the disk.
 func (n *memNode) drop() {
 	if n.lost == nil {
 		n.lost = make(map[int64][]byte)
@@ -224,8 +225,8 @@ func (n *memNode) drop() {
 	n.dirty, n.last = nil, memWrite{}
 }
 
-// readLost puts what is on the disk in the place of what only the page cache has, after a failed sync: a direct read
-// sees that. offset is that of the first of the bytes, the begin of a sector.
+// readLost replaces bytes that are only in the page cache after a failed sync by the content on the disk, which a
+// direct read returns. offset is the offset of b in the file, at the begin of a sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {
 		return
@@ -256,7 +257,7 @@ func (f *memFile) Fd() (uintptr, bool) { return 0, false }
 func (f *memFile) Direct() bool        { return f.direct }
 func (f *memFile) ReadAlign() int64    { return memReadAlign }
 
-// usable returns the reason why the file cannot be used, or nil if it can. Called with the lock.
+// usable returns an error if the file cannot be used. Called with the lock held.
 func (f *memFile) usable(write bool) error {
 	switch {
 	case f.closed:
@@ -288,7 +289,7 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
-// DataEnd implements vfs.File: a page counts as data from the first write into it on.
+// DataEnd implements vfs.File. A page counts as data once any byte in it was written.
 func (f *memFile) DataEnd(from int64) (int64, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
@@ -316,7 +317,7 @@ func (f *memFile) CheapOverwrite() bool {
 	return f.m.cheap
 }
 
-// memReadAlign is the alignment of most devices.
+// memReadAlign is the alignment that most devices require.
 const memReadAlign = 512
 
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
@@ -355,7 +356,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// WriteAt writes p. If the disk is full, it writes the part for which there is space, as write(2) does.
+// WriteAt implements vfs.File. If the disk is full, it writes the part for which there is space, as write(2) does.
 func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	written := 0
 	op := Op{Kind: OpWrite, Name: f.name, Offset: off, Length: int64(len(p))}
@@ -404,7 +405,7 @@ func (f *memFile) Truncate(size int64) error {
 	})
 }
 
-// Allocate allocates space; if the disk is full, it allocates none.
+// Allocate implements vfs.File. If the disk is full, it allocates nothing.
 func (f *memFile) Allocate(offset, length int64) error {
 	op := Op{Kind: OpAllocate, Name: f.name, Offset: offset, Length: length}
 	return f.m.mutate(op, func(begin func() error) error {
@@ -449,7 +450,7 @@ func (f *memFile) Sync() error {
 	})
 }
 
-// dropUnsynced lets Faulty simulate a sync that fails.
+// dropUnsynced implements dropper, with which Faulty simulates a failed sync.
 func (f *memFile) dropUnsynced() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// memInfo is a fs.FileInfo.
+// memInfo implements fs.FileInfo.
 type memInfo struct {
 	name  string
 	size  int64

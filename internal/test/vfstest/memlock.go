@@ -36,10 +36,10 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 	return &memLock{m: m, node: n}, nil
 }
 
-// memLock is a lock that is held.
+// memLock is a lock.
 type memLock struct {
 	m    *Mem
-	node *memNode // nil: released
+	node *memNode // nil after the release
 }
 
 // Close releases the lock.

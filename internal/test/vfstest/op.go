@@ -5,7 +5,8 @@ import "fmt"
 // OpKind is the kind of an operation on a file system.
 type OpKind uint8
 
-// The kinds of operations. Those from OpCreate to OpSyncDir change the disk: in Mem they are the crash points.
+// These are the kinds of operations. Those from OpCreate to OpSyncDir change the disk, and in Mem they are the
+// possible crash points.
 const (
 	OpCreate OpKind = iota + 1
 	OpWrite
@@ -46,15 +47,15 @@ func (k OpKind) Mutates() bool { return k >= OpCreate && k <= OpSyncDir }
 
 // Op is one operation on a file system.
 type Op struct {
-	Number  int64 // Mem: number among the mutating operations, from 1. Faulty: number among the calls of this kind, from 1
+	Number  int64 // in a Mem, counts the mutating operations from 1; in a Faulty, counts the calls of this kind from 1
 	Kind    OpKind
-	Name    string // of the file or folder
-	NewName string // OpRename only
-	Offset  int64  // bytes: OpWrite, OpRead, OpAllocate
-	Length  int64  // bytes: OpWrite, OpRead, OpAllocate; the new size of OpTruncate
+	Name    string // name of the file or folder
+	NewName string // only for OpRename
+	Offset  int64  // in bytes, for OpWrite, OpRead and OpAllocate
+	Length  int64  // in bytes, for OpWrite, OpRead and OpAllocate; for OpTruncate the new size
 }
 
-// String returns the operation in one line, without its number: the lines of a golden transcript.
+// String returns the operation in one line without its number, as in a golden transcript.
 func (o Op) String() string {
 	switch o.Kind {
 	case OpRename:

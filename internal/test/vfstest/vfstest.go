@@ -1,6 +1,6 @@
-// Package vfstest holds the contract of vfs.FS as tests, which every implementation must pass. It also holds the
-// implementations that are only for tests: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which
-// injects errors by predicate into any other implementation.
+// Package vfstest holds the contract of vfs.FS as tests, which every implementation must pass. It also holds two
+// implementations for tests: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which injects
+// errors into operations of any other implementation.
 package vfstest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Run runs the contract. open returns a file system and an empty folder on it, new ones for each call.
+// Run runs the contract. open must return a file system and an empty folder on it, both new for each call.
 func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	tests := []struct {
 		name string
@@ -55,7 +55,7 @@ func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	}
 }
 
-// Write makes or replaces a file with content, not synced. For tests.
+// Write creates or replaces a file with the given content, without a sync. For tests.
 func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 	t.Helper()
 	f, err := fsys.Create(name)
@@ -70,7 +70,7 @@ func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.Close() }) // many tests close it themselves
+	t.Cleanup(func() { _ = f.Close() }) // its error does not matter: many tests have already closed the file
 	return f
 }
 
@@ -296,8 +296,8 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// dataEnd asks that nothing is ever taken for room that is not. How near to the data the answer is, each file system
-// says.
+// dataEnd checks that DataEnd never takes data for allocated space. Each file system may return a larger offset than
+// the end of the data.
 func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	f := Write(t, fsys, name, []byte("begin"))
@@ -308,7 +308,7 @@ func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 		t.Helper()
 		end, err := f.DataEnd(from)
 		check(t, err)
-		// through the page cache too, which must not change the answer
+		// Read goes through the page cache, which must not change the result of DataEnd.
 		if got := Read(t, fsys, name); !bytes.Equal(got, content) {
 			t.Fatal("content changed")
 		}
@@ -431,7 +431,8 @@ func space(t *testing.T, fsys vfs.FS, dir string) {
 	wantError(t, "space of nothing", err, fs.ErrNotExist)
 }
 
-// concurrentUse runs writers of one file, each at places of its own, readers of that file, and makers of other files.
+// concurrentUse runs writers of one file, each at places of its own, together with readers of that file and with
+// goroutines that create other files.
 func concurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	const workers, rounds, part = 8, 20, 3_000
 	name := path.Join(dir, "shared")
