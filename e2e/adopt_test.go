@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// Scenario 12: deletions finish fast, and a new store can take up the data again.
+// Scenario 12: a deletion ends quickly, and a new store can adopt the data of a deleted one.
 var _ = Describe("deleting", func() {
 	It("finishes with store, pools and namespace at once, keeps the data, and a new store adopts it", func() {
 		s := newSpace("adopt")
@@ -27,7 +27,7 @@ var _ = Describe("deleting", func() {
 		kubectl("delete", "-n", s.name, "recordstore/q", "shardpool/main", "--wait=false")
 		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=4m")
 		s.makeNamespace()
-		// etcd starts on another disk; the disks of the shards are found again automatically.
+		// etcd starts on another disk. The operator finds the disks of the shards again without help.
 		etcd += "-2"
 		s.diskSet(etcd, "ext4", diskSpec{"n2", s.disk("n2", "adopt-etcd-2", "256M"), "240Mi"})
 		s.makeStore(etcd, "adoptStoreUID: "+first.Status.StoreUID)

@@ -33,12 +33,12 @@ const (
 	alertOperatorGone = "SheafOperatorGone"
 )
 
-// minute is the length of a minute of the alerts' rules in this suite. The rules are the chart's, unchanged, and the
-// engine is Prometheus' own. But each scrape is dated a minute after the one before (hack/alerts), so that `for: 15m`
-// needs sixteen scrapes instead of a quarter of an hour. The only difference is that real minutes are longer.
+// minute is the real length of a minute in the alert rules of this suite. The rules are those of the chart, unchanged,
+// and the engine is Prometheus' own. But each scrape is dated a minute after the one before (hack/alerts), so that
+// `for: 15m` needs sixteen scrapes and not a quarter of an hour. The only difference is that real minutes are longer.
 const minute = 500 * time.Millisecond
 
-// firing and gone are the states that a test waits for.
+// These are the states for which a test waits.
 const (
 	firing = "firing"
 	gone   = ""
@@ -50,13 +50,14 @@ type alertWatch struct {
 	caller  http.Client
 	mutex   sync.Mutex
 	scrapes int               // guarded by mutex
-	states  map[string]string // of the alerts after the last scrape; guarded by mutex
-	log     []string          // guarded by mutex: what changed
+	states  map[string]string // states of the alerts after the last scrape; guarded by mutex
+	log     []string          // changes of states; guarded by mutex
 	failure error             // guarded by mutex
 }
 
-// scrapeCaller returns a client that gives up a connection attempt after a `minute`. The kernel accepts a connection at
-// once, however busy its process is, unless the node is down. Such a node would delay each scrape.
+// scrapeCaller returns a client that gives up a connection attempt after a `minute`. Unless a node is down, its kernel
+// accepts a connection immediately, however busy the process is. Without the limit, a node that is down would delay
+// each scrape.
 func scrapeCaller() http.Client {
 	return http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: minute}).
 		DialContext}}
@@ -87,13 +88,13 @@ func (s *space) watchAlerts() *alertWatch {
 	DeferCleanup(func() {
 		cancel()
 		done.Wait()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // the error says that it was killed
 		AddReportEntry(fmt.Sprintf("alerts in %d scrapes", a.scrapes), strings.Join(a.log, "; "))
 	})
 	return a
 }
 
-// follow scrapes and evaluates once per minute of the rules.
+// follow scrapes and evaluates once for each minute of the rules.
 func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader) error {
 	turns := time.NewTicker(minute)
 	defer turns.Stop()
@@ -140,7 +141,7 @@ func operatorAddresses() map[string]string {
 	return addresses
 }
 
-// scrape reads the operators' metrics about Sheaf. It leaves out operators that do not answer.
+// scrape reads the operators' metrics about Sheaf. It skips operators that do not answer.
 func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) map[string]string {
 	answers := map[string]string{}
 	var mutex sync.Mutex
@@ -175,7 +176,7 @@ func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) ma
 	return answers
 }
 
-// take records what alerts-watch said about a scrape. Alerts that name no store concern all stores.
+// take records the answer of alerts-watch to a scrape. Alerts without a label for a store concern all stores.
 func (a *alertWatch) take(text []byte) error {
 	var found map[string][]struct {
 		Labels map[string]string
@@ -209,7 +210,7 @@ func (a *alertWatch) take(text []byte) error {
 	return nil
 }
 
-// await waits until an alert for the store q is firing, or gone.
+// await waits until an alert for the store q is firing or gone.
 func (a *alertWatch) await(alert, state string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Scenarios ask the API server some thousand times, so get does it in this process. A kubectl for each request would
-// take a tenth of a second of processor time from the cluster, which shares the machine.
+// Scenarios send several thousand requests to the API server, so get sends them from this process. A kubectl process
+// for each request would take a tenth of a second of processor time from the cluster, which shares the machine.
 
 // groupOf holds the API groups of the kinds that get reads, by the plural.
 var groupOf = map[string]string{
@@ -44,8 +44,8 @@ var apiServer = sync.OnceValues(func() (*http.Client, string) {
 	return c, strings.TrimSuffix(config.Host, "/")
 })
 
-// get reads an object, or a list of objects, by the arguments of `kubectl get`: a kind, a name, -n, -l. Its error can
-// be awaited in Eventually. Like try, it repeats an unanswered request for up to a minute.
+// get reads an object, or a list of objects, by the arguments of `kubectl get`: a kind, a name, -n, -l. The caller may
+// use its error in Eventually. Like try, it repeats an unanswered request for up to a minute.
 func get(into any, args ...string) error {
 	path, err := pathOf(args)
 	if err != nil {
@@ -92,8 +92,8 @@ func pathOf(args []string) (string, error) {
 	return path, nil
 }
 
-// read returns what the API server answers at a path. A server that is too busy has not answered, and neither has one
-// whose backend is too busy.
+// read returns the answer of the API server for a path. answered is false if the server, or a backend of it, is too
+// busy.
 func read(path string) (text []byte, answered bool, err error) {
 	caller, host := apiServer()
 	answer, err := caller.Get(host + path) //nolint:noctx // the client bounds it

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// secretEvery is how often the files of adminFiles are updated from their Secret, as a kubelet would do it.
+// secretEvery is the interval in which the files of adminFiles are updated from their Secret, as a kubelet would do.
 const secretEvery = 5 * time.Second
 
-// adminFiles writes the certificate files of an administrator of a store to this machine, as they would be mounted in a
-// pod: they follow the Secret until the scenario ends.
+// adminFiles writes the certificate files of a store's administrator to this machine, as they would be mounted in a
+// pod. The files follow the Secret until the scenario ends.
 func (s *space) adminFiles(store string) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
@@ -39,7 +39,7 @@ func (s *space) adminFiles(store string) client.TLSFiles {
 			select {
 			case <-turns.C:
 				if err := install(); err != nil {
-					GinkgoWriter.Println("follow the Secret:", err) // the next turn tries again
+					GinkgoWriter.Println("follow the Secret:", err) // the next update tries again
 				}
 			case <-stop:
 				return

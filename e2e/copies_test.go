@@ -17,12 +17,12 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// failoverMax bounds how long a call may wait when a node fails under load, on a slow machine. Normally calls wait 3 to
-// 5 s, as the report says.
+// failoverMax limits how long a call may wait when a node fails under load, on a slow machine. Normally calls wait 3
+// to 5 s, as the report shows.
 const failoverMax = 15 * time.Second
 
-// statusMax bounds how long the status may be outdated when the leading operator fails with its node: the operator's
-// lease must end first, which takes 13 to 17 s.
+// statusMax limits how long the status may be outdated when the leading operator fails together with its node: the
+// operator's lease must end first, which takes 13 to 17 s.
 const statusMax = 45 * time.Second
 
 // drainOf returns the arguments by which kubectl drains the shards of a node through the eviction API.
@@ -31,17 +31,17 @@ func drainOf(node, timeout string) []string {
 		"--ignore-daemonsets", "--timeout=" + timeout}
 }
 
-// drain is a drain of a node that runs until it succeeds or is ended.
+// drain is a drain of a node. It runs until it succeeds or is stopped.
 type drain struct {
 	end   context.CancelFunc
 	ended chan struct{}
-	err   error // once ended is closed
+	err   error // valid after ended is closed
 	mutex sync.Mutex
 	words bytes.Buffer // stderr; guarded by mutex
 }
 
-// startDrain starts to drain the shards of a node. When an eviction is refused, kubectl says so and tries again every
-// five seconds.
+// startDrain starts to drain the shards of a node. When an eviction is refused, kubectl reports this and tries again
+// every five seconds.
 func startDrain(node string) *drain {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &drain{end: cancel, ended: make(chan struct{})}
@@ -71,10 +71,10 @@ func (d *drain) String() string {
 	return d.words.String()
 }
 
-// refusals counts how often an eviction was refused.
+// refusals returns how often an eviction was refused.
 func (d *drain) refusals() int { return strings.Count(d.String(), "disruption budget") }
 
-// awaitRefusal waits until an eviction is refused once more.
+// awaitRefusal waits until an eviction is refused again.
 func (d *drain) awaitRefusal() {
 	GinkgoHelper()
 	before := d.refusals()
@@ -88,7 +88,7 @@ func (d *drain) awaitRefusal() {
 	}).WithTimeout(2*time.Minute).Should(Succeed(), "%v", d)
 }
 
-// With three copies, a node that fails takes no record with it, and calls succeed again soon.
+// If a node of a store with three copies fails, no record is lost, and calls succeed again soon.
 var _ = Describe("a store with three copies on three nodes", Serial, Ordered, func() {
 	const records = 12
 	var s *space
@@ -134,7 +134,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			return true
 		}).WithTimeout(2*time.Minute).Should(BeTrue(), "neither node was drained: %v %v", drains[0], drains[1])
 		Expect(drains[1-held].err).NotTo(HaveOccurred(), "%v", drains[1-held])
-		drains[held].awaitRefusal() // also when the other shard has gone
+		drains[held].awaitRefusal() // even after the other shard has stopped
 		drains[held].end()
 		<-drains[held].ended
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// records is a client of a store's gateway in this process. Unlike the puts of the command line, its puts have no
-// request id: deleted records need not be kept for a repeat, so they free their space at once.
+// records is a client in this process for a store's gateway. Unlike the command line, it puts without request ids.
+// Deleted records then need not be remembered for a retry, so they free their space immediately.
 type records struct{ recordv1.RecordServiceClient }
 
 // connect connects to the gateway of the store q from this process.
@@ -38,14 +38,14 @@ func (s *space) connect() records {
 	Expect(cmd.Start()).To(Succeed())
 	DeferCleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // the error says that it was killed
 	})
 	lines := bufio.NewScanner(out)
 	Expect(lines.Scan()).To(BeTrue(), "kubectl port-forward said nothing")
 	at := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(lines.Text())
 	Expect(at).NotTo(BeEmpty(), lines.Text())
 	go func() {
-		for lines.Scan() { // so that it never waits for a reader
+		for lines.Scan() { // kubectl must never wait for a reader
 		}
 	}()
 	speaks, err := client.TLS(s.adminFiles("q"))
@@ -90,7 +90,8 @@ func (r records) remove(id int64) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// fill puts records from an id on until one is refused as it should be, and returns that record's id.
+// fill puts records with ids from the given one on until one is refused for the expected reason. It returns that
+// record's id.
 func (r records) fill(id int64) int64 {
 	GinkgoHelper()
 	for end := id + 2000; id < end; id++ {
@@ -113,7 +114,7 @@ func (r records) fill(id int64) int64 {
 	return 0
 }
 
-// fixedVolume makes a StorageClass whose volumes cannot grow, with one volume of a size.
+// fixedVolume creates a StorageClass whose volumes cannot grow, with one volume of the given size.
 func fixedVolume(name, size, node, device string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -138,7 +139,7 @@ spec:
 `, name, name, size, name, device, node))
 	DeferCleanup(func() {
 		kubectl("delete", "storageclass", name)
-		kubectl("delete", "pv", name, "--wait=false") // it goes with its claim
+		kubectl("delete", "pv", name, "--wait=false") // its claim is deleted first
 	})
 }
 
@@ -162,12 +163,13 @@ func (s *space) setOf(shard string) (uid, size string) {
 		}
 	}
 	if err := get(&set, "statefulset", shard, "-n", s.name); err != nil || len(set.Spec.VolumeClaimTemplates) != 1 {
-		return "", "" // it is being made anew
+		return "", "" // the operator is creating it again
 	}
 	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
 }
 
-// awaitGrown waits until the condition VolumesGrown has a status, a reason and words.
+// awaitGrown waits until the condition VolumesGrown has the given status and reason, and its message has the given
+// words.
 func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -197,16 +199,16 @@ func (s *space) untouched(name string, before pod) {
 	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
-// Scenario 11: a full disk, and what a person can do. There is no CSI driver here, so a volume that a driver enlarges
-// is not shown. Instead, a disk grows as a logical volume does, and the kubelet enlarges the file system as it does for
-// a driver. Where a driver refuses, the test writes what the driver's resizer would.
+// Scenario 11: a full disk, and what a person can do about it. There is no CSI driver here, so the test cannot show a
+// volume that a driver enlarges. Instead, a disk grows as a logical volume does, and the kubelet enlarges the file
+// system as it does for a driver. For a driver that refuses, the test writes what the driver's resizer would write.
 var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")
 		s.groups = 2
 		s.makeStore(s.threeDisks())
 		class := s.name + "-small"
-		// The pool uses xfs: on a machine that does not let root use all of its resources, a mounted ext4 cannot grow.
+		// The pool uses xfs, because a mounted ext4 cannot grow on a machine that restricts root's use of resources.
 		s.diskSet(class, "xfs", diskSpec{"n1", s.disk("n1", "diskfull-small", "320M"), "310Mi"})
 		apply(fmt.Sprintf(`
 apiVersion: sheaf.dev/v1alpha1
@@ -235,7 +237,7 @@ spec:
 		r.holds(refused - 1)
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute,
 			"puts are refused", "main-0", "Delete records", "group compact GROUP --all", "spec.storage.size")
-		s.awaitStore("q", time.Minute) // a full disk reads
+		s.awaitStore("q", time.Minute) // a shard with a full disk can still read
 		alerts.await(alertVolumeFull, firing)
 		alerts.await(alertUnavailable, gone)
 

@@ -15,10 +15,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// newField is a field of RecordStore that is missing in the earlier chart of this file. Its use restarts nothing.
+// newField is a field of RecordStore that this file removes from its copy of the chart. Using the field restarts
+// nothing.
 const newField = "serviceAnnotations"
 
-// earlierChart is a copy of the operator's chart whose kind RecordStore has no newField.
+// earlierChart returns the path of a copy of the operator's chart in which RecordStore has no newField.
 func earlierChart() string {
 	GinkgoHelper()
 	chart := filepath.Join(GinkgoT().TempDir(), "sheaf-operator")
@@ -40,13 +41,14 @@ func operatorMay(verb, what, namespace string) bool {
 }
 
 // An operator is installed for one namespace, with kinds that lack a field. It is then upgraded to the current chart,
-// for all namespaces. Both follow docs/install.md. Serving needs no operator, and a new operator restarts nothing.
+// for all namespaces. Both follow docs/install.md. The store serves without an operator, and a new operator restarts
+// nothing.
 var _ = Describe("an operator for one namespace, of an earlier release,", Serial, Ordered, func() {
 	const records = 8
 	var s, other *space
 	BeforeAll(func() {
 		s, other = newSpace("watched"), newSpace("unwatched")
-		// Without DiskSets, an administrator makes the volumes.
+		// An administrator creates the volumes, because DiskSets are missing.
 		fixedVolume("e2e-watched-etcd", "140Mi", "n1", s.disk("n1", "watched-etcd", "160M"))
 		fixedVolume("e2e-watched", "140Mi", "n2", s.disk("n2", "watched", "160M"))
 		DeferCleanup(func() { installOperator() })
@@ -91,8 +93,8 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 			leader := awaitLeader(nextOperatorImage)
 			Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID),
 				"it is the same image")
-			// The objects are as valid as before. Meanwhile the new operator writes their status, which causes a
-			// conflict now and then.
+			// The objects are as valid as before. The new operator writes their status in the meantime, which causes a conflict
+			// now and then.
 			Eventually(func() error {
 				objects := kubectl("get", "recordstores,shardpools", "-n", s.name, "-o", "json")
 				if o := try(time.Minute, objects, "kubectl", "replace", "--dry-run=server", "-f", "-"); o.err != nil {
@@ -127,7 +129,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		alerts := s.watchAlerts()
 		back := scaleOperator(0)
-		t := s.startTraffic("--timeout=2m") // a shard that has the only copy starts anew meanwhile
+		t := s.startTraffic("--timeout=2m") // a shard with the only copy restarts in the meantime
 		t.awaitCalls(4)
 		old := s.pod("main-0-0").Metadata.UID
 		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=false")

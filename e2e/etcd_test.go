@@ -34,8 +34,8 @@ func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, 
 	return message
 }
 
-// diskOf returns the device of the disk that holds a claim, and its node. It waits because the operator writes them
-// some time later.
+// diskOf returns the device of the disk that holds a claim, and its node. It waits, because the operator writes them a
+// little later.
 func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	var found v1alpha1.DiskStatus
@@ -93,7 +93,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 			return time.Since(down)
 		}).WithTimeout(outage + time.Minute).Should(BeNumerically(">=", outage))
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members")
-		t.awaitCalls(4) // also at the end
+		t.awaitCalls(4) // calls must also succeed at the end of the outage
 		Expect(t.end()).To(BeEmpty())
 		s.getAll(8)
 		for n, before := range shards {
@@ -171,7 +171,7 @@ spec:
 	})
 })
 
-// etcdMembers returns the ids of the healthy voting members, by name.
+// etcdMembers returns the IDs of the healthy voting members, by name.
 func (s *space) etcdMembers() map[string]string {
 	GinkgoHelper()
 	var rows []struct {
@@ -189,7 +189,7 @@ func (s *space) etcdMembers() map[string]string {
 	return ids
 }
 
-// evictable returns how many members of etcd a drain may evict now.
+// evictable returns how many members of etcd may be evicted by a drain at the moment.
 func (s *space) evictable() string {
 	GinkgoHelper()
 	return kubectl("get", "pdb", "-n", s.name, "q-etcd", "-o", "jsonpath={.status.disruptionsAllowed}")

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// awaitPoolReason waits until a pool is not Ready for a given reason.
+// awaitPoolReason waits until a pool is not Ready for the given reason.
 func (s *space) awaitPoolReason(pool, reason string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -25,7 +25,8 @@ func (s *space) awaitPoolReason(pool, reason string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// Some bad input is only noticed in the cluster. It is named, and checked at a low rate until a person corrects it.
+// Some invalid input is noticed only in the cluster. The operator names it in the status, and checks it at a low rate
+// until a person corrects it.
 var _ = Describe("what cannot be", func() {
 	It("is named in a condition, and not looked at all the time", func() {
 		s := newSpace("failing")

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 2: the kubelet of each node makes the requested file systems on blank disks.
+// Scenario 2: the kubelets create the requested file systems on blank disks.
 var _ = Describe("file systems", func() {
 	It("are made as asked, and status names type, options and source as they are", smoke, func() {
 		s := newSpace("filesystems")

@@ -11,8 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stranger makes a pod in a namespace of its own. The pod has only a token for the store q and the store's authorities.
-// run runs the command line in the pod.
+// stranger creates a pod in a namespace of its own. The pod has only a token for the store q and the store's
+// authorities. run runs the command line in the pod.
 func (s *space) stranger() (namespace string, run func(args ...string) output) {
 	GinkgoHelper()
 	other := newSpace(strings.TrimPrefix(s.name, "e2e-") + "-stranger")
@@ -56,8 +56,8 @@ spec:
 	}
 }
 
-// letsInWhomAGrantNames shows how a pod of another namespace fares with the store q: before a grant, with it, and after
-// it.
+// letsInWhomAGrantNames checks that the store q admits a pod of another namespace as long as a grant names it, but not
+// before and not after.
 func (s *space) letsInWhomAGrantNames() {
 	GinkgoHelper()
 	namespace, stranger := s.stranger()

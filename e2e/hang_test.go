@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// hang makes the disk of one shard of pool next stop answering for a while, under load. Requests to that disk wait
-// without an error, and no copy on it counts.
+// hang makes the disk of one shard of pool next hang for a while, under load. Requests to that disk wait without an
+// error, so no copy on it can acknowledge a write.
 func (s *space) hang(l *load) {
 	var shard v1alpha1.ShardStatus
-	Eventually(func() int32 { // the status says twice a minute what a shard leads
+	Eventually(func() int32 { // twice a minute, the status reports how many groups a shard leads
 		shard = s.shards("next")["next-1"]
 		return shard.LeadingGroups
 	}).WithTimeout(2*time.Minute).Should(BeNumerically(">", 0), "%+v", shard)

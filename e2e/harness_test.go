@@ -58,13 +58,13 @@ func (o output) String() string {
 	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
 }
 
-// unanswered matches kubectl's messages when the API server, or a kubelet behind it, stalled. None of them is an
-// answer, and none results from what a scenario breaks.
+// unanswered matches kubectl's messages when the API server, or a kubelet behind it, does not respond. No fault of a
+// scenario causes such a message.
 var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
 	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
 
-// try runs a command and returns its result, whatever that is. It repeats kubectl for up to a minute if nothing
-// answered.
+// try runs a command and returns its result, even if it failed. It repeats kubectl for up to a minute if the API
+// server does not respond.
 func try(timeout time.Duration, stdin, name string, args ...string) output {
 	for began := time.Now(); ; time.Sleep(time.Second) {
 		o := once(timeout, stdin, name, args...)
@@ -109,21 +109,21 @@ func apply(yaml string) {
 	Expect(o.words).NotTo(ContainSubstring("Warning"), "the API server warned")
 }
 
-// cluster runs the test cluster's own tool.
+// cluster runs the tool of the test cluster.
 func cluster(args ...string) string {
 	GinkgoHelper()
 	return strings.TrimSpace(must(3*time.Minute, "", "cluster", args...))
 }
 
-// space is the namespace of a scenario, with Pod Security "restricted", and everything that the scenario made.
+// space is the namespace of a scenario, with Pod Security "restricted", and everything that the scenario has created.
 type space struct {
 	name   string
-	groups int // of the store q; 0: 8
+	groups int // number of groups of the store q; 0: 8
 	sets   []string
 	disks  [][2]string // node and name
 }
 
-// newSpace makes a namespace. When the scenario ends, it removes the namespace and the disks that were added.
+// newSpace creates a namespace. When the scenario ends, it removes the namespace and the disks that were added.
 func newSpace(name string) *space {
 	GinkgoHelper()
 	s := &space{name: "e2e-" + name}
@@ -134,7 +134,7 @@ func newSpace(name string) *space {
 
 func (s *space) makeNamespace() {
 	GinkgoHelper()
-	// A namespace of an earlier attempt may still be terminating.
+	// A namespace from an earlier attempt may still be terminating.
 	Eventually(func() error {
 		return get(&struct{}{}, "namespace", s.name)
 	}).WithTimeout(4*time.Minute).Should(MatchError(ContainSubstring("404")), "namespace %s is still there", s.name)
@@ -149,12 +149,14 @@ metadata:
 `, s.name))
 }
 
-// remove removes everything of the scenario, users first: pods hold volumes, and volumes hold disks.
+// remove removes everything that the scenario has created. Pods use volumes and volumes use disks, so pods are removed
+// first.
 func (s *space) remove() {
 	if CurrentSpecReport().Failed() {
 		s.dump()
 	}
-	// The deletion of an empty namespace delays nothing, but takes at least five seconds.
+	// Do not wait until an empty namespace is deleted, because this takes at least five seconds and nothing depends on
+	// it.
 	kubectl("delete", "namespace", s.name, "--ignore-not-found", fmt.Sprintf("--wait=%v", !s.empty()), "--timeout=4m")
 	if len(s.sets) > 0 {
 		kubectl(append([]string{"delete", "disksets", "--ignore-not-found", "--wait=true", "--timeout=2m"}, s.sets...)...)
@@ -165,7 +167,7 @@ func (s *space) remove() {
 	}
 }
 
-// noMorePods is the quota that prevents new pods in a scenario's namespace.
+// noMorePods is the name of the quota that prevents new pods in a scenario's namespace.
 const noMorePods = "no-more-pods"
 
 // holdPods sets the quota noMorePods.
@@ -176,16 +178,16 @@ func (s *space) holdPods() output {
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
-// letPods removes the quota. It also changes the StatefulSet, whose controller pauses for long between its tries by
-// then.
+// letPods removes the quota. It also changes the StatefulSet, because by then its controller pauses for long between
+// its attempts.
 func (s *space) letPods(set string) {
 	GinkgoHelper()
 	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
 	kubectl("annotate", "statefulset", set, "-n", s.name, "e2e/pods=again", "--overwrite")
 }
 
-// empty ends the pods and deletes everything with finalizers: Kubernetes checks a deleted namespace that still has such
-// objects again only half a minute later. It reports whether no pod, claim or object of ours is left.
+// empty ends the pods and deletes everything with finalizers. Otherwise Kubernetes would check the deleted namespace
+// again only half a minute later. empty reports whether no pod, claim or object of Sheaf is left.
 func (s *space) empty() bool {
 	if s.holdPods().err != nil {
 		return false // the scenario has deleted the namespace
@@ -198,7 +200,7 @@ func (s *space) empty() bool {
 	} {
 		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"},
 			args...)...); o.err != nil {
-			GinkgoWriter.Println(o) // the namespace takes the rest along, or says why not
+			GinkgoWriter.Println(o) // the deletion of the namespace removes the rest, or reports why it cannot
 			gone = false
 		}
 	}
@@ -257,7 +259,7 @@ func (s *space) pool(name string) (*v1alpha1.ShardPool, error) {
 	return &pool, get(&pool, "shardpool", name, "-n", s.name)
 }
 
-// shardList returns all shards of a pool, as reported by its Shards.
+// shardList returns all shards of a pool, as its Shards report them.
 func (s *space) shardList(pool string) (shards []v1alpha1.ShardStatus, err error) {
 	var list v1alpha1.ShardList
 	err = get(&list, "shards", "-n", s.name, "-l", v1alpha1.LabelPool+"="+pool)
@@ -269,7 +271,7 @@ func (s *space) shardList(pool string) (shards []v1alpha1.ShardStatus, err error
 	return shards, err
 }
 
-// condition returns the condition of a type in a list, or nil.
+// condition returns the condition of the given type, or nil.
 func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 	for n := range conditions {
 		if conditions[n].Type == kind {
@@ -290,7 +292,7 @@ func (s *space) awaitStore(name string, timeout time.Duration) {
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
-// awaitCondition waits until a condition of a pool has a status and a message with all the words.
+// awaitCondition waits until a condition of a pool has the given status, and a message with all the words.
 func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration, words ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -323,7 +325,7 @@ func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 	return found
 }
 
-// threeDisks adds one disk to each of three nodes, makes a DiskSet with ext4 of them, and returns its name.
+// threeDisks adds one disk to each of three nodes, creates a DiskSet with ext4 from them, and returns its name.
 func (s *space) threeDisks() string {
 	GinkgoHelper()
 	var disks []diskSpec
@@ -334,7 +336,8 @@ func (s *space) threeDisks() string {
 	return s.name
 }
 
-// makeStore makes a RecordStore named q, with one member of etcd and one gateway; more are lines of its spec.
+// makeStore creates a RecordStore named q, with one member of etcd and one gateway. more are further lines of its
+// spec.
 func (s *space) makeStore(etcdClass string, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -348,7 +351,7 @@ spec:
 %s`, s.name, cmp.Or(s.groups, 8), etcdClass, lines(more)))
 }
 
-// makePool makes a ShardPool of the store q; more are lines of its spec.
+// makePool creates a ShardPool of the store q. more are further lines of its spec.
 func (s *space) makePool(name, class string, shards int, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -370,7 +373,7 @@ func lines(more []string) string {
 	return text
 }
 
-// pod is what the scenarios ask of a pod.
+// pod is the part of a pod that the scenarios use.
 type pod struct {
 	Metadata struct {
 		Name, UID         string
@@ -416,7 +419,7 @@ func (s *space) pods(selector string) map[string]pod {
 	return pods
 }
 
-// awaitNewPod waits until a pod with another UID than this one is ready.
+// awaitNewPod waits until a pod with another UID than the given one is ready.
 func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 	GinkgoHelper()
 	Eventually(func() bool {
@@ -446,7 +449,7 @@ func (s *space) getAll(n int) {
 }
 
 // client starts a pod with the command line, for calls from inside the cluster. The pod has the administrators'
-// certificates of the stores that the scenarios make, once these stores have some.
+// certificates of the stores that the scenarios create, as soon as these stores have some.
 func (s *space) client() {
 	GinkgoHelper()
 	certificates := ""
@@ -487,7 +490,7 @@ func (s *space) sheaf(store, stdin string, args ...string) output {
 	return try(3*time.Minute, stdin, "kubectl", all...)
 }
 
-// put stores a record and get reads it back; both have to succeed.
+// put stores a record, and get reads it back. Both have to succeed.
 func (s *space) put(store string, id int, data string) {
 	GinkgoHelper()
 	o := s.sheaf(store, data, "put", fmt.Sprint(id), "-")

@@ -79,9 +79,9 @@ pools:
 	})
 
 	It("shows it on one screen by the plugin of kubectl, and what moves", func() {
-		Eventually(func(g Gomega) { // a gateway or shard that answers late is a problem for a moment
+		Eventually(func(g Gomega) { // a gateway or shard that answers late is reported as a problem for a moment
 			screen := try(time.Minute, "", "kubectl", "sheaf", "status", "quotes", "-n", s.name, "--width=80")
-			g.Expect(screen.err).NotTo(HaveOccurred(), "%v", screen) // exit code 0: there is no problem
+			g.Expect(screen.err).NotTo(HaveOccurred(), "%v", screen) // exit code 0: no problem
 			for _, words := range []string{
 				"RecordStore " + s.name + "/quotes: Ready", "16 of 16 serve", "SHARDS  2 of 2 serve", "quotes-main-1",
 				"MOVES  nothing moves",
@@ -102,7 +102,7 @@ pools:
 		Expect(forward.Start()).To(Succeed())
 		DeferCleanup(func() {
 			cancel()
-			_ = forward.Wait() // it was killed
+			_ = forward.Wait() // the error says that it was killed
 		})
 		caller := http.Client{Timeout: 3 * time.Second}
 		ready := func() error {

@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 4: a killed shard loads again, however slow its disk is, and nothing kills it meanwhile.
+// Scenario 4: a killed shard loads again, however slow its disk is, and nothing kills it while it loads.
 var _ = Describe("a killed shard", func() {
 	It("loads from a slow disk, group after group, and no probe ends it", func() {
 		s := newSpace("kill")
-		s.groups = 64 // so that they differ in size, and small ones are done first
+		s.groups = 64 // many groups differ in size, and small ones are loaded first
 		etcd := s.threeDisks()
 		s.makeStore(etcd)
 		class := s.name + "-slow"
@@ -26,12 +26,12 @@ var _ = Describe("a killed shard", func() {
 		s.putAll(8)
 		s.putBulk(bulkRecords)
 
-		cluster("disk", "throttle", "n1", "kill-slow", "1M") // it loads for more than a minute: progress is written each 30 s
+		cluster("disk", "throttle", "n1", "kill-slow", "1M") // loads for more than a minute; progress is written every 30 s
 		DeferCleanup(func() { cluster("disk", "throttle", "n1", "kill-slow", "off") })
 		uid := s.pod("main-0-0").Metadata.UID
 		cluster("crash", s.name, "main-0-0", "shard")
 
-		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // until then the status is that of before
+		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // until then the status is from before the kill
 
 		By("it loads: progress grows, and some groups serve before the others")
 		var last int32

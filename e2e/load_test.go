@@ -19,25 +19,25 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// A load is a set of callers that put records and read them back all the time. They use the Go client at the gateway's
-// Service, as a program in the cluster would. This machine must be able to reach Services by their addresses.
+// A load is a set of callers that continuously put records and read them back. They call the gateway's Service with
+// the Go client, as a program in the cluster would. This machine must be able to reach Services by their addresses.
 const (
 	loadCallers = 8
-	loadRecords = 64                     // of each caller
-	loadEvery   = 100 * time.Millisecond // a caller puts and gets a record so often: it is a rate, nothing waits for it
-	loadFirst   = 1_000_000              // id of the first record
-	slowCall    = 500 * time.Millisecond // calls that took longer are noted
+	loadRecords = 64                     // for each caller
+	loadEvery   = 100 * time.Millisecond // the interval in which a caller puts and gets one record
+	loadFirst   = 1_000_000              // ID of the first record
+	slowCall    = 500 * time.Millisecond // slower calls are recorded
 )
 
-// load is the load on a store. It can be started and ended several times, and remembers what was acknowledged.
+// load is the load on a store. It can be started and stopped several times, and remembers what was acknowledged.
 type load struct {
 	store   *client.Client
 	callers [loadCallers]*caller
-	stop    context.CancelFunc // nil: it does not run
+	stop    context.CancelFunc // nil: it is not running
 	done    sync.WaitGroup
 	mutex   sync.Mutex
 	calls   int         // guarded by mutex
-	failed  []string    // guarded by mutex: calls that failed for good, after the client's own retries
+	failed  []string    // guarded by mutex: calls that failed despite the client's own retries
 	slow    []timedCall // guarded by mutex
 }
 
@@ -46,15 +46,16 @@ type timedCall struct {
 	began, ends time.Time
 }
 
-// caller is the only one that writes its records, so it knows what it has to read.
+// caller is a caller of the load. No other caller writes its records, so it knows what it must read.
 type caller struct {
 	number int
 	turn   int
-	// valid lists what each record may hold: the last acknowledged data, followed by data with an unknown outcome.
+	// valid lists the data that each record may hold: the last acknowledged data, followed by data with an unknown
+	// outcome.
 	valid map[int64][]string
 }
 
-// goClient connects to the store q at its gateway's Service from this machine, until the scenario ends.
+// goClient connects from this machine to the store q at its gateway's Service. It is closed when the scenario ends.
 func (s *space) goClient() *client.Client {
 	GinkgoHelper()
 	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o",
@@ -68,11 +69,11 @@ func (s *space) goClient() *client.Client {
 			s.name + ".svc")},
 	})
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach Services, such as %s, by their addresses", host)
-	DeferCleanup(func() { _ = store.Close() }) // it answers only that calls are cut
+	DeferCleanup(func() { _ = store.Close() }) // the error only says that calls were aborted
 	return store
 }
 
-// newLoad returns a load for the store q. The load does not run yet.
+// newLoad returns a load for the store q, which is not running yet.
 func (s *space) newLoad() *load {
 	GinkgoHelper()
 	l := &load{store: s.goClient()}
@@ -85,7 +86,7 @@ func (s *space) newLoad() *load {
 
 // start starts the callers.
 func (l *load) start() {
-	l.end() // the callers of an attempt that failed run on, and nobody else could stop them
+	l.end() // a failed attempt may have left its callers running
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop, l.calls, l.failed, l.slow = cancel, 0, nil, nil
 	for _, c := range l.callers {
@@ -103,7 +104,7 @@ func (l *load) start() {
 	}
 }
 
-// do puts a record and reads one.
+// do puts one record and reads one.
 func (c *caller) do(l *load) {
 	c.turn++
 	id, data := c.id(c.turn), fmt.Sprintf("caller %d, turn %d", c.number, c.turn)
@@ -115,15 +116,15 @@ func (c *caller) do(l *load) {
 		c.valid[id] = nil
 	}
 	c.valid[id] = append(c.valid[id], data)
-	id = c.id(c.turn * 7) // another one, which may not be there yet
+	id = c.id(c.turn * 7) // a different record, which may not exist yet
 	if len(c.valid[id]) > 0 {
-		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) }) // it is noted
+		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) }) // timed notes it
 	}
 }
 
 func (c *caller) id(n int) int64 { return int64(loadFirst + c.number*loadRecords + n%loadRecords) }
 
-// read fails if a record does not hold what it should.
+// read returns an error if a record does not hold valid data.
 func (c *caller) read(ctx context.Context, l *load, id int64) error {
 	record, err := l.store.Get(ctx, client.Key{ID: id}, nil)
 	if err != nil {
@@ -135,7 +136,7 @@ func (c *caller) read(ctx context.Context, l *load, id int64) error {
 	return nil
 }
 
-// timed makes a call, and notes the call if it failed or was slow. The client bounds the call by its own timeout.
+// timed makes a call, and records the call if it failed or was slow. The client limits the call by its own timeout.
 func (l *load) timed(what string, do func(ctx context.Context) error) error {
 	call := timedCall{what: what, began: time.Now()}
 	err := do(context.Background())
@@ -172,7 +173,7 @@ func (l *load) end() []string {
 	return l.failed
 }
 
-// awaitCalls waits until this many more calls were answered.
+// awaitCalls waits until the given number of further calls was answered.
 func (l *load) awaitCalls(more int) {
 	GinkgoHelper()
 	count := func() int {
@@ -184,8 +185,8 @@ func (l *load) awaitCalls(more int) {
 	Eventually(count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// longest returns the longest time that a call had to wait after a moment, and how long after that moment the last slow
-// call was answered. The load must have ended.
+// longest returns the longest time that a call had to wait after a moment. It also returns how long after that moment
+// the last slow call was answered. The load must have ended.
 func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	for _, call := range l.slow {
 		if call.ends.Before(since) {

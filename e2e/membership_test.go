@@ -20,13 +20,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// memberships follows the members of the groups of the store q in its etcd, change by change: it misses no membership
-// that leaders write.
+// memberships follows the members of the groups of the store q in its etcd. It sees every change that leaders write.
 type memberships struct {
 	mutex   sync.Mutex
-	domains map[string]string          // of shards by name, also of those that are gone; guarded by mutex
+	domains map[string]string          // failure domains of shards by name, including deleted shards; guarded by mutex
 	groups  map[string]placement.Group // guarded by mutex
-	steps   []membershipStep           // guarded by mutex: every change of a group that was there before
+	steps   []membershipStep           // guarded by mutex: every change of a group that already existed
 	shared  []string                   // guarded by mutex: memberships with two voters on one node
 	failure error                      // guarded by mutex
 }
@@ -40,7 +39,7 @@ func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
 		":2379"
-	content, err := s.secret("q-etcd-tls") // with ca.crt, for people
+	content, err := s.secret("q-etcd-tls") // contains ca.crt, which is meant for people
 	Expect(err).NotTo(HaveOccurred())
 	own, err := certs.InMemory(certs.Config{}, content)
 	Expect(err).NotTo(HaveOccurred())
@@ -54,7 +53,7 @@ func (s *space) watchMemberships() *memberships {
 	defer stop()
 	first, err := etcd.Get(soon, prefix, clientv3.WithPrefix())
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach pods, such as %s, by their addresses", address)
-	for _, kv := range slices.Backward(first.Kvs) { // shards, and with them their nodes, before groups
+	for _, kv := range slices.Backward(first.Kvs) { // shards come before groups, so that their nodes are known
 		m.see(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
 	}
 	Expect(m.groups).NotTo(BeEmpty(), "etcd holds no groups below %s", prefix)
@@ -74,7 +73,7 @@ func (s *space) watchMemberships() *memberships {
 	DeferCleanup(func() {
 		cancel()
 		done.Wait()
-		_ = etcd.Close() // it answers only that calls are cut
+		_ = etcd.Close() // the error only says that calls were aborted
 	})
 	return m
 }
@@ -129,7 +128,7 @@ func shardsOf(group placement.Group, role placement.Role) []string {
 	return shards
 }
 
-// added returns the shards that have a member of a role after the step but had none before it.
+// added returns the shards that have a member with the role after the step but not before it.
 func (s membershipStep) added(role placement.Role) []string {
 	had := shardsOf(s.before, role)
 	return slices.DeleteFunc(shardsOf(s.after, role), func(shard string) bool { return slices.Contains(had, shard) })
@@ -142,8 +141,8 @@ func (m *memberships) now() int {
 	return len(m.steps)
 }
 
-// await waits for a step after the first looked ones for which is returns a shard on one of the nodes. It returns that
-// step and the node.
+// await waits for a step, not among the first looked ones, for which is returns a shard on one of the nodes. It
+// returns that step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
@@ -179,8 +178,8 @@ func (m *memberships) count() (steps int, shared []string) {
 // lagMax is how many entries a copy may lack and still be up to date, as in the operator when it restarts shards.
 const lagMax = 1000
 
-// awaitCaughtUp waits until every group of the store q was seen, at some time from now on, with this many voters that
-// serve and are up to date. Groups may move meanwhile. Another node may fail after that.
+// awaitCaughtUp waits until every group of the store q was seen, at some time from now on, with the given number of
+// voters that serve and are up to date. Groups may move in the meantime. After that, another node may fail.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 	GinkgoHelper()
 	well := map[string]bool{}
@@ -192,7 +191,7 @@ func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 			}
 		}
 		o := s.sheaf("q", "", "status", "--output=json")
-		g.Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o) // it exits with 1 where something is not well
+		g.Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o) // the exit code is 1 if there is a problem
 		voters, behind := map[string]int{}, map[string]any{}
 		for _, row := range status.Groups {
 			behind[row.Group] = row

@@ -14,10 +14,10 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// A shard has to hold bulkRecords records of bulkBytes each in memory, or to read them from a slow disk.
+// A shard has to keep bulkRecords records of bulkBytes each in memory, or has to read them from a slow disk.
 const bulkRecords, bulkBytes = 72, 1_000_000
 
-// putBulk stores this many records, some at a time, with ids from 101 on.
+// putBulk stores the given number of records, several at a time, with ids from 101 on.
 func (s *space) putBulk(records int) {
 	GinkgoHelper()
 	ids, failed := make(chan int), make(chan output, records)
@@ -52,7 +52,7 @@ func (s *space) limitMemory(limit string) {
 		`{"spec":{"resources":{"limits":{"memory":"`+limit+`"}}}}`)
 }
 
-// Scenario 5: the need of memory is known before anything is loaded.
+// Scenario 5: the operator knows the need for memory before anything is loaded.
 var _ = Describe("a memory limit below the need", func() {
 	It("is shown with both numbers, kills nothing, and heals when it is raised", func() {
 		s := newSpace("memory")

@@ -14,12 +14,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// cutMax bounds how long a call may wait when a node is partitioned during a move. A slow machine meets it. The actual
-// time is printed.
+// cutMax limits how long a call may wait when a node is partitioned during a move. Even a slow machine stays below it.
+// The test prints the actual time.
 const cutMax = 30 * time.Second
 
-// waited reports how long calls had to wait for an event at a given moment. It fails if a call failed or waited too
-// long, or if an acknowledged record is missing. It ends the load.
+// waited reports how long calls had to wait after an event. It fails if a call failed or waited too long, or if an
+// acknowledged record is missing. It ends the load.
 func (l *load) waited(what string, since time.Time) {
 	GinkgoHelper()
 	Expect(l.end()).To(BeEmpty())
@@ -48,14 +48,14 @@ func (s *space) makeNextPool() {
 }
 
 // migrate moves all groups from pool main to pool next under load, partitions the node of a copy at each step, and
-// reconnects it. n1 is not partitioned: it has etcd. If the move is over before all steps were seen, the groups move
-// back.
+// reconnects it. n1 is not partitioned, because it runs etcd. If the move is over before all steps were seen, the
+// groups move back.
 func (s *space) migrate(l *load) {
 	others := []string{"n2", "n3"}
 	var from, to string
 	steps := []struct {
 		name string
-		is   func(membershipStep) []string // shards of which one is cut off
+		is   func(membershipStep) []string // candidates for the partition
 	}{
 		{"a learner was added", func(step membershipStep) []string { return step.added(placement.Learner) }},
 		{"a learner was promoted and the voter in its domain removed", func(step membershipStep) []string {
@@ -102,7 +102,7 @@ func (s *space) migrate(l *load) {
 		cluster("node-join", node)
 		s.awaitCaughtUp(3, 3*time.Minute)
 		GinkgoWriter.Printf("all copies had caught up %v after the cut\n", time.Since(cut).Round(time.Second))
-		looked = m.now() // all may have moved before the next step is waited for
+		looked = m.now() // all groups may have moved before the test waits for the next step
 		if s.copiesOn(from+"-") == 0 {
 			turn(to, from)
 		}

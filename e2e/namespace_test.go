@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// Scenario 13: a user who may edit one namespace gets no device and no path of a node through our kinds.
+// Scenario 13: a user who may edit one namespace cannot use our kinds to access a device or a path of a node.
 var _ = Describe("a namespace editor", func() {
 	It("may make stores, but no DiskSet and nothing that names a path of a node", func() {
 		s := newSpace("editor")

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// idsByShard returns the ids of the store's records by the shard that has them.
+// idsByShard returns the ids of the store's records, by shard.
 func (s *space) idsByShard() map[string][]int {
 	GinkgoHelper()
 	var status struct {
@@ -46,7 +46,7 @@ func (s *space) idsByShard() map[string][]int {
 	return ids
 }
 
-// othersGoOn reads and writes records of every other shard.
+// othersGoOn reads and writes records on all other shards.
 func (s *space) othersGoOn(shard string, ids map[string][]int) {
 	GinkgoHelper()
 	calls := 0
@@ -63,7 +63,7 @@ func (s *space) othersGoOn(shard string, ids map[string][]int) {
 	Expect(calls).To(BeNumerically(">", 0), "no other shard has a record: %v", ids)
 }
 
-// ordinaryPod starts a pod on a node. Nothing keeps the pod there while the node is down.
+// ordinaryPod starts a pod on a node. Kubernetes may remove the pod from the node while the node is down.
 func (s *space) ordinaryPod(name, node string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -87,7 +87,7 @@ spec:
 	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/"+name, "--timeout=60s")
 }
 
-// onlyOn makes everything that is scheduled during do go to one node.
+// onlyOn makes Kubernetes schedule all pods that do creates on one node.
 func onlyOn(node string, do func()) {
 	GinkgoHelper()
 	for _, other := range []string{"n1", "n2", "n3"} {
@@ -102,7 +102,7 @@ func onlyOn(node string, do func()) {
 	}
 }
 
-// Scenario 10: if a node is down, its shard remains where its disk is, and so does the data.
+// Scenario 10: if a node is down, its shard remains assigned to the node with its disk, and the data remains too.
 var _ = Describe("a node that is away for longer than pods are left there", Serial, func() {
 	It("keeps its shard, which serves every record when the node is back", func() {
 		s := newSpace("nodedown")

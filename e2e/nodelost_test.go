@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented returns the command of docs/operations/troubleshooting.md that begins like this, with some words of the
-// page replaced.
+// documented returns the command in docs/operations/troubleshooting.md with the given beginning, in which some words
+// of the page are replaced.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations/troubleshooting.md"))
@@ -31,7 +31,7 @@ func (s *space) documented(begins string, replace ...string) []string {
 	return nil
 }
 
-// newNode starts another node of the cluster, which is removed when the scenario ends.
+// newNode starts another node of the cluster. The node is removed when the scenario ends.
 func (s *space) newNode(number int) string {
 	GinkgoHelper()
 	node := fmt.Sprint("n", number)
@@ -46,13 +46,13 @@ func (s *space) newNode(number int) string {
 	return node
 }
 
-// loseNode removes a node for good: its machine ends, and Kubernetes is informed. Another machine takes its place.
+// loseNode removes a node for good: its machine ends, and its Node object is deleted. Another machine takes its place.
 func (s *space) loseNode(l *load) {
-	node := s.newNode(4) // now, as this starts every node that is stopped; it has no disk yet
+	node := s.newNode(4) // done first because it starts every stopped node; the new node has no disk yet
 	var lost v1alpha1.ShardStatus
 	disks := []diskSpec{}
 	for _, shard := range s.shards("next") {
-		if shard.Node != "n1" { // which has etcd
+		if shard.Node != "n1" { // n1 runs etcd
 			lost = shard
 		}
 		disks = append(disks, diskSpec{shard.Node, "/dev/disk/by-id/virtio-" + s.name + "-slow", "240Mi"})
@@ -62,8 +62,8 @@ func (s *space) loseNode(l *load) {
 	DeferCleanup(func() {
 		cluster("node-start", lost.Node)
 		kubectl("wait", "--for=create", "node/"+lost.Node, "--timeout=180s")
-		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and
-		// is not Ready for up to two minutes. After a restart it finds the Node.
+		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and is
+		// not Ready for up to two minutes. A restarted kubelet finds the Node.
 		cluster("exec", lost.Node, "sh", "-c", "kill $(pidof kubelet)")
 		kubectl("wait", "--for=condition=Ready", "node/"+lost.Node, "--timeout=180s")
 	})
@@ -72,7 +72,7 @@ func (s *space) loseNode(l *load) {
 	l.waited(lost.Node+" is lost", began)
 
 	By("the status says so, and what to do")
-	// If both operators were on the node, as after a drain of the two others, no operator looks for 40 to 60 s:
+	// If both operators were on the node, as after a drain of the two other nodes, no operator runs for 40 to 60 s:
 	// Kubernetes must first delete the pods of the lost node and create them again.
 	shard := s.awaitShard("next", lost.Number, v1alpha1.ShardNodeLost, 3*time.Minute)
 	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"),

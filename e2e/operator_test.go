@@ -17,10 +17,11 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stackTrace matches what a log holds after a panic, even one that was recovered.
+// stackTrace matches what a log contains after a panic, even a recovered one.
 var stackTrace = regexp.MustCompile(`panic|goroutine \d+ \[|\.go:\d+ \+0x`)
 
-// operatorLogs keeps the output of every operator that runs during the suite, including those that are gone at its end.
+// operatorLogs collects the output of every operator that runs during the suite, including operators that no longer
+// exist at its end.
 type operatorLogs struct {
 	ctx   context.Context
 	tails sync.WaitGroup
@@ -55,7 +56,7 @@ func watchOperators() (end func()) {
 		for container, log := range l.logs {
 			for _, line := range strings.Split(log.String(), "\n") {
 				if strings.Contains(line, `"reason":"`) {
-					continue // it tells what was done or seen, in the words of others too: a member of etcd that panics is one
+					continue // this line quotes other processes, and a member of etcd may have panicked
 				}
 				Expect(line).NotTo(MatchRegexp(stackTrace.String()), "operator %s:\n%s", container, log)
 			}
@@ -66,7 +67,7 @@ func watchOperators() (end func()) {
 	}
 }
 
-// find looks for operators whose logs are not read yet.
+// find starts to read the logs of operators that are not read yet.
 func (l *operatorLogs) find() {
 	for {
 		var list struct{ Items []pod }
@@ -97,7 +98,7 @@ func (l *operatorLogs) read(pod string, restarts int) {
 	cmd := exec.CommandContext(l.ctx, tool("kubectl"), "logs", "-n", operatorNamespace, pod, "--follow")
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Stdout = logOf{l, container}
-	l.tails.Go(func() { _ = cmd.Run() }) // ended by the container's end, or the suite's
+	l.tails.Go(func() { _ = cmd.Run() }) // ended by the end of the container, or of the suite
 }
 
 // operatorMetric returns a metric of the leading operator, by its labels.
@@ -125,8 +126,8 @@ func metricOf(text, name string) map[string]float64 {
 	return values
 }
 
-// reconciles returns how often the leading operator has reconciled objects, such as "shardpool/main" or
-// "diskset/disks". It also returns which process leads: another process counts from zero.
+// reconciles returns how often the leading operator has reconciled the objects, such as "shardpool/main" or
+// "diskset/disks". It also returns which process leads, because another process counts from zero.
 func (s *space) reconciles(objects []string) (leader string, counts map[string]float64) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -150,11 +151,11 @@ func (s *space) reconciles(objects []string) (leader string, counts map[string]f
 	return leader, counts
 }
 
-// reconcilesMax is how often per minute an object with a problem may be reconciled.
+// reconcilesMax is how often an object with a problem may be reconciled in a minute.
 const reconcilesMax = 6
 
-// lookedMax is the time within which an object with a problem must be reconciled again. If nothing triggers a
-// reconcile, that happens about once a minute.
+// lookedMax is the time within which an object with a problem must be reconciled again. Without any event, that
+// happens about once a minute.
 const lookedMax = 3 * time.Minute
 
 // calm starts to count the reconciles of objects. The returned function waits until a minute has passed, and fails if
@@ -169,7 +170,7 @@ func (s *space) calm(objects ...string) func() {
 		var counts map[string]float64
 		for tries := 0; ; tries++ {
 			Expect(tries).To(BeNumerically("<", 5), "another operator leads each minute")
-			time.Sleep(time.Until(began.Add(time.Minute))) // it is a rate that is asked for
+			time.Sleep(time.Until(began.Add(time.Minute))) // the limit is per minute
 			var now string
 			if now, counts = s.reconciles(objects); now == leader {
 				break

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// shards returns the shards of a pool, as reported by its Shards.
+// shards returns the shards of a pool, as its Shards report them.
 func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	GinkgoHelper()
 	list, err := s.shardList(pool)
@@ -32,14 +32,15 @@ func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	return shards
 }
 
-// copiesOn counts the copies of groups on the shards with a prefix, as these shards report them.
+// copiesOn returns the number of copies of groups on the shards whose names have a prefix, as these shards report
+// them.
 func (s *space) copiesOn(prefix string) int {
 	GinkgoHelper()
 	var status struct {
 		Groups []struct{ Group, Shard string }
 	}
 	o := s.sheaf("q", "", "status", "--output=json")
-	Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o) // it exits with 1 where something is not well
+	Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o) // the exit code is 1 if there is a problem
 	n := 0
 	for _, g := range status.Groups {
 		if strings.HasPrefix(g.Shard, prefix) {
@@ -63,7 +64,7 @@ func (s *space) awaitSettled() {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// redundancy follows the condition Redundant. The returned function returns the reasons that the condition had.
+// redundancy follows the condition Redundant. The returned function returns all reasons that the condition has had.
 func (s *space) redundancy() func() []string {
 	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,7 +83,7 @@ func (s *space) redundancy() func() []string {
 				close(first)
 			}
 		}
-		_ = cmd.Wait() // ended by the scenario
+		_ = cmd.Wait() // ended when the scenario ends
 		reasons <- slices.Compact(seen)
 	}()
 	Eventually(first).WithTimeout(time.Minute).Should(BeClosed())
@@ -92,8 +93,8 @@ func (s *space) redundancy() func() []string {
 	}
 }
 
-// handOvers follows the logs of pods until they end. The returned function returns what each shard said about its leads
-// when it stopped.
+// handOvers follows the logs of pods until they end. The returned function returns, for each shard, the line about its
+// leaderships that it logged when it stopped.
 func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	ctx, cancel := context.WithCancel(context.Background())
 	DeferCleanup(cancel)
@@ -104,7 +105,7 @@ func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 		done.Go(func() {
 			cmd := exec.CommandContext(ctx, tool("kubectl"), "logs", "-n", s.name, name, "--follow", "--tail=1")
 			cmd.WaitDelay = 5 * time.Second
-			out, _ := cmd.Output() // ended by the container's end, or the scenario's
+			out, _ := cmd.Output() // ended by the end of the container, or of the scenario
 			for line := range strings.Lines(string(out)) {
 				if strings.Contains(line, "handed the lead over") {
 					mutex.Lock()
@@ -121,8 +122,8 @@ func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 }
 
 // Issue 4: under load, shards are added and removed, restart, lose a disk and change their file system. No call fails
-// beyond the client's own retries, and no acknowledged record is lost. There are three nodes and so three failure
-// domains; each has enough shards.
+// despite the client's own retries, and no acknowledged record is lost. There are three nodes, and therefore three
+// failure domains with enough shards each.
 var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority(3), func() {
 	var s *space
 	var l *load
@@ -151,7 +152,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		l.start()
 		l.awaitCalls(100)
 	})
-	// well is the check at the end of each scenario.
+	// well checks the store at the end of each scenario.
 	well := func() {
 		GinkgoHelper()
 		l.awaitCalls(100)
@@ -160,7 +161,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	}
 
 	It("grows from three shards to five, which fill themselves", smoke, func() {
-		node := s.pod("main-1-0").Spec.NodeName // so that shard 1 can go: its node keeps another
+		node := s.pod("main-1-0").Spec.NodeName // shard 1 can be removed, because its node keeps another shard
 		addDisk("e2e-scale", node, 192)
 		for _, other := range []string{"n1", "n2", "n3"} {
 			if other != node {
@@ -182,7 +183,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 
 	It("gives shard 1 away: first its groups, then its set, then its claim as the policy says", smoke, func() {
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
-		if CurrentSpecReport().NumAttempts == 1 { // a second attempt goes on where the first one failed
+		if CurrentSpecReport().NumAttempts == 1 { // a second attempt continues where the first one failed
 			Expect(s.copiesOn("main-1")).To(BeNumerically(">", 0))
 		}
 		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"shards":4,"remove":[1]}}`)
@@ -230,8 +231,8 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	It("replaces a disk that comes back blank, and nobody has to do anything", func() {
 		before := s.shards("main")["main-2"]
 		disk := s.diskOf("e2e-scale", "data-main-2-0")
-		// The pod does not run while the disk is changed, as it would not when its machine is down. Under a running
-		// pod, the kernel's last writes would leave half a file system, which the kubelet neither mounts nor formats:
+		// The pod must not run while the disk is replaced, as it would not run while its machine is down. Otherwise the
+		// kernel's last writes would leave half a file system, which the kubelet would neither mount nor format:
 		// FormatBlocked.
 		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		kubectl("delete", "pod", "main-2-0", "-n", s.name, "--timeout=60s")
@@ -283,7 +284,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		for n := range int32(3) {
 			s.awaitShard("xfs", n, v1alpha1.ShardServing, 3*time.Minute)
 		}
-		s.awaitSettled() // it has filled itself
+		s.awaitSettled() // the shard has received its groups
 
 		By("half-way, and back")
 		reasons := s.redundancy()
@@ -296,7 +297,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 			return left
 		}).WithTimeout(3 * time.Minute).WithPolling(10 * time.Millisecond).Should(BeNumerically("<", all))
 		s.poolState("main", v1alpha1.PoolActive)
-		Eventually(func(g Gomega) { // the status says so some seconds later
+		Eventually(func(g Gomega) { // the status shows it some seconds later
 			for name, shard := range s.shards("main") {
 				g.Expect(shard.State).To(Equal(v1alpha1.ShardServing), name)
 			}

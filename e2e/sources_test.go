@@ -23,12 +23,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/issuertest"
 )
 
-// standIn signs the Certificates of a namespace, as cert-manager with some issuers does, from start on until the
-// scenario ends. Certificates whose issuer it does not know wait.
+// standIn signs the Certificates in a namespace as cert-manager with some issuers would, from start until the scenario
+// ends. Certificates with an unknown issuer wait.
 type standIn struct {
 	s       *space
 	issuers map[string]*authority.Authority // by name
-	signed  map[string]string               // by Certificate: what it was signed for
+	signed  map[string]string               // by Certificate: the request that was signed
 }
 
 func (s *space) newStandIn(names ...string) *standIn {
@@ -66,7 +66,7 @@ func (i *standIn) start() {
 	})
 }
 
-// turn signs the Certificates that are not signed as requested yet.
+// turn signs the Certificates that are not yet signed as requested.
 func (i *standIn) turn() error {
 	var list struct{ Items []json.RawMessage }
 	if err := get(&list, "certificates.cert-manager.io", "-n", i.s.name); err != nil {
@@ -128,9 +128,9 @@ func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) e
 	return nil
 }
 
-// A store gets its certificates from cert-manager. The kind is that of e2e/testdata, and the issuers are simulated
-// here. Nothing is opened before all certificates are signed. The store then changes to another issuer, and to the
-// operator's own certificates, while callers put and get.
+// A store gets its certificates from cert-manager. The kind is in e2e/testdata, and standIn simulates the issuers. No
+// port is opened before all certificates are signed. The store then changes to another issuer, and to the operator's
+// own certificates, while callers put and get.
 var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 	It("are waited for, spoken with, and give way to others under load", func() {
 		kind, err := os.ReadFile(filepath.Join(root, "e2e/testdata/certificates.yaml"))
@@ -174,7 +174,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		shards := s.pods("sheaf.dev/pool=main")
 		Expect(shards).To(HaveLen(2))
 
-		// over changes the store under load, until its processes use only other authorities.
+		// over changes the store under load, and waits until its processes use only the other authorities.
 		over := func(patch string) {
 			GinkgoHelper()
 			before, err := s.store("q")

@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package e2e tries Sheaf as its users would, on a real Kubernetes: real kubelets, containers and file systems.
-// README.md says what belongs here.
+// Package e2e tests Sheaf on a real Kubernetes, with real kubelets, containers and file systems, as its users would
+// use it. README.md says what belongs here.
 package e2e
 
 import (
@@ -21,14 +21,15 @@ const (
 	operatorName      = "sheaf-operator"
 )
 
-// image and operatorImage are the images under test, loaded into the cluster beforehand.
+// image and operatorImage are the images under test. They were loaded into the cluster beforehand.
 var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE")
 
-// nextImage and nextOperatorImage are the images to upgrade to: they behave the same but have another digest.
+// nextImage and nextOperatorImage are the images for upgrades. They behave like the first ones but have another
+// digest.
 var nextImage, nextOperatorImage = os.Getenv("E2E_NEXT_IMAGE"), os.Getenv("E2E_NEXT_OPERATOR_IMAGE")
 
-// smoke marks the scenarios that CI runs, with its machine to itself: one for each thing that only kubelets, containers
-// and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
+// smoke marks the scenarios that CI runs while nothing else uses its machine: one for each thing that only kubelets,
+// containers and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
 var smoke = Label("smoke")
 
 func TestE2E(t *testing.T) {
@@ -37,7 +38,8 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "sheaf on Kubernetes")
 }
 
-// endOperatorWatch checks the operators' output. Only the first process sets it, because that process watches them.
+// endOperatorWatch checks the operators' output. Only the first process sets it, because only that process watches the
+// operators.
 var endOperatorWatch func()
 
 // The first of the suite's processes installs the operator for all processes.
@@ -55,7 +57,7 @@ var _ = SynchronizedAfterSuite(func() {}, func() {
 	}
 })
 
-// Failures, and specs that passed at their second attempt, are also written to the file of E2E_FAILURES, which is shown
+// Failures, and specs that passed in their second attempt, are also written to the file E2E_FAILURES, which is shown
 // at the end of a long log.
 var _ = ReportAfterSuite("what failed", func(report Report) {
 	path := os.Getenv("E2E_FAILURES")

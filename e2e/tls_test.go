@@ -25,7 +25,7 @@ import (
 )
 
 // A store changes to TLS, gets other authorities, and changes back, while callers put and get. No call fails, and no
-// shard restarts. While TLS is required, a caller without a certificate is refused at every port.
+// shard restarts. While TLS is required, every port refuses a caller without a certificate.
 var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	var s *space
 	var l *load
@@ -109,7 +109,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		byTLS := 0
 		for _, p := range list.Items {
 			for _, port := range openPorts(p.Status.PodIP) {
-				if slices.Contains([]int{7601, 7611, 2381}, port) { // health, metrics, status: docs/security.md
+				if slices.Contains([]int{7601, 7611, 2381}, port) { // health, metrics, status: see docs/security.md
 					continue
 				}
 				Expect([]int{7600, 7610, 2379, 2382}).To(ContainElement(port), "%s listens on port %d", p.Metadata.Name, port)
@@ -202,7 +202,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	Expect(n == 0 || answer[0] == alert || strings.HasPrefix(string(answer[:n]), "HTTP/1.0 400")).
 		To(BeTrue(), "%s at %s answers plaintext: %q", pod, address, answer[:n])
 
-	if takesTokens { // whoever has no certificate may connect, and is nobody until a token says who
+	if takesTokens { // without a certificate a caller may connect, but is anonymous until it sends a token
 		stranger := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
 			MinVersion: tls.VersionTLS13}) //nolint:gosec // a stranger
 		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(stranger))
@@ -220,7 +220,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	conn := tls.Client(secure, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"},
 		MinVersion: tls.VersionTLS12}) //nolint:gosec // a stranger
 	Expect(conn.SetDeadline(time.Now().Add(30 * time.Second))).To(Succeed())
-	if err = conn.Handshake(); err == nil { // of TLS 1.3, a server refuses after the client's part of it
+	if err = conn.Handshake(); err == nil { // in TLS 1.3, the server's refusal comes after the client's handshake
 		_, err = conn.Read(answer)
 	}
 	Expect(err).To(MatchError(ContainSubstring("certificate required")), "%s at %s", pod, address)

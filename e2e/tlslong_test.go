@@ -35,10 +35,10 @@ const (
 	longTokens   = 2
 )
 
-// Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move from
-// pool to pool and back. A change of authorities takes 6 minutes; callers have 3 of these to load their new files. The
-// scenario therefore runs only if E2E_LONG sets the number of such changes: with 10, about a hundred certificates
-// change.
+// Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move
+// from pool to pool and back. A change of authorities takes 6 minutes, 3 of which callers have to load their new
+// files. The scenario therefore runs only if E2E_LONG sets the number of such changes. With 10, about a hundred
+// certificates change.
 var _ = Describe("TLS, again and again", Serial, func() {
 	It("no call fails, no shard restarts, and who was not told is refused", func() {
 		rotations, err := strconv.Atoi(cmp.Or(os.Getenv("E2E_LONG"), "0"))
@@ -119,7 +119,7 @@ func (s *space) awaitTLS(timeout time.Duration, there func(*v1alpha1.TLSStatus) 
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
-// leafSecrets returns the certificates in the Secrets of the processes of the store q, by the Secret's name.
+// leafSecrets returns the certificates in the Secrets of the processes of the store q, by the name of the Secret.
 func (s *space) leafSecrets() map[string]*x509.Certificate {
 	GinkgoHelper()
 	var list struct {
@@ -133,7 +133,7 @@ func (s *space) leafSecrets() map[string]*x509.Certificate {
 	for _, item := range list.Items {
 		block, _ := pem.Decode(item.Data["tls.crt"])
 		if block == nil {
-			continue // the authorities
+			continue // it holds the authorities
 		}
 		leaf, err := x509.ParseCertificate(block.Bytes)
 		Expect(err).NotTo(HaveOccurred(), item.Metadata.Name)
@@ -150,8 +150,9 @@ func (s *space) noteSerials(seen map[string]bool) {
 	}
 }
 
-// renewAll renews all certificates: it deletes their Secrets, and restarts the operators, which check at once after
-// their start. It waits until each shard and gateway reports that it uses its new certificate.
+// renewAll renews all certificates. It deletes their Secrets, and restarts the operators, because an operator checks
+// all certificates immediately after its start. It waits until each shard and gateway reports that it uses its new
+// certificate.
 func (s *space) renewAll(seen map[string]bool) {
 	GinkgoHelper()
 	old := s.leafSecrets()
@@ -211,7 +212,7 @@ func tlsReport(ip string, port int) (report certs.Report, err error) {
 	return report, json.NewDecoder(answer.Body).Decode(&report)
 }
 
-// frozen copies files, so that the copies no longer follow the Secret.
+// frozen returns copies of the files that no longer follow the Secret.
 func frozen(files client.TLSFiles) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
@@ -225,8 +226,9 @@ func frozen(files client.TLSFiles) client.TLSFiles {
 	return client.TLSFiles{CA: copied(files.CA), Cert: copied(files.Cert), Key: copied(files.Key)}
 }
 
-// refusesAdmin checks that a client with old files is refused. The client does not trust the store, and the store does
-// not trust the client: the second try gives the client the store's present authorities.
+// refusesAdmin checks that a client with old files is refused. In the first attempt, the client does not trust the
+// store, and the store does not trust the client. In the second attempt, the client has the store's present
+// authorities.
 func (s *space) refusesAdmin(files client.TLSFiles) {
 	GinkgoHelper()
 	for _, ca := range []string{files.CA, s.adminFiles("q").CA} {
@@ -254,10 +256,10 @@ func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.
 	return store
 }
 
-// moveRest is the time between two moves of all groups: more than twice the time of a slow upload.
+// moveRest is the pause between two moves of all groups. It is more than twice the time of a slow upload.
 const moveRest = 45 * time.Second
 
-// toAndFro moves all groups from one pool to the other and back for as long as it runs.
+// toAndFro moves all groups from one pool to the other and back until it is stopped.
 type toAndFro struct {
 	turns atomic.Int32
 	stop  func()
@@ -279,7 +281,7 @@ func (s *space) moveToAndFro() *toAndFro {
 				return s.copiesOn(from + "-")
 			}).WithTimeout(5 * time.Minute).Should(BeZero())
 			m.turns.Add(1)
-			select { // an upload begins anew where its group has moved: slow ones need as long as they take
+			select { // the pause is long enough for slow uploads, which start again when their group moves
 			case <-time.After(moveRest):
 			case <-ctx.Done():
 			}
@@ -290,15 +292,15 @@ func (s *space) moveToAndFro() *toAndFro {
 	return m
 }
 
-// streams calls the store q in every way at once by a certificate, and also reads by a token.
+// streams calls the store q in all ways concurrently, with a certificate. It also reads with a token.
 type streams struct {
 	space *space
-	token string // file
+	token string // path of the token's file
 	known *client.Client
-	named *client.Client // by token
+	named *client.Client // uses the token
 
 	mu     sync.Mutex
-	turns  map[string]int // of each kind of call; guarded by mu
+	turns  map[string]int // for each kind of call; guarded by mu
 	failed []string       // guarded by mu
 }
 
@@ -343,7 +345,7 @@ func (w *streams) start() (stop func()) {
 				err := do(context.WithoutCancel(ctx), turn)
 				w.note(kind, err)
 				select {
-				case <-time.After(every): // a rate; nothing waits for it
+				case <-time.After(every): // a fixed rate
 				case <-ctx.Done():
 				}
 			}
@@ -360,15 +362,15 @@ func (w *streams) start() (stop func()) {
 		_, err := w.known.Download(ctx, client.Key{ID: int64(3_000_000 + turn%4)}, &got, nil)
 		switch {
 		case errors.Is(err, client.ErrNotFound) && turn < 100:
-			return nil // not uploaded yet
+			return nil // the record was not uploaded yet
 		case err == nil && !bytes.Equal(got.Bytes(), large):
 			return errors.New("other data")
 		}
 		return err
 	})
-	// The upload is open for 20 s, also when certificates change.
+	// The upload is open for 20 s, so certificates change during uploads.
 	again("slow upload", time.Second, func(ctx context.Context, turn int) error {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // it may have to begin again
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // the upload may have to start again
 		defer cancel()
 		_, err := w.known.Upload(ctx, client.Key{ID: int64(3_100_000 + turn%2)},
 			&slowly{Reader: *bytes.NewReader(large[:1<<20])}, nil)
@@ -437,7 +439,7 @@ func (w *streams) counts() string {
 	return fmt.Sprint(w.turns)
 }
 
-// awaitTurns waits until calls of each kind were answered once more.
+// awaitTurns waits until further calls of each kind were answered.
 func (w *streams) awaitTurns() {
 	GinkgoHelper()
 	w.mu.Lock()
@@ -460,11 +462,11 @@ func (w *streams) awaitTurns() {
 	Expect(w.failed).To(BeEmpty())
 }
 
-// slowly supplies 1 MiB in 20 s. It can be read again, so that the upload may be repeated.
+// slowly supplies 1 MiB in 20 s. It can be read again, so that an upload can be retried.
 type slowly struct{ bytes.Reader }
 
 func (r *slowly) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p[:min(len(p), 64<<10)])
-	time.Sleep(20 * time.Second * time.Duration(n) >> 20) // it is the speed of this caller
+	time.Sleep(20 * time.Second * time.Duration(n) >> 20) // the speed of this caller
 	return n, err
 }

@@ -18,10 +18,10 @@ type traffic struct {
 	mutex  sync.Mutex
 	calls  int           // guarded by mutex
 	failed []string      // guarded by mutex
-	slow   time.Duration // guarded by mutex: the slowest call took so long
+	slow   time.Duration // guarded by mutex: duration of the slowest call
 }
 
-// startTraffic calls the store q all the time, with ids from 1000 on. flags are flags of the command line.
+// startTraffic continuously calls the store q, with ids from 1000 on. flags are flags of the command line.
 func (s *space) startTraffic(flags ...string) *traffic {
 	t := &traffic{stop: make(chan struct{})}
 	t.done.Go(func() {
@@ -57,7 +57,7 @@ func (t *traffic) count() int {
 	return t.calls
 }
 
-// awaitCalls waits until this many more calls were made.
+// awaitCalls waits until the given number of further calls was made.
 func (t *traffic) awaitCalls(more int) {
 	GinkgoHelper()
 	before := t.count()
@@ -76,7 +76,7 @@ func (t *traffic) end() []string {
 	return t.failed
 }
 
-// scaleOperator changes the number of operators. back restores it; the end of the scenario does so at the latest.
+// scaleOperator changes the number of operators. back restores it. The end of the scenario also restores it.
 func scaleOperator(replicas int) (back func()) {
 	GinkgoHelper()
 	var deployment struct{ Spec struct{ Replicas int } }

@@ -21,15 +21,16 @@ import (
 // ofTheSuite matches commands of the page that the suite has already run, or runs at its end.
 var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
 
-// sessionOf returns a script that runs the commands one after another and ends at the first failure. It prints each
-// command's number before the command.
+// sessionOf returns a script that runs the commands one after another and ends at the first failure. Before each
+// command it prints the command's number.
 func sessionOf(steps []pagetest.Step) string {
 	var b strings.Builder
 	b.WriteString("exec 2>&1\nset -o pipefail\n")
 	for n, step := range steps {
 		command := step.Command
 		if behind, ok := strings.CutSuffix(command, "&"); ok && slices.ContainsFunc(step.Prints, isWord) {
-			// The shell continues before such a command prints, so the script waits for its first words or its end.
+			// In the page the shell continues before the command prints anything, so the script waits for its first output or
+			// its end.
 			command = fmt.Sprintf("said=$(mktemp)\n%s >\"$said\" &\n"+
 				"until [ -s \"$said\" ] || ! kill -0 $!; do sleep 0.1; done; cat \"$said\"", behind)
 		}
@@ -41,7 +42,7 @@ func sessionOf(steps []pagetest.Step) string {
 
 func isWord(line string) bool { return strings.TrimSpace(line) != "" }
 
-// answersOf splits the output of such a script.
+// answersOf splits the output of such a script by the numbers of the commands.
 func answersOf(printed string) map[int]string {
 	answers := map[int]string{}
 	for _, part := range strings.Split("\n"+printed, "\n@@ ")[1:] {
@@ -53,8 +54,8 @@ func answersOf(printed string) map[int]string {
 	return answers
 }
 
-// The test runs the commands of docs/tutorial-kubernetes.md in their order in one shell, as a reader does. At its end,
-// the page removes the operator and the kinds.
+// The test runs the commands of docs/tutorial-kubernetes.md in order in one shell, as a reader does. At its end, the
+// page removes the operator and the kinds.
 var _ = Describe("the tutorial", Serial, func() {
 	It("works as its page says, from an operator that is installed to kinds that are removed", func() {
 		text, err := os.ReadFile(filepath.Join(root, "docs/tutorial-kubernetes.md"))
@@ -79,18 +80,18 @@ var _ = Describe("the tutorial", Serial, func() {
 		Expect(len(steps)).To(BeNumerically(">", 40), "the page has few commands left")
 
 		s := &space{name: "tutorial", sets: []string{"tutorial"}}
-		DeferCleanup(func() { // last; a page that ended early has not added all of them
+		DeferCleanup(func() { // runs last; if the page ended early, some disks do not exist
 			for _, disk := range strings.Fields("n1/data n1/etcd n1/spare n2/data n2/etcd n3/data n3/etcd") {
 				node, name, _ := strings.Cut(disk, "/")
 				_ = try(time.Minute, "", "cluster", "disk", "rm", node, name)
 			}
 		})
 		DeferCleanup(s.remove)
-		DeferCleanup(func() { installOperator() }) // before that: a DiskSet goes only while an operator runs
+		DeferCleanup(func() { installOperator() }) // runs before that: a DiskSet needs an operator to be deleted
 
 		script := filepath.Join(GinkgoT().TempDir(), "tutorial.sh")
 		Expect(os.WriteFile(script, []byte(sessionOf(steps)), 0o600)).To(Succeed())
-		// The programs are those of the page's PATH.
+		// The programs are those in the PATH of the page.
 		path := "PATH="
 		for _, dir := range []string{"bin", "bin/kube", "bin/tools"} {
 			path += filepath.Join(root, dir) + ":"

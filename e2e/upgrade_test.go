@@ -28,8 +28,8 @@ const (
 	shardPods = v1alpha1.LabelPool + "=main"
 )
 
-// lives returns the pods' UIDs and how often their containers ended. The result does not change if nothing is
-// restarted.
+// lives returns, for each pod, its UID and how often its containers have ended. The result does not change unless
+// something is restarted.
 func lives(pods map[string]pod) map[string]string {
 	lives := map[string]string{}
 	for name, p := range pods {
@@ -78,7 +78,7 @@ func (s *space) awaitObserved() {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// awaitUpdated waits until all pods of the store run an image and are ready, and both statuses say so.
+// awaitUpdated waits until all pods of the store run an image and are ready, and both statuses show this.
 func (s *space) awaitUpdated(image string) {
 	GinkgoHelper()
 	s.awaitCondition("main", v1alpha1.ConditionUpdated, "True", 3*time.Minute)
@@ -103,8 +103,8 @@ func (s *space) throttle(node, rate string) {
 	cluster("disk", "throttle", node, s.name+"-slow", rate)
 }
 
-// These are the disk rates of shards that are about to be restarted, for the mount and for the load. At loadRate,
-// loading takes minutes.
+// These are the disk rates for shards that are about to be restarted, during the mount and during the load. At
+// loadRate, loading takes minutes.
 const mountRate, loadRate = "512K", "16K"
 
 // throttleAll sets the speed of the disks below the shards.
@@ -115,8 +115,8 @@ func (s *space) throttleAll(rate string) {
 	}
 }
 
-// awaitHeld waits until a shard other than those in but restarts and blocks the update while it loads, and returns its
-// name. The shard loads until its disk is made fast again.
+// awaitHeld waits until a shard that is not in but restarts and blocks the update while it loads. It returns the
+// shard's name. The shard loads until its disk is made fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string
@@ -137,15 +137,15 @@ func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	return held
 }
 
-// restarts records what a watch of the shards' pods has seen.
+// restarts records what a watch on the shards' pods has seen.
 type restarts struct {
 	mutex   sync.Mutex
-	order   []string // guarded by mutex: shards whose pod was told to end, in that order
-	down    []string // guarded by mutex: moments at which more than one shard had no pod, or one that ends
+	order   []string // guarded by mutex: shards whose pod was deleted, in order
+	down    []string // guarded by mutex: moments at which more than one shard had no pod or a terminating one
 	failure error    // guarded by mutex
 }
 
-// watchShards follows the shards' pods event by event. It misses nothing, unlike polling now and then.
+// watchShards follows the shards' pods event by event, because polling could miss a restart.
 func (s *space) watchShards() *restarts {
 	GinkgoHelper()
 	r := &restarts{}
@@ -173,9 +173,9 @@ func (s *space) watchShards() *restarts {
 	return r
 }
 
-// follow reads events until they end. The first events, one for each existing pod, describe what was there before.
+// follow reads events until they end. The first events, one for each existing pod, describe the initial state.
 func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struct{}) error {
-	well := map[string]string{} // of a shard: the UID of its pod
+	well := map[string]string{} // for each shard, the UID of its ready pod
 	for {
 		var event struct {
 			Type   string
@@ -209,7 +209,7 @@ func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struc
 	}
 }
 
-// seen returns the order of restarts so far.
+// seen returns the shards that were restarted so far, in order.
 func (r *restarts) seen() []string {
 	GinkgoHelper()
 	r.mutex.Lock()
@@ -219,15 +219,15 @@ func (r *restarts) seen() []string {
 	return slices.Clone(r.order)
 }
 
-// leaderName returns the pod of the operator that leads or was the last to lead; empty: none has led.
+// leaderName returns the pod of the operator that leads, or that was the last to lead, or "" if none has led.
 func leaderName() string {
 	GinkgoHelper()
 	name, _, _ := strings.Cut(leaseHolder(), "_")
 	return name
 }
 
-// leaseHolder returns the process of the leading operator: the pod's name, and a suffix that the process chooses at its
-// start.
+// leaseHolder returns the process of the leading operator: the name of its pod, and a suffix that the process chooses
+// when it starts.
 func leaseHolder() string {
 	GinkgoHelper()
 	return kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
@@ -248,8 +248,8 @@ func awaitLeader(image string) pod {
 	return leader
 }
 
-// Scenario 7: upgrades. A shard restarts only if its own pod changes, one at a time, and the update stops if a shard
-// fails.
+// Scenario 7: upgrades. A shard restarts only if its own pod changes. Shards restart one at a time, and the update
+// stops if a shard fails.
 var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 	const records = 12
 	var s *space
@@ -265,7 +265,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			slow = append(slow, diskSpec{node, s.disk(node, s.name+"-slow", "320M", "slow"), "300Mi"})
 		}
 		s.diskSet(s.name+"-slow", "ext4", slow...)
-		DeferCleanup(func() { s.throttleAll("off") }) // what is taken away from a slow disk takes long
+		DeferCleanup(func() { s.throttleAll("off") }) // cleaning up a slow disk takes long
 		s.makeStore(s.name)
 		s.makePool("main", s.name+"-slow", 3, "fileSystem: {type: ext4}", "residency: Resident",
 			"resources: {limits: {memory: 256Mi}}")
@@ -274,7 +274,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.putAll(records)
 		ids = s.idsByShard()
 		Expect(ids).To(HaveLen(3), "every shard has a record")
-		s.putBulk(48) // at mountRate, loading takes half a minute: long enough to be seen
+		s.putBulk(48) // at mountRate, loading takes half a minute, which is long enough to be observed
 	})
 
 	It("of the shards' image waits while the pool is paused", func() {
@@ -306,7 +306,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			held := s.awaitHeld(before, order)
 			s.othersGoOn(held, ids)
 			order = append(order, held)
-			// On a busy machine, the operator may not have asked the shard in time.
+			// On a busy machine, the operator may not ask the shard in time.
 			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(time.Minute).
 				Should(Equal(v1alpha1.ShardLoading), "it has loaded already: is the disk slow?")
 			Expect(seen.seen()).To(Equal(order))
@@ -334,7 +334,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.useImage(image)
 		held := s.awaitHeld(before, nil)
 		s.useImage(nextImage)
-		s.awaitObserved() // before the shard has loaded and another one may restart
+		s.awaitObserved() // do this before the shard has loaded and another one may restart
 		s.throttleAll("off")
 		s.awaitUpdated(nextImage)
 		Expect(changed(before, s.pods(shardPods))).To(Equal([]string{held + "-0"}), "only the first one was restarted")

@@ -20,13 +20,13 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// walk goes through day two of one store as a person does, with helm and kubectl, under a steady load. It writes the
-// observations of each scenario as a row of a table. A failed scenario does not end the walk.
+// walk does with one store what an administrator does in its daily operation, using helm and kubectl, under a steady
+// load. It writes the observations of each scenario as a row of a table. A failed scenario does not end the walk.
 type walk struct {
 	*space
 	load *load
 	rows []string
-	said []string // by the scenario that runs
+	said []string // observations of the current scenario
 }
 
 // note records an observation.
@@ -34,19 +34,19 @@ func (w *walk) note(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// since records how long something took.
+// since records the duration of something that began at began.
 func (w *walk) since(began time.Time, what string) {
 	w.note("%s after %.0f s", what, time.Since(began).Seconds())
 }
 
-// step runs one scenario, waits until all is well again, and compares everything that was ever acknowledged.
+// step runs one scenario, waits until all is well again, and checks all records that were ever acknowledged.
 func (w *walk) step(name, expected string, do func()) {
 	w.said = nil
 	began := time.Now()
 	fmt.Fprintf(os.Stderr, "walk: %s\n", name)
 	w.load.start()
 	var failures []string
-	if err := InterceptGomegaFailure(func() { // it ends with the first
+	if err := InterceptGomegaFailure(func() { // the first failure ends it
 		w.load.awaitCalls(50)
 		do()
 		w.awaitSettled()
@@ -129,7 +129,7 @@ func (w *walk) awaitField(what, path, value string) {
 	}).WithTimeout(2*time.Minute).Should(Equal(value), "%s of %s", path, what)
 }
 
-// shardsAre waits until a pool has this many shards and all of them serve.
+// shardsAre waits until a pool has the given number of shards and all of them serve.
 func (w *walk) shardsAre(pool string, n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -142,8 +142,8 @@ func (w *walk) shardsAre(pool string, n int) {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// writes returns the number of changing requests that the API server has counted, except those for leases and nodes. It
-// stands for the writes of the operator.
+// writes returns the number of changing requests that the API server has counted, except those for leases and nodes.
+// It approximates the number of writes by the operator.
 func writes() (total float64) {
 	GinkgoHelper()
 	for line := range strings.Lines(kubectl("get", "--raw", "/metrics")) {
@@ -187,7 +187,7 @@ pools:
     fileSystem: {type: %s}
 `
 
-// values writes a file of values.
+// values writes a Helm values file and returns its path.
 func values(format string, args ...any) string {
 	GinkgoHelper()
 	file := filepath.Join(GinkgoT().TempDir(), fmt.Sprintf("values-%d.yaml", time.Now().UnixNano()))
@@ -237,7 +237,7 @@ var _ = Describe("a walk through day two", Serial, func() {
 		}{
 			{"nodes", w.walkNodes}, {"operator", w.walkOperator}, {"image", w.walkImage}, {"kill", w.walkKill},
 			{"claims", w.walkClaims}, {"drift", w.walkDrift}, {"etcd", w.walkEtcd}, {"pools", w.walkPools},
-			{"scale", w.walkScale}, // shards have other numbers from here on
+			{"scale", w.walkScale}, // shards have other numbers after this step
 			{"refused", w.walkRefused}, {"idle", w.walkIdle}, {"end", w.walkEnd},
 		} {
 			if only == "" || slices.Contains(strings.Split(only, ","), part.name) {
@@ -247,7 +247,7 @@ var _ = Describe("a walk through day two", Serial, func() {
 	})
 })
 
-// whileOperatorsDie runs do and meanwhile deletes all operators every 3 s.
+// whileOperatorsDie runs do, and deletes all operators every 3 s until do has ended.
 func (w *walk) whileOperatorsDie(do func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

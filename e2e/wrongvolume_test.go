@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 3: volumes that are not what was asked for are neither served nor written to.
+// Scenario 3: a shard neither serves nor writes to a volume that is not the requested one.
 var _ = Describe("wrong volumes", func() {
 	It("are never served and never overwritten", smoke, func() {
 		s := newSpace("wrongvolume")

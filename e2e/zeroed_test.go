@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// noticed is the time within which a lost disk must be reported.
+// noticed is the time within which the loss of a disk must be reported.
 const noticed = 30 * time.Second
 
-// served counts the answers for the records 1 to n. Each answer is the record or an error, and never that the record
-// does not exist.
+// served returns how many of the records 1 to n were returned and how many reads were refused. It fails the test if an
+// answer says that a record does not exist.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
 	store := s.goClient()
@@ -43,7 +43,8 @@ func (s *space) served(n int) (served, refused int) {
 	return served, refused
 }
 
-// servesPart waits until some of the records 1 to n are answered, namely those of the other shard, and some are not.
+// servesPart waits until reads of some of the records 1 to n succeed, namely those on the other shard, and the other
+// reads fail.
 func (s *space) servesPart(n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -53,7 +54,7 @@ func (s *space) servesPart(n int) {
 	}).WithTimeout(time.Minute).Should(Succeed())
 }
 
-// Scenario 9: a device that lost its content is never taken for a new one.
+// Scenario 9: a device that has lost its content is never treated as a new one.
 var _ = Describe("a zeroed device", func() {
 	It("is DiskLost under a running shard and under a stopped one, and never served empty", smoke, func() {
 		s := newSpace("zeroed")
@@ -75,7 +76,7 @@ var _ = Describe("a zeroed device", func() {
 		before := s.pod("main-0-0")
 		cluster("disk", "zero", disk.Node, s.name)
 		zeroed := time.Now()
-		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // a machine may be that slow
+		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // a slow machine may take that long
 		AddReportEntry(fmt.Sprintf("named after %v", time.Since(zeroed)))
 		// The message says what was on the disk, and what to do.
 		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk",
