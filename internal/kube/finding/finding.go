@@ -1,5 +1,5 @@
-// Package finding says what is wrong with a store, based on the Kubernetes objects that belong to it. It is one pure
-// function from objects to sentences, without a client or a clock.
+// Package finding says what is wrong with a store, based on the Kubernetes objects that belong to it. Find is a pure
+// function from objects to sentences. It has no client and no clock.
 package finding
 
 import (
@@ -18,15 +18,15 @@ import (
 // Severity says how soon an administrator has to act.
 type Severity string
 
-// Severities, the worst first. A Problem means that calls fail, or that data is lost or about to be lost. A Warning
-// means that the next fault can cause a Problem. A Note needs no action.
+// These are the severities, the worst first. A Problem means that calls fail, or that data is lost or about to be
+// lost. A Warning means that the next fault can cause a Problem. A Note needs no action.
 const (
 	Problem Severity = "problem"
 	Warning Severity = "warning"
 	Note    Severity = "note"
 )
 
-// rank orders severities, the worst first.
+// rank gives the order of the severities, the worst first.
 var rank = map[Severity]int{Problem: 0, Warning: 1, Note: 2}
 
 // Finding is one deviation from the healthy state.
@@ -40,7 +40,7 @@ type Finding struct {
 	Command string `json:"command,omitempty"`
 }
 
-// Objects are the objects of a store. A list may be incomplete if the caller lacks permissions.
+// Objects holds the objects of a store. A list may be incomplete if the caller lacks permissions.
 type Objects struct {
 	Now      time.Time
 	Store    *v1alpha1.RecordStore
@@ -68,12 +68,12 @@ func (o *Objects) PodsOf(component string) (pods []corev1.Pod, ready int) {
 	return pods, ready
 }
 
-// Limits for findings.
+// These limit the findings.
 const (
 	evidenceMax = 600
 	eventsMax   = 5
 	eventAge    = 15 * time.Minute
-	// slow is how long the next step of an object may take before that is reported.
+	// slow is how long the next step of an object may take before the delay is reported.
 	slow = 2 * time.Minute
 )
 
@@ -110,7 +110,7 @@ func Count(found []Finding, s Severity) int {
 	return n
 }
 
-// look is one run of Find.
+// look is the state of one call of Find.
 type look struct {
 	Objects
 	found []Finding
@@ -133,7 +133,8 @@ func (l *look) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl -n %s ", l.Store.Namespace) + fmt.Sprintf(format, args...)
 }
 
-// worse returns Problem if the store has a single copy of each group, and Warning if other copies serve.
+// worse returns Problem if the store has a single copy of each group, and Warning otherwise, because other copies then
+// serve.
 func (l *look) worse() Severity {
 	if l.Store.Spec.Replication.Copies > 1 {
 		return Warning
@@ -141,7 +142,7 @@ func (l *look) worse() Severity {
 	return Problem
 }
 
-// old reports whether something that began at since has lasted longer than it should.
+// old reports whether a state that began at since has lasted for too long.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
 // operator checks whether an operator looks after the store.

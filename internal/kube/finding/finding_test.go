@@ -15,12 +15,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// want is a finding, and words that its evidence must contain.
+// want describes an expected finding, with words that its evidence must contain.
 type want struct {
 	severity Severity
 	object   string
 	evidence string
-	command  string // a part of it; empty: there must be none
+	command  string // a part of the command; empty: there must be no command
 }
 
 // pod returns the pod of the store whose name contains part.
@@ -40,7 +40,7 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// shardIs puts shard 1 into a state.
+// shardIs returns a function that puts shard 1 into a state.
 func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Objects) {
 	return func(_ *testing.T, o *Objects) {
 		s := &o.Pools[0].Status.ShardStatuses[1]
@@ -227,7 +227,7 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 	}
 }
 
-// The worst finding is first, and a long text is shortened instead of spreading over lines.
+// The worst finding comes first, and a long text is shortened so that it does not extend over several lines.
 func TestTheWorstComesFirst(t *testing.T) {
 	o, _ := kubefindingtest.Well()
 	shardIs(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)

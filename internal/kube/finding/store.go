@@ -24,7 +24,7 @@ func (l *look) store() {
 	}
 	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
 		c := isFalse(conditions, kind)
-		// The trouble that stalls a store is reported once. The members of a managed etcd report more detail
+		// The problem that stalls a store is reported only once. The members of a managed etcd report more detail
 		// themselves.
 		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady &&
 			l.Store.Spec.Etcd.Managed != nil {
@@ -46,7 +46,7 @@ func (l *look) store() {
 	}
 }
 
-// groups checks the counts of groups in the store's status.
+// groups checks the numbers of groups in the store's status.
 func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
@@ -70,7 +70,7 @@ func (l *look) groups() {
 	}
 }
 
-// examples describes the first unhealthy groups.
+// examples returns descriptions of the first unhealthy groups.
 func examples(list []v1alpha1.GroupTrouble) string {
 	const show = 3
 	words := ""
@@ -86,7 +86,7 @@ func examples(list []v1alpha1.GroupTrouble) string {
 	return words
 }
 
-// etcd checks the members of a managed etcd one by one.
+// etcd checks each member of a managed etcd.
 func (l *look) etcd() {
 	wanted := workload.EtcdMembers(l.Store)
 	if wanted == 0 {
@@ -156,7 +156,7 @@ func (l *look) gateways() {
 	}
 }
 
-// schedulable counts the nodes that accept pods.
+// schedulable returns the number of nodes that accept pods.
 func schedulable(nodes []corev1.Node) int {
 	n := 0
 	for _, node := range nodes {
@@ -222,7 +222,7 @@ func Cause(pod *corev1.Pod) string {
 	return fmt.Sprintf("its pod is %s and not ready", orElse(string(pod.Status.Phase)))
 }
 
-// tail returns the end of a text, where a process says why it ended.
+// tail returns the end of a text, because a process states there why it ended.
 func tail(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -230,7 +230,7 @@ func tail(text string, size int) string {
 	return "..." + strings.ToValidUTF8(text[len(text)-size+3:], "")
 }
 
-// claims checks for claims in trouble that no condition names.
+// claims adds findings about claims whose problem no condition mentions.
 func (l *look) claims() {
 	pools := map[string]bool{}
 	for i := range l.Pools {
@@ -253,7 +253,7 @@ func (l *look) claims() {
 	}
 }
 
-// containers checks for containers that failed recently, in pods that are ready again.
+// containers adds findings about containers that failed recently in pods that are ready again.
 func (l *look) containers() {
 	for i := range l.Pods {
 		pod := &l.Pods[i]
@@ -276,7 +276,7 @@ func (l *look) containers() {
 	}
 }
 
-// events reports the latest warnings about objects without another finding.
+// events reports the latest warnings about objects that have no other finding.
 func (l *look) events() {
 	type key struct{ kind, name, reason string }
 	newest := map[key]*corev1.Event{}

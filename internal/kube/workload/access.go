@@ -16,8 +16,8 @@ type EtcdAccess struct {
 	Secret    string   // Secret with ca.crt; empty: no TLS
 	// ClientCert is true if the Secret also holds tls.crt and tls.key.
 	ClientCert bool
-	// Own is true if the etcd is the store's own, and its members and the store's processes have certificates of the
-	// store. Foreign is true if the processes have certificates of the store, and the etcd does not.
+	// Own means that the etcd belongs to the store: its members and the store's processes have certificates of the store.
+	// Foreign means that the store's processes have certificates of the store, but the etcd does not.
 	Own, Foreign bool
 }
 

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// budget allows the eviction of a component's pods as long as minAvailable of them are left.
+// budget allows the eviction of a component's pods as long as minAvailable of them remain.
 func budget(store *v1alpha1.RecordStore, name, component string, minAvailable int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: Labels(store.Name, component)},
@@ -22,10 +22,10 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 	}
 }
 
-// ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single
-// copy of each group, one shard at a time may be evicted; its groups are unavailable until the shard returns, which
-// is certain because a local volume stays. With several copies, no shard may be evicted while a group lacks a copy,
-// except the shards that except names: the budget does not count them, and does not hold back their eviction.
+// ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards remain. With a single copy
+// of each group, one shard at a time may be evicted. Its groups are unavailable until the shard returns, which is
+// certain because a local volume remains on its node. With several copies, no shard may be evicted while a group lacks
+// a copy, except the shards in except: the budget does not count them and does not delay their eviction.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...string) *policyv1.PodDisruptionBudget {
 	b := budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
 	if len(except) > 0 {
@@ -44,7 +44,7 @@ func GatewaysBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
 	return budget(store, gatewayBudget(store.Name), ContainerGateway, GatewayReplicas(store)-1)
 }
 
-// EtcdMembersBudget keeps a majority of the members.
+// EtcdMembersBudget allows evictions as long as a majority of the members remains.
 func EtcdMembersBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
 	members := EtcdMembers(store)
 	if members == 1 {

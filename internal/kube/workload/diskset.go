@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Annotations of PersistentVolumes and StorageClasses of DiskSets.
+// These are the annotations of PersistentVolumes and StorageClasses that belong to DiskSets.
 const (
-	// AnnotationDevice is the device path, for people.
+	// AnnotationDevice is the device path. It is only for people.
 	AnnotationDevice = "sheaf.dev/device"
 	// AnnotationFileSystem is on the StorageClass. It names the file system that the kubelet makes on a blank disk of
 	// the class.
@@ -21,10 +21,10 @@ const (
 	// AnnotationStoreUID is the UID of the store whose claim got the disk. Only that store gets the disk again
 	// automatically.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
-	// AnnotationGivenUp with value true means that an administrator had the disk replaced (spec.replace of a
-	// ShardPool). The disk is not assigned automatically any more.
+	// AnnotationGivenUp with value true means that an administrator had the disk replaced (spec.replace of a ShardPool).
+	// The disk is no longer assigned automatically.
 	AnnotationGivenUp = "sheaf.dev/given-up"
-	// AnnotationRelease with value true makes a Released disk free again. An administrator sets it.
+	// AnnotationRelease with value true makes a Released disk available again. An administrator sets it.
 	AnnotationRelease = "sheaf.dev/release"
 )
 
@@ -37,7 +37,7 @@ func DiskVolume(diskSet string, disk v1alpha1.Disk) string {
 	return diskSet + "-" + hex.EncodeToString(sum[:6])
 }
 
-// diskLabels returns the labels of the objects of a DiskSet.
+// diskLabels returns the labels for the objects of a DiskSet.
 func diskLabels(diskSet string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelDiskSet: diskSet, "app.kubernetes.io/name": "sheaf", "app.kubernetes.io/managed-by": "sheaf-operator",
@@ -61,8 +61,7 @@ func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 // fsTypeParameter is the parameter with which a StorageClass tells a CSI driver which file system to make.
 const fsTypeParameter = "csi.storage.k8s.io/fstype"
 
-// ClassFileSystem returns the file system of the volumes of a StorageClass. It is empty if the class does not specify
-// it.
+// ClassFileSystem returns the file system of the volumes in a StorageClass, or "" if the class does not specify it.
 func ClassFileSystem(class *storagev1.StorageClass) string {
 	if class.Labels[v1alpha1.LabelDiskSet] != "" {
 		return class.Annotations[AnnotationFileSystem]
@@ -70,8 +69,8 @@ func ClassFileSystem(class *storagev1.StorageClass) string {
 	return class.Parameters[fsTypeParameter]
 }
 
-// FreeClaim returns the claim that a free disk is reserved for: a claim that nobody creates, in a namespace that may
-// have the disk.
+// FreeClaim returns the claim for which a free disk is reserved. Nobody creates this claim. Its namespace is one that
+// may have the disk.
 func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: set.Spec.Namespaces[0], Name: "sheaf-free-" + volume,
@@ -105,8 +104,8 @@ func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.Per
 	}
 }
 
-// DiskNode returns the node that a local volume is bound to. It is empty if there is none, or if the volume does not
-// select it by name.
+// DiskNode returns the node to which a local volume is bound. It returns "" if there is none, or if the volume does
+// not select the node by name.
 func DiskNode(pv *corev1.PersistentVolume) string {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return ""

@@ -13,11 +13,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// AnnotationEtcdState is on etcd pods. It says whether an empty member may form a new cluster ("new") or never may
+// AnnotationEtcdState is on etcd pods. It says whether an empty member may form a new cluster ("new") or must not
 // ("existing"). It is not part of the template's hash, because members must not restart when the cluster has formed.
 const AnnotationEtcdState = "sheaf.dev/etcd-state"
 
-// States of a managed etcd, as in `sheaf etcd --initial-cluster-state`.
+// These are the states of a managed etcd, as in `sheaf etcd --initial-cluster-state`.
 const (
 	EtcdNew      = "new"
 	EtcdExisting = "existing"
@@ -52,8 +52,8 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 }
 
 // EtcdStatefulSet returns the StatefulSet of a managed etcd. state is EtcdNew until the cluster has formed, and
-// EtcdExisting from then on, so that an empty member never forms a cluster of its own. Only the operator replaces
-// pods (OnDelete).
+// EtcdExisting from then on, so that an empty member never forms a cluster of its own. The update strategy is
+// OnDelete: only the operator replaces pods.
 func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.StatefulSet, error) {
 	managed := store.Spec.Etcd.Managed
 	if managed == nil {
@@ -100,8 +100,8 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	}, nil
 }
 
-// tellTransport annotates a template with the transport and the authorities with which its members start. A change of
-// either restarts them.
+// tellTransport adds to a template an annotation with the transport and the authorities with which its members start.
+// A change of either restarts the members.
 func tellTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
 	if !HasTLS(store) {
 		return
@@ -167,14 +167,13 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			SecurityContext:          containerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-			// A member answers only once a majority runs, so its start may take as long as that of the slowest other
-			// member.
+			// A member is ready only once a majority runs, so its start may take as long as that of the slowest other member.
 			ReadinessProbe: httpProbe("/readyz", 5, 2),
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
 	}
 	if HasTLS(store) {
-		// For commands such as `sheaf etcd members` typed in the pod.
+		// This variable is for commands such as `sheaf etcd members` that are typed in the pod.
 		pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
 		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls",
 			ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})

@@ -55,7 +55,7 @@ func gatewayProtocol(store *v1alpha1.RecordStore) string {
 }
 
 // gatewayLeaveSeconds is how long a terminating gateway still accepts new connections. The Service sends new
-// connections until every node's proxy knows that the pod is terminating.
+// connections to it until the proxy on every node knows that the pod is terminating.
 const gatewayLeaveSeconds = 5
 
 // GatewayDeployment returns the Deployment of the gateways, which route calls to shards.

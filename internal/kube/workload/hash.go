@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// templateHash returns a hash of a pod template's contents. It ignores annotations that must not restart a pod, and
-// empty fields, so that a new field of a Go type does not change the hash. No template contains the operator's
-// version.
+// templateHash returns a hash of a pod template. It ignores annotations that must not restart a pod. It also ignores
+// empty fields, so that a new field in a Go type does not change the hash. No template contains the operator's
+// version, so an upgrade of the operator does not change the hash either.
 func templateHash(template corev1.PodTemplateSpec) (string, error) {
 	bytes, err := json.Marshal(template)
 	if err != nil {
@@ -26,7 +26,7 @@ func templateHash(template corev1.PodTemplateSpec) (string, error) {
 			delete(annotations, AnnotationVolume)
 		}
 	}
-	bytes, err = json.Marshal(trim(fields)) // map keys are sorted
+	bytes, err = json.Marshal(trim(fields)) // the encoder sorts map keys
 	if err != nil {
 		return "", err
 	}

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Ports of the processes.
+// These are the ports of the processes.
 const (
 	PortShard       = 7610
 	PortShardHTTP   = 7611
@@ -21,7 +21,7 @@ const (
 	PortEtcdPeerTLS = 2382
 )
 
-// Names of containers, which are also the names of components.
+// These are the names of containers, which are also the names of components.
 const (
 	ContainerShard   = "shard"
 	ContainerGateway = "gateway"
@@ -31,7 +31,7 @@ const (
 // ComponentOperator is the component of the operator's own pods, which the operator's chart creates.
 const ComponentOperator = "operator"
 
-// Names inside pods.
+// These are the names inside pods.
 const (
 	// ClaimTemplate is the name of the claim template and the volume of shards and etcd members.
 	ClaimTemplate = "data"
@@ -41,10 +41,10 @@ const (
 	EtcdTLSDir = "/etc/sheaf/etcd"
 )
 
-// Annotations.
+// These are the annotations of pods and StatefulSets.
 const (
-	// AnnotationTemplate is on pod templates, and therefore on pods. It is the hash of the template, which tells
-	// whether a pod is up to date.
+	// AnnotationTemplate is on pod templates, and therefore on pods. It is the hash of the template, which shows whether
+	// a pod is up to date.
 	AnnotationTemplate = "sheaf.dev/template"
 	// AnnotationVolume is on pod templates and pods of shards. It is the UUID of the only volume that the shard may
 	// serve. It is not part of the hash, because a shard must not restart when the UUID becomes known.
@@ -96,22 +96,22 @@ func EtcdAddress(namespace, store string, n int32, port int) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", EtcdMember(store, n), Etcd(store), namespace, port)
 }
 
-// Gateway is the name of the Deployment, and of the Service, of a store's gateway.
+// Gateway returns the name of the Deployment, and of the Service, of a store's gateway.
 func Gateway(store string) string { return store + "-gateway" }
 
-// shardBudget is the name of the PodDisruptionBudget of a store's shards.
+// shardBudget returns the name of the PodDisruptionBudget for a store's shards.
 func shardBudget(store string) string { return store + "-shards" }
 
-// gatewayBudget is the name of the PodDisruptionBudget of a store's gateway.
+// gatewayBudget returns the name of the PodDisruptionBudget for a store's gateway.
 func gatewayBudget(store string) string { return store + "-gateway" }
 
-// etcdBudget is the name of the PodDisruptionBudget of a store's managed etcd.
+// etcdBudget returns the name of the PodDisruptionBudget for a store's managed etcd.
 func etcdBudget(store string) string { return store + "-etcd" }
 
 // Placement returns the store's name in etcd, below the prefix.
 func Placement(namespace, store string) string { return namespace + "." + store }
 
-// Labels returns the labels of an object of a store. The component is a container's name.
+// Labels returns the labels of an object of a store. The component is the name of a container.
 func Labels(store, component string) map[string]string {
 	labels := Selector(store, component)
 	labels[v1alpha1.LabelName] = v1alpha1.NameSheaf
@@ -120,33 +120,33 @@ func Labels(store, component string) map[string]string {
 	return labels
 }
 
-// Selector selects the pods of one component of a store.
+// Selector returns labels that select the pods of one component of a store.
 func Selector(store, component string) map[string]string {
 	return map[string]string{v1alpha1.LabelStore: store, v1alpha1.LabelComponent: component}
 }
 
-// poolLabels returns the labels of the objects of a pool.
+// poolLabels returns the labels for the objects of a pool.
 func poolLabels(store, pool string) map[string]string {
 	labels := Labels(store, ContainerShard)
 	labels[v1alpha1.LabelPool] = pool
 	return labels
 }
 
-// PoolSelector selects the pods of a pool.
+// PoolSelector returns labels that select the pods of a pool.
 func PoolSelector(store, pool string) map[string]string {
 	selector := Selector(store, ContainerShard)
 	selector[v1alpha1.LabelPool] = pool
 	return selector
 }
 
-// ShardLabels returns the labels of the objects of shard n of a pool.
+// ShardLabels returns the labels for the objects of shard n of a pool.
 func ShardLabels(store, pool string, n int32) map[string]string {
 	labels := poolLabels(store, pool)
 	labels[v1alpha1.LabelShard] = strconv.Itoa(int(n))
 	return labels
 }
 
-// shardSelector selects the pod of shard n of a pool.
+// shardSelector returns labels that select the pod of shard n of a pool.
 func shardSelector(store, pool string, n int32) map[string]string {
 	selector := PoolSelector(store, pool)
 	selector[v1alpha1.LabelShard] = strconv.Itoa(int(n))

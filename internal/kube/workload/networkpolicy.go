@@ -9,23 +9,23 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// EtcdNetworkPolicy is the name of the NetworkPolicy of a store's managed etcd.
+// EtcdNetworkPolicy returns the name of the NetworkPolicy for a store's managed etcd.
 func EtcdNetworkPolicy(store string) string { return store + "-etcd" }
 
-// ShardNetworkPolicy is the name of the NetworkPolicy of a store's shards.
+// ShardNetworkPolicy returns the name of the NetworkPolicy for a store's shards.
 func ShardNetworkPolicy(store string) string { return store + "-shards" }
 
-// NetworkPolicy is a NetworkPolicy together with whether it is wanted.
+// NetworkPolicy is a NetworkPolicy together with a flag that says whether the store wants it.
 type NetworkPolicy struct {
 	Policy *networkingv1.NetworkPolicy
 	Wanted bool
 }
 
 // NetworkPolicies returns the NetworkPolicies of a store, including those that are not wanted. NetworkPolicies are
-// additive: to allow more traffic, an administrator adds another one. These cover ingress only. Probes and
+// additive, so an administrator can allow more traffic with another one. They cover only ingress. Probes and
 // port-forwards come from the node, which network plugins allow.
 //
-// Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) stay open, because
+// Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) remain open, because
 // scrapers may be anywhere.
 func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []NetworkPolicy {
 	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
@@ -50,8 +50,8 @@ func etcdPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networki
 	)
 }
 
-// shardPolicy allows the store, the operator, and clients with the label to reach shards. Shards reach each other on
-// the same port as clients, so one rule covers all.
+// shardPolicy allows the store, the operator, and clients with a certain label to reach shards. Shards use the same
+// port as clients to reach each other, so one rule covers both.
 func shardPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	client := networkingv1.NetworkPolicyPeer{
 		NamespaceSelector: &metav1.LabelSelector{}, // any namespace

@@ -17,8 +17,8 @@ type endpoint struct {
 	labels    map[string]string
 }
 
-// admits reports whether policies let a pod reach a port of another, by the rules of the API. A pod that no policy
-// selects is open. Any other pod accepts what any rule of any policy that selects it allows.
+// admits reports whether policies allow a pod to reach a port of another pod, according to the rules of the API. A pod
+// that no policy selects accepts everything. Any other pod accepts what a rule of a policy that selects it allows.
 func admits(t *testing.T, policies []*networkingv1.NetworkPolicy, from, to endpoint, port int32) bool {
 	t.Helper()
 	selected := false
@@ -70,7 +70,7 @@ func matches(t *testing.T, selector *metav1.LabelSelector, set map[string]string
 	return s.Matches(labels.Set(set))
 }
 
-// podLabels returns the labels of the pod templates that the operator really makes.
+// podLabels returns the labels of the pod templates that the operator creates.
 func podLabels(t *testing.T, store *v1alpha1.RecordStore) map[string]map[string]string {
 	t.Helper()
 	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: store.Name + "-ssd"}}
@@ -97,7 +97,7 @@ func fencedStore(name string, policy v1alpha1.NetworkPolicy) *v1alpha1.RecordSto
 	}
 }
 
-// This test tries every pod against every pod of a store, at every port.
+// TestFences tries every pod against every port of every pod of a store.
 func TestFences(t *testing.T) {
 	for mode, policy := range map[string]v1alpha1.NetworkPolicy{
 		"by default": {}, "managed": {Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny},
@@ -152,7 +152,7 @@ func TestFences(t *testing.T) {
 	}
 }
 
-// The operator does not fence an etcd that somebody else runs.
+// The operator does not create a NetworkPolicy for an external etcd.
 func TestNoFenceOfAnExternalEtcd(t *testing.T) {
 	store := fencedStore("quotes", v1alpha1.NetworkPolicy{})
 	store.Spec.Etcd = v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://etcd:2379"}}}

@@ -9,8 +9,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// gatewayAwaySeconds is how long a gateway stays on a node that does not answer. A gateway has no state to lose. With
-// the Kubernetes default of 300 s, a store whose gateways were all on that node would have none for that time.
+// gatewayAwaySeconds is how long a gateway remains on a node that does not respond. A gateway has no state to lose.
+// With the Kubernetes default of 300 s, a store whose gateways were all on that node would have no gateway for that
+// time.
 const gatewayAwaySeconds = 10
 
 // schedule applies a component's scheduling spec to a pod. Tolerations are added to those of the operator; affinity
@@ -37,8 +38,7 @@ func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]s
 	}
 }
 
-// decorate adds the labels and annotations of a spec to a pod template, except those with a name that the operator
-// uses.
+// decorate adds the labels and annotations of a spec to a pod template, except those whose names the operator uses.
 func decorate(template *corev1.PodTemplateSpec, labels map[string]v1alpha1.LabelValue, annotations map[string]string) {
 	all := make(map[string]string, len(labels)+len(template.Labels))
 	for key, value := range labels {
@@ -53,8 +53,8 @@ func decorate(template *corev1.PodTemplateSpec, labels map[string]v1alpha1.Label
 	}
 }
 
-// leavesSoon returns tolerations that keep a pod for gatewayAwaySeconds on a node that does not answer, unless the spec
-// specifies a duration.
+// leavesSoon returns tolerations that keep a pod for gatewayAwaySeconds on a node that does not respond, unless the
+// spec specifies a duration.
 func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	var out []corev1.Toleration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -68,7 +68,7 @@ func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	return out
 }
 
-// tolerates reports whether a spec itself says how long pods stay on a node with a taint of that key.
+// tolerates reports whether a spec itself says how long pods remain on a node with a taint of the given key.
 func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	if s == nil {
 		return false
@@ -81,8 +81,8 @@ func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	return false
 }
 
-// spread keeps the pods of one component of a store apart if possible: in different failure domains of the spec's
-// topology key, which is the node by default.
+// spread returns constraints that place the pods of one component of a store in different failure domains if possible.
+// A failure domain is a value of the spec's topology key, which is the node by default.
 func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpreadConstraint {
 	key := store.Spec.Replication.TopologyKey
 	if key == "" {
@@ -94,9 +94,9 @@ func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpre
 	}}
 }
 
-// apart keeps the pods of one Deployment on different nodes: no node gets two pods more than another usable node.
-// With more pods than nodes, pods share nodes. A node that is cordoned, down, or tainted does not count. Pods of an
-// older template do not count, because they are being replaced.
+// apart returns a constraint that places the pods of one Deployment on different nodes: no usable node has two more of
+// these pods than another. If there are more pods than nodes, pods share nodes. A node that is cordoned, down, or
+// tainted does not count. Pods of an older template do not count, because they are being replaced.
 func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	return corev1.TopologySpreadConstraint{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -105,7 +105,7 @@ func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	}
 }
 
-// tracingEnv returns the environment variables that say where a process sends its traces.
+// tracingEnv returns the environment variables that tell a process where to send its traces.
 func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	t := store.Spec.Tracing
 	if t == nil {

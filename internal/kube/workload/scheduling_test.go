@@ -16,8 +16,8 @@ func gatewayTemplate(store *v1alpha1.RecordStore) corev1.PodTemplateSpec {
 	return GatewayDeployment(store, "sheaf:1", EtcdAccessOf(store, nil)).Spec.Template
 }
 
-// TestGatewaysSurviveTheirNode checks that gateways are on different nodes if there are several, and leave a node that
-// has not answered for 10 s.
+// TestGatewaysSurviveTheirNode checks that gateways are on different nodes if there are several, and that they leave a
+// node that has not responded for 10 s.
 func TestGatewaysSurviveTheirNode(t *testing.T) {
 	pod := gatewayTemplate(managedStore()).Spec
 	if len(pod.TopologySpreadConstraints) != 1 {
@@ -33,7 +33,7 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		asked []corev1.Toleration
-		want  map[string]int64 // -1: for ever
+		want  map[string]int64 // -1: forever
 	}{
 		{"by default", nil, map[string]int64{corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 10}},
 		{"beside another taint", []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
@@ -60,8 +60,8 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 	}
 }
 
-// TestPodsAreScheduledAsAsked checks that affinity and spread replace the operator's, and that labels and annotations
-// are added to them.
+// TestPodsAreScheduledAsAsked checks that affinity and spread constraints of the spec replace those of the operator,
+// and that labels and annotations of the spec are added to those of the operator.
 func TestPodsAreScheduledAsAsked(t *testing.T) {
 	s := &v1alpha1.Scheduling{
 		NodeSelector: map[string]string{"disk": "fast"}, PriorityClassName: "high",
@@ -104,7 +104,7 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 			t.Errorf("%s: spreads %v", component, got)
 		}
 	}
-	// The labels of the object itself are those by which it is found, so a user's labels do not appear there.
+	// The labels of the object itself identify it for the operator, so a user's labels are not added there.
 	if set := shardSet(t, in); set.Labels["team"] != "" || set.Spec.Selector.MatchLabels["team"] != "" {
 		t.Errorf("labels of the set %v", set.Labels)
 	}

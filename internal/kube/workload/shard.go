@@ -14,15 +14,15 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// ShardInput is the input for a shard's StatefulSet.
+// ShardInput holds what ShardSet needs to know about a shard.
 type ShardInput struct {
 	Store *v1alpha1.RecordStore // status.storeUID must be set
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
-	// Image is the image of the shard for a store that names none.
+	// Image is used for the shard unless the store names an image.
 	Image  string
 	Number int32
-	// Parked is true for a shard that has no pod.
+	// Parked means that the shard has no pod.
 	Parked bool
 	// ClaimSize is the size in the claim template, which cannot be changed in an existing StatefulSet.
 	ClaimSize resource.Quantity
@@ -30,7 +30,8 @@ type ShardInput struct {
 	Volume string
 }
 
-// ShardSet returns the StatefulSet of one shard. Only the operator replaces pods (OnDelete), one at a time.
+// ShardSet returns the StatefulSet of one shard. The update strategy is OnDelete: only the operator replaces pods, one
+// at a time.
 func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 	name := Shard(in.Pool.Name, in.Number)
 	template := shardTemplate(in, name)
@@ -132,8 +133,8 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 			{Name: "http", ContainerPort: PortShardHTTP, Protocol: corev1.ProtocolTCP},
 		},
 		VolumeMounts: []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-		// The startup probe fails only if loading makes no progress. After the start, the kubelet kills only a
-		// process that does not answer.
+		// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
+		// does not respond.
 		StartupProbe:   httpProbe("/startupz", 5, 60),
 		LivenessProbe:  httpProbe("/healthz", 10, 6),
 		ReadinessProbe: httpProbe("/readyz", 5, 2),
@@ -144,7 +145,7 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 	return container
 }
 
-// httpProbe requests a path on the process's HTTP port.
+// httpProbe returns a probe that requests a path on the process's HTTP port.
 func httpProbe(path string, everySeconds, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http"),
@@ -183,7 +184,7 @@ func shardArgs(in ShardInput, name string) []string {
 	return append(append(args, TLSArgs(in.Store)...), in.Etcd.Args()...)
 }
 
-// compactionArgs returns the flags for the values in the spec. The shard chooses the other values.
+// compactionArgs returns flags for the values that are set in the spec. The shard chooses the other values.
 func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 	if percent := compaction.SupersededPercent; percent != nil {
 		args = append(args, fmt.Sprintf("--compaction-share=%.2f", float64(*percent)/100))
@@ -197,8 +198,8 @@ func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 	return args
 }
 
-// shardEnv returns the values that only the pod knows. The failure domain is the node. If the spec asks for the
-// node's zone or region, it is the label that Kubernetes copies from the node to its pods.
+// shardEnv returns environment variables with the values that only the pod knows. The failure domain is the node. If
+// the spec asks for the node's zone or region, it is the label that Kubernetes copies from the node to its pods.
 func shardEnv(topologyKey string) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
@@ -216,8 +217,8 @@ func shardEnv(topologyKey string) []corev1.EnvVar {
 	}
 }
 
-// shardTolerations keep a shard on its node while the node is down, because a local volume cannot move to another
-// node.
+// shardTolerations returns tolerations that keep a shard on its node while the node is down, because a local volume
+// cannot move to another node.
 func shardTolerations() []corev1.Toleration {
 	return []corev1.Toleration{
 		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -225,7 +226,7 @@ func shardTolerations() []corev1.Toleration {
 	}
 }
 
-// podSecurity satisfies Pod Security "restricted" and allows the user to write to volumes.
+// podSecurity returns a security context that satisfies Pod Security "restricted" and lets the user write to volumes.
 func podSecurity() *corev1.PodSecurityContext {
 	user, yes, policy := int64(User), true, corev1.FSGroupChangeOnRootMismatch
 	return &corev1.PodSecurityContext{
@@ -234,7 +235,7 @@ func podSecurity() *corev1.PodSecurityContext {
 	}
 }
 
-// containerSecurity satisfies Pod Security "restricted".
+// containerSecurity returns a security context that satisfies Pod Security "restricted".
 func containerSecurity() *corev1.SecurityContext {
 	yes, no := true, false
 	return &corev1.SecurityContext{

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// shardInput is a shard as a user would ask for it.
+// shardInput returns the input for a shard as a typical user would configure it.
 func shardInput() ShardInput {
 	store := &v1alpha1.RecordStore{}
 	store.Name, store.Namespace, store.Status.StoreUID = "quotes", "prod", "11111111-2222-3333-4444-555555555555"
@@ -39,8 +39,8 @@ func shardSet(t *testing.T, in ShardInput) *appsv1.StatefulSet {
 	return set
 }
 
-// A new hash restarts every shard of every user when the operator is upgraded. Change it only together with a change
-// that the shards need, and say so in CHANGELOG.md.
+// A new hash restarts every shard of every user when the operator is upgraded. Change the hash only together with a
+// change that the shards need, and mention it in CHANGELOG.md.
 func TestShardTemplateHashIsKept(t *testing.T) {
 	const kept = "41c05f175076776d"
 	if got := shardSet(t, shardInput()).Spec.Template.Annotations[AnnotationTemplate]; got != kept {

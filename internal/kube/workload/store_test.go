@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// managedStore is a store with an etcd of its own.
+// managedStore returns a store with a managed etcd.
 func managedStore() *v1alpha1.RecordStore {
 	store := shardInput().Store
 	store.Spec.Etcd.Managed.Storage.Size = resource.MustParse("2Gi")
@@ -105,8 +105,8 @@ func TestGatewayArguments(t *testing.T) {
 	}
 }
 
-// A Service still sends connections to a gateway for a moment after the gateway was told to end. The connections that
-// it accepts then need their time, too.
+// A Service sends connections to a gateway for a moment after the gateway was told to terminate. The gateway must
+// accept them, and then needs time to serve them.
 func TestGatewayLeaves(t *testing.T) {
 	pod := GatewayDeployment(managedStore(), "sheaf:1", EtcdAccess{}).Spec.Template.Spec
 	hook := pod.Containers[0].Lifecycle
@@ -118,8 +118,8 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
-// No member restarts because the cluster has formed, is deleted or grows. A change of what a member runs with must
-// restart it.
+// No member restarts because the cluster has formed, is deleted or grows. A change to the configuration of a running
+// member must restart it.
 func TestEtcdTemplateHash(t *testing.T) {
 	hash := func(state string, change func(*v1alpha1.RecordStore)) string {
 		store := managedStore()

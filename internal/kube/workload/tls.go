@@ -9,59 +9,61 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// TLSDir is where a pod finds its certificates and the transport that it has to use.
+// TLSDir is the folder in a pod that contains its certificates and the transport that it has to use.
 const TLSDir = "/etc/sheaf/tls"
 
-// tlsVolume is the name of a pod's volume with its certificates.
+// tlsVolume is the name of the pod's volume that contains its certificates.
 const tlsVolume = "tls"
 
-// annotationTransport is on pod templates, and therefore on pods, of a managed etcd. It holds the transport and the
-// authorities with which the members have to start, because running members notice neither.
+// annotationTransport is on the pod templates, and therefore on the pods, of a managed etcd. It identifies the
+// transport and the authorities with which the members start. Running members do not notice a change of either, so a
+// change restarts them.
 const annotationTransport = "sheaf.dev/transport"
 
-// Keys of the files in a pod's folder of certificates.
+// These are the names of the files in a pod's folder of certificates.
 const (
-	KeyBundle       = "ca.crt"        // authorities of the store's processes; also in Secrets of callers
+	KeyBundle       = "ca.crt"        // authorities of the store's processes; also in the Secrets of callers
 	KeyClientBundle = "client-ca.crt" // authorities of callers
 	KeyMode         = "mode"          // the transport that the processes have to use, as v1alpha1.TLSTransport
-	// KeyClientCert is the certificate presented to servers, if it differs from the one presented to callers.
+	// KeyClientCert is the certificate that the process shows to servers, if it differs from the one that it shows to
+	// callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
-	keyGrants     = "grants" // says that nobody is admitted without a grant table; see certs.GrantsFile
+	keyGrants     = "grants" // means that nobody is admitted without a grant table; see certs.GrantsFile
 )
 
-// grantsRequired means that the operator writes a grant table for each store, so that a process without a table has
-// to wait for it.
+// grantsRequired means that the operator writes a grant table for each store, so that a process without a table has to
+// wait for it.
 const grantsRequired = "required"
 
-// Transport returns the name of the ConfigMap with the authorities that all processes of a store trust and the
+// Transport returns the name of the ConfigMap with the authorities that all processes of a store trust, and with the
 // transport that they use.
 func Transport(store string) string { return store + "-tls" }
 
-// Authority is the name of the Secret with the store's authorities and their keys. No pod mounts it.
+// Authority returns the name of the Secret with the store's authorities and their keys. No pod mounts it.
 func Authority(store string) string { return store + "-authority" }
 
-// GatewayTLS is the name of the Secret with the certificate of a store's gateways.
+// GatewayTLS returns the name of the Secret with the certificate of a store's gateways.
 func GatewayTLS(store string) string { return Gateway(store) + "-tls" }
 
-// EtcdTLS is the name of the Secret with the certificate of the members of a store's managed etcd.
+// EtcdTLS returns the name of the Secret with the certificate of the members of a store's managed etcd.
 func EtcdTLS(store string) string { return Etcd(store) + "-tls" }
 
-// ShardTLS is the name of the Secret with the certificate of a shard.
+// ShardTLS returns the name of the Secret with the certificate of a shard.
 func ShardTLS(shard string) string { return shard + "-tls" }
 
 // AdminTLS returns the name of the Secret with the certificate of an administrator of a store.
 func AdminTLS(store string) string { return store + "-admin-tls" }
 
-// ClientTLS is the name of the Secret with the certificate of a caller of a store.
+// ClientTLS returns the name of the Secret with the certificate of a caller of a store.
 func ClientTLS(store, client string) string { return store + "-client-" + client + "-tls" }
 
 // OperatorTLS returns the name of the Secret with the operator's certificate for connections to the processes of a
 // store, if the operator does not issue it itself. No pod mounts it.
 func OperatorTLS(store string) string { return store + "-operator-tls" }
 
-// HasTLS reports whether the pods of a store get certificates. They do whatever the transport is, unless the store
-// served before TLS was introduced.
+// HasTLS reports whether the pods of a store get certificates. They do with any transport, unless the store served
+// before TLS was introduced.
 func HasTLS(store *v1alpha1.RecordStore) bool {
 	return store.Status.TLS != nil && store.Status.TLS.WithoutImage == ""
 }
@@ -74,7 +76,7 @@ func TLSArgs(store *v1alpha1.RecordStore) []string {
 	return []string{"--tls-dir=" + TLSDir}
 }
 
-// mountTLS mounts a pod's certificates as one volume, so that the kubelet replaces all files at once.
+// mountTLS mounts a pod's certificates as one volume, so that the kubelet replaces all files together.
 func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, container *corev1.Container) {
 	if !HasTLS(store) {
 		return
@@ -99,7 +101,7 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 		ReadOnly: true})
 }
 
-// MountsTLS reports whether pods of a template mount certificates.
+// MountsTLS reports whether a pod mounts certificates.
 func MountsTLS(pod *corev1.PodSpec) bool {
 	for _, volume := range pod.Volumes {
 		if volume.Name == tlsVolume {
@@ -109,7 +111,7 @@ func MountsTLS(pod *corev1.PodSpec) bool {
 	return false
 }
 
-// transportWord identifies a transport and authorities in the annotation of etcd's pods.
+// transportWord returns a word that identifies a transport and authorities in the annotation of etcd's pods.
 func transportWord(transport v1alpha1.TLSTransport, bundle string) string {
 	return fmt.Sprintf("%s %.12s", transport, bundle)
 }
@@ -132,9 +134,9 @@ func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev
 	}
 }
 
-// LeafSecret returns a Secret for one process or caller. It holds the certificate and key (and a separate pair for
-// servers, if there is one), and the authorities with which its owner verifies processes of the store and callers.
-// Pods of the store take those authorities from TransportMap instead.
+// LeafSecret returns a Secret for one process or caller. It holds the certificate and key, a separate pair for servers
+// if there is one, and the authorities with which its owner verifies processes of the store and callers. Pods of the
+// store take those authorities from TransportMap.
 func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle,
 	clientBundle []byte) *corev1.Secret {
 	data := map[string][]byte{KeyBundle: bundle, KeyClientBundle: clientBundle}

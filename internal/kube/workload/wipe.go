@@ -10,11 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations for wiping a Released disk. An administrator sets the first, the operator answers with a question, and
-// the administrator repeats the token of the question.
+// These are the annotations for wiping a Released disk. An administrator sets the first one, the operator answers with
+// a question, and the administrator repeats the token of the question.
 const (
-	// AnnotationWipe with value true requests the question whether to wipe this Released disk. An administrator sets
-	// it.
+	// AnnotationWipe with value true makes the operator ask whether to wipe this Released disk. An administrator sets it.
 	AnnotationWipe = "sheaf.dev/wipe"
 	// AnnotationWipeAsked is the operator's question: a WipeToken.
 	AnnotationWipeAsked = "sheaf.dev/wipe-asked"
@@ -33,8 +32,8 @@ const WipeDevice = "/dev/wipe"
 // wipeRetries is how often a pod that failed to wipe is created again.
 const wipeRetries = 3
 
-// WipeToken identifies the data that is lost when a disk is wiped: the claim, and a hash of the volume, the claim's
-// UID, node and device. It changes if any of them changes.
+// WipeToken identifies the data that is lost when a disk is wiped. It consists of the claim and of a hash of the
+// volume, the claim's UID, the node and the device. It changes if any of these changes.
 func WipeToken(pv *corev1.PersistentVolume) string {
 	ref, device := pv.Spec.ClaimRef, ""
 	if ref == nil {
@@ -57,8 +56,8 @@ func WipeName(volume string) string {
 	return "sheaf-wipe-" + hex.EncodeToString(sum[:6])
 }
 
-// WipeVolume returns the volume that replaces the PersistentVolume of a disk while the disk is wiped. It has the same
-// device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
+// WipeVolume returns the volume that replaces the PersistentVolume of a disk while the disk is wiped. It exposes the
+// same device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
 // this device only, and needs no privileges for it.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
 	spec := pv.Spec.DeepCopy()
@@ -79,7 +78,7 @@ func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 	}
 }
 
-// WipeClaim returns the claim of that volume.
+// WipeClaim returns the claim for the volume that WipeVolume has returned.
 func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
 	ref := wiping.Spec.ClaimRef
 	return &corev1.PersistentVolumeClaim{
@@ -92,8 +91,8 @@ func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVo
 	}
 }
 
-// WipeJob returns the Job that wipes the disk of that volume. It runs as root, which owns device files, and has no
-// other privilege of root.
+// WipeJob returns the Job that wipes the disk through the volume that WipeVolume has returned. Its pod runs as root,
+// because root owns device files, but has no other privilege of root.
 func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 	ref := wiping.Spec.ClaimRef
 	container := containerSecurity()
