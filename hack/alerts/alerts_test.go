@@ -22,7 +22,7 @@ const (
 	runbookFile   = "../../docs/operations/monitoring.md"
 )
 
-// loadRules returns the alerts by name.
+// loadRules returns the alerts of the chart, by name.
 func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
 	rules, err := readRules(rulesFile)
@@ -32,8 +32,8 @@ func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	return rules
 }
 
-// TestAlertsSayWhatToDo: each alert says how severe it is, how long the condition must hold, what is wrong, and where
-// the runbook is.
+// TestAlertsSayWhatToDo checks that each alert says how severe it is, how long its condition must hold, what is wrong,
+// and where the runbook is.
 func TestAlertsSayWhatToDo(t *testing.T) {
 	page, err := os.ReadFile(runbookFile)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// ruleCase is a case of testdata/cases.yaml, with the field names of promtool's test files.
+// ruleCase is a case in testdata/cases.yaml, with the field names of promtool's test files.
 type ruleCase struct {
 	Name        string `yaml:"name"`
 	InputSeries []struct {
@@ -114,8 +114,8 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// firing returns the labels for which an alert fires at a moment: those for which its expression has held at every
-// evaluation during the time that its for requires.
+// firing returns the sets of labels for which an alert fires at a moment. These are the labels for which its
+// expression has held at every evaluation during the time in its for field.
 func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	at time.Duration) (out []map[string]string) {
 	t.Helper()
@@ -133,8 +133,8 @@ func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	return out
 }
 
-// TestDashboardAsksForWhatThereIs: the dashboard's queries are valid PromQL, and use only metrics that the sources of
-// the product name.
+// TestDashboardAsksForWhatThereIs checks that the dashboard's queries are valid PromQL, and that they use only metrics
+// whose names are in the sources of the product.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	content, err := os.ReadFile(dashboardFile)
 	if err != nil {

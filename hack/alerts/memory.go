@@ -12,10 +12,11 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// memory holds a few series, and is asked by the engine.
+// memory holds a few series, which the engine queries.
 type memory struct{ series []storage.Series }
 
-// add a series in the words of promtool, such as `up{job="a"}` with values `1x10 0x5 _x3`: a sample a minute.
+// add adds a series in promtool's notation, such as `up{job="a"}` with the values `1x10 0x5 _x3`. The samples are one
+// minute apart.
 func (m *memory) add(series, values string) error {
 	lset, sequence, err := promQL.ParseSeriesDesc(series + " " + values)
 	if err != nil {
@@ -50,13 +51,13 @@ func (m memory) Select(_ context.Context, _ bool, _ *storage.SelectHints,
 	return set
 }
 
-// LabelValues implements storage.Querier; the engine does not ask for it.
+// LabelValues implements storage.Querier. The engine does not call it.
 func (memory) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string,
 	annotations.Annotations, error) {
 	return nil, nil, nil
 }
 
-// LabelNames implements storage.Querier; the engine does not ask for it.
+// LabelNames implements storage.Querier. The engine does not call it.
 func (memory) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations,
 	error) {
 	return nil, nil, nil
@@ -65,7 +66,7 @@ func (memory) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matche
 // Close implements storage.Querier.
 func (memory) Close() error { return nil }
 
-// seriesSet goes over series.
+// seriesSet implements storage.SeriesSet over a list.
 type seriesSet struct {
 	list []storage.Series
 	at   int
@@ -76,7 +77,7 @@ func (s *seriesSet) At() storage.Series                { return s.list[s.at] }
 func (s *seriesSet) Err() error                        { return nil }
 func (s *seriesSet) Warnings() annotations.Annotations { return nil }
 
-// point is a sample.
+// point implements chunks.Sample.
 type point struct {
 	t int64
 	v float64

@@ -16,10 +16,10 @@ import (
 
 var promQL = parser.NewParser(parser.Options{})
 
-// interval between samples, and between evaluations.
+// interval is the time between two samples, and between two evaluations.
 const interval = time.Minute
 
-// readRules reads the alerts of a rule file, by name.
+// readRules returns the alerts in a rule file, by name.
 func readRules(file string) (map[string]rulefmt.Rule, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -43,7 +43,7 @@ func newEngine() *promql.Engine {
 		Parser: promQL})
 }
 
-// held follows for which labels an alert's expression holds, and since when.
+// held records for which labels an alert's expression holds, and since when.
 type held struct {
 	rule   rulefmt.Rule
 	since  map[string]time.Duration
@@ -54,7 +54,7 @@ func newHeld(rule rulefmt.Rule) *held {
 	return &held{rule: rule, since: map[string]time.Duration{}, labels: map[string]map[string]string{}}
 }
 
-// evaluate the expression at a time, which has to grow from call to call.
+// evaluate evaluates the expression at a time, which must increase from call to call.
 func (h *held) evaluate(engine *promql.Engine, all memory, now time.Duration) error {
 	query, err := engine.NewInstantQuery(context.Background(), all, nil, h.rule.Expr, time.UnixMilli(now.Milliseconds()))
 	if err != nil {
@@ -79,7 +79,7 @@ func (h *held) evaluate(engine *promql.Engine, all memory, now time.Duration) er
 	return nil
 }
 
-// fires says whether the expression has held for labels for as long as the alert asks for.
+// fires reports whether the expression has held for the labels with this key for as long as the alert requires.
 func (h *held) fires(key string, now time.Duration) bool {
 	return now-h.since[key] >= time.Duration(h.rule.For)
 }

@@ -18,26 +18,27 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// kept is how many samples of a series are kept: more than the range of any alert's expression.
+// kept is the number of samples that are kept of each series. They cover more time than the range of any alert's
+// expression.
 const kept = 60
 
-// States of an alert.
+// These are the states of an alert.
 const (
 	// Pending is an alert whose expression holds, but not for long enough.
 	Pending = "pending"
-	// Firing is an alert whose expression has held for the time that its `for` asks for.
+	// Firing is an alert whose expression has held for the time in its `for` field.
 	Firing = "firing"
 )
 
-// Alert is what an alert is pending or firing for.
+// Alert is a set of labels for which an alert is pending or firing.
 type Alert struct {
 	Labels map[string]string `json:"labels"`
 	State  string            `json:"state"`
 }
 
-// Watch evaluates rules after every scrape, as a Prometheus does that scrapes once a minute. Its minutes are not those
-// of a clock: each scrape is dated a minute after the one before. So an alert with `for: 15m` fires when its expression
-// has held for sixteen scrapes, however close to each other these were.
+// Watch evaluates rules after every scrape, as a Prometheus does that scrapes once a minute. It does not use a clock:
+// each scrape is dated one minute after the one before. Therefore an alert with `for: 15m` fires when its expression
+// has held for sixteen scrapes, however short the real time between them was.
 type Watch struct {
 	engine *promql.Engine
 	rules  map[string]*held
@@ -45,13 +46,13 @@ type Watch struct {
 	now    time.Duration
 }
 
-// line is one series as it grows.
+// line is one series, to which samples are added.
 type line struct {
 	labels  labels.Labels
 	samples []chunks.Sample
 }
 
-// NewWatch of the rules of a file.
+// NewWatch returns a Watch for the rules in a file.
 func NewWatch(file string) (*Watch, error) {
 	rules, err := readRules(file)
 	if err != nil {
@@ -64,9 +65,9 @@ func NewWatch(file string) (*Watch, error) {
 	return w, nil
 }
 
-// Scrape takes what each target answered, in Prometheus' text format, and gives all alerts that are pending or firing
-// then, by name. The name of the target becomes the label instance. Series that are not told any more end, as in
-// Prometheus.
+// Scrape takes the answer of each target in Prometheus' text format. It returns all alerts that are pending or firing
+// after this scrape, by name. The name of the target becomes the label instance. Series that are missing from the
+// answers end, as in Prometheus.
 func (w *Watch) Scrape(targets map[string]string) (map[string][]Alert, error) {
 	w.now += interval
 	seen := map[string]bool{}
@@ -98,7 +99,7 @@ func (w *Watch) Scrape(targets map[string]string) (map[string][]Alert, error) {
 	return out, nil
 }
 
-// take the samples of one target.
+// take adds the samples of one target.
 func (w *Watch) take(target, text string, seen map[string]bool) error {
 	if !strings.HasSuffix(text, "\n") {
 		text += "\n"
@@ -129,6 +130,6 @@ func (w *Watch) take(target, text string, seen map[string]bool) error {
 }
 
 func (l *line) add(now time.Duration, sample float64) {
-	// A list of its own, as the engine was given the one before.
+	// Make a new list, because the engine still uses the old one.
 	l.samples = append(slices.Clone(l.samples[max(0, len(l.samples)+1-kept):]), point{t: now.Milliseconds(), v: sample})
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// stateOf returns the state of an alert; empty: it is neither pending nor firing.
+// stateOf returns the state of an alert, or "" if it is neither pending nor firing.
 func stateOf(found map[string][]Alert, name string) string {
 	if len(found[name]) == 0 {
 		return ""
@@ -14,7 +14,7 @@ func stateOf(found map[string][]Alert, name string) string {
 	return found[name][0].State
 }
 
-// TestWatch: an alert is pending, then fires, and ends when its fault ends or when its metrics disappear.
+// TestWatch checks that an alert is pending, then fires, and ends when its fault ends or when its metrics disappear.
 func TestWatch(t *testing.T) {
 	watch, err := NewWatch(rulesFile)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crd is one CustomResourceDefinition as controller-gen wrote it.
+// crd is one CustomResourceDefinition as written by controller-gen.
 type crd struct {
-	file  string // its base name
+	file  string // base name of its file
 	text  string
 	group string
 	kind  string
-	// versions by name: the OpenAPI schema.
+	// version -> OpenAPI schema
 	versions map[string]map[string]any
 }
 
-// readCRDs reads config/crd/bases.
+// readCRDs reads the CRDs in config/crd/bases.
 func readCRDs(root string) ([]crd, error) {
 	paths, err := filepath.Glob(filepath.Join(root, "config", "crd", "bases", "*.yaml"))
 	if err != nil {
@@ -76,10 +76,11 @@ func parseCRD(data []byte) (crd, error) {
 	return c, nil
 }
 
-// writeCRDTemplates writes each CRD as a template: Helm upgrades those, but never what lies in a chart's crds folder.
+// writeCRDTemplates writes each CRD as a template, because Helm upgrades templates, but never the files in a chart's
+// crds folder.
 func writeCRDTemplates(root string, crds []crd) error {
 	dir := filepath.Join(root, "charts", "sheaf-operator", "templates", "crds")
-	if err := os.RemoveAll(dir); err != nil { // a kind that is gone must not stay
+	if err := os.RemoveAll(dir); err != nil { // removes kinds that no longer exist
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -97,7 +98,7 @@ func writeCRDTemplates(root string, crds []crd) error {
 	return nil
 }
 
-// crdTemplate wraps a CRD. Its own text never reaches the template engine as code.
+// crdTemplate wraps a CRD in a template. The template engine never interprets the text of the CRD itself.
 func crdTemplate(text string) (string, error) {
 	const before, after = "\nmetadata:\n  annotations:\n", "  name: "
 	head, body, ok := strings.Cut(strings.TrimPrefix(text, "---\n"), before)

@@ -1,4 +1,5 @@
-// Command charts writes what the Helm charts take from elsewhere, so that nothing is kept in two places:
+// Command charts generates the parts of the Helm charts that have their source elsewhere, so that nothing is
+// maintained in two places:
 //
 //	charts sync ROOT                 from config/crd and config/rbac: the operator chart's CRD templates and rules,
 //	                                 and the schema of the store chart's values, which are the specs of our kinds
@@ -28,7 +29,7 @@ func run(args []string) error {
 	return errors.New("usage: charts sync ROOT | charts schemas ROOT SWAGGER DIR")
 }
 
-// sync writes every generated file of the charts.
+// sync writes every generated file in the charts.
 func sync(root string) error {
 	crds, err := readCRDs(root)
 	if err != nil {

@@ -19,23 +19,24 @@ type rule struct {
 	Verbs           []string `json:"verbs"`
 }
 
-// Resources without a namespace. A Role cannot grant them, so they go to a ClusterRole of their own.
+// clusterScoped lists resources without a namespace. A Role cannot grant them, so they are in a separate ClusterRole.
 var clusterScoped = []string{"disksets", "nodes", "persistentvolumes", "storageclasses", "namespaces"}
 
-// The verbs that only look.
+// reading lists the verbs that only read.
 var reading = []string{"get", "list", "watch"}
 
-// split is the operator's ClusterRole in the parts that the chart binds apart.
+// split holds the operator's ClusterRole in the parts that the chart binds separately.
 type split struct {
-	namespaced []rule // everything in the namespaces that are watched
-	read       []rule // looking at nodes, volumes, classes
-	diskSets   []rule // what DiskSets need beside that
-	election   []rule // in the operator's own namespace
-	certs      []rule // Certificates of cert-manager, in the namespaces that are watched
-	wipe       []rule // in the operator's own namespace too: Jobs that wipe disks, and their claims
+	namespaced []rule // everything in the watched namespaces
+	read       []rule // reading nodes, volumes and classes
+	diskSets   []rule // what DiskSets need in addition
+	election   []rule // leader election in the operator's own namespace
+	certs      []rule // Certificates of cert-manager in the watched namespaces
+	wipe       []rule // in the operator's own namespace: Jobs that wipe disks, and their claims
 }
 
-// splitRules takes a ClusterRole apart. It refuses wildcards, and what it cannot place.
+// splitRules splits a ClusterRole into parts. It returns an error for wildcards, and for rules that it cannot assign
+// to a part.
 func splitRules(rules []rule) (split, error) {
 	var s split
 	for _, r := range rules {
@@ -57,8 +58,8 @@ func splitRules(rules []rule) (split, error) {
 	return s, nil
 }
 
-// complete refuses a role in which the rules of a controller are missing. controller-gen silently skips markers that
-// stand in the comment of a type instead of in a comment of their own.
+// complete returns an error if the rules of a controller are missing. controller-gen silently skips markers in the
+// comment of a type: they must be in a separate comment.
 func (s *split) complete() error {
 	for _, want := range []struct {
 		resource string
@@ -88,7 +89,7 @@ func (s *split) add(r rule, resource string) {
 	switch {
 	case slices.Contains(r.APIGroups, "coordination.k8s.io"):
 		s.election = append(s.election, r)
-	case name == "events" && slices.Contains(r.APIGroups, ""): // what is told by them is told by the election alone
+	case name == "events" && slices.Contains(r.APIGroups, ""): // only leader election writes core events
 		look, write := r.parted()
 		if len(look.Verbs) > 0 {
 			s.namespaced = append(s.namespaced, look)
@@ -101,8 +102,8 @@ func (s *split) add(r rule, resource string) {
 	case name == "jobs":
 		s.wipe = append(s.wipe, r)
 	case name == "persistentvolumeclaims":
-		// Claims of stores are made by the controllers of StatefulSets; only those of Jobs that wipe are made and read
-		// one by one.
+		// The controllers of StatefulSets create the claims of stores. The operator itself creates and gets only the claims
+		// of Jobs that wipe disks.
 		others, own := r, r
 		others.Verbs, own.Verbs = nil, nil
 		for _, verb := range r.Verbs {
@@ -134,7 +135,7 @@ func (s *split) add(r rule, resource string) {
 	}
 }
 
-// parted is the rule for verbs that only look, and for the others.
+// parted returns the rule with only its reading verbs, and with only its other verbs.
 func (r rule) parted() (look, write rule) {
 	look, write = r, r
 	look.Verbs, write.Verbs = nil, nil
@@ -148,7 +149,7 @@ func (r rule) parted() (look, write rule) {
 	return look, write
 }
 
-// merge joins rules that differ only in their resources.
+// merge merges rules that differ only in their resources.
 func merge(rules []rule) []rule {
 	var merged []rule
 next:
@@ -178,7 +179,7 @@ func writeRules(root string) error {
 		Kind  string `json:"kind"`
 		Rules []rule `json:"rules"`
 	}
-	// Roles of single namespaces would follow as further documents; the operator has none.
+	// A Role for a single namespace would be a further document in this file. The operator has none.
 	if err := yaml.Unmarshal(data, &role); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// version of our kinds that the store chart writes.
+// version is the version of our kinds that the store chart uses.
 const version = "v1alpha1"
 
-// jsonSchema turns an OpenAPI schema of a CRD into a plain JSON schema. Strict: a field that nobody knows is an error,
-// because the API server would drop it.
+// jsonSchema converts an OpenAPI schema from a CRD to a plain JSON schema. The result is strict: an unknown field is
+// an error, because the API server would drop it.
 func jsonSchema(node any) any {
 	switch node := node.(type) {
 	case map[string]any:
@@ -41,7 +41,7 @@ func jsonSchemaObject(node map[string]any) map[string]any {
 				kept[name] = jsonSchema(property)
 			}
 			out[key] = kept
-		case key == "default" || key == "enum": // data, not schema
+		case key == "default" || key == "enum": // data, not a schema
 			out[key] = value
 		case strings.HasPrefix(key, "x-kubernetes-"):
 		default:
@@ -65,17 +65,18 @@ func jsonSchemaObject(node map[string]any) map[string]any {
 	return out
 }
 
-// isQuantity says whether a CEL rule wants a string to be a quantity, which a JSON schema says by a pattern.
+// isQuantity reports whether a CEL rule requires that a string is a quantity. The JSON schema expresses this with a
+// pattern.
 func isQuantity(node map[string]any) bool {
 	return hasRule(node, func(rule string) bool { return strings.HasPrefix(rule, "isQuantity(self)") })
 }
 
-// isOdd says whether a CEL rule wants a number to be odd, which a JSON schema says by an enum.
+// isOdd reports whether a CEL rule requires that a number is odd. The JSON schema expresses this with an enum.
 func isOdd(node map[string]any) bool {
 	return hasRule(node, func(rule string) bool { return rule == "self % 2 == 1" })
 }
 
-// odds are the odd numbers from a node's minimum to its maximum.
+// odds returns the odd numbers from a node's minimum to its maximum.
 func odds(node map[string]any) []any {
 	first, _ := node["minimum"].(float64)
 	last, _ := node["maximum"].(float64)
@@ -113,7 +114,7 @@ func specOf(crds []crd, kind string) (map[string]any, error) {
 	return nil, fmt.Errorf("config/crd/bases holds no %s", kind)
 }
 
-// writeValuesSchema fills the frame of the store chart's schema with the specs of our kinds.
+// writeValuesSchema inserts the specs of our kinds into the template of the store chart's schema.
 func writeValuesSchema(root string, crds []crd) error {
 	chart := filepath.Join(root, "charts", "sheaf-store")
 	data, err := os.ReadFile(filepath.Join(chart, "values.schema.frame.json"))
@@ -168,7 +169,7 @@ func writeValuesSchema(root string, crds []crd) error {
 	return os.WriteFile(filepath.Join(chart, "values.schema.json"), text, 0o644)
 }
 
-// relax lets the fields of a store be empty: the chart then leaves them out, and the defaults hold.
+// relax allows empty values for the fields of a store. The chart then omits these fields, and the defaults apply.
 func relax(store map[string]any) {
 	delete(store, "required")
 	properties, _ := store["properties"].(map[string]any)
@@ -191,7 +192,7 @@ func relax(store map[string]any) {
 	}
 }
 
-// omit takes a property out.
+// omit removes a property from a schema.
 func omit(schema map[string]any, name string) {
 	properties, _ := schema["properties"].(map[string]any)
 	delete(properties, name)
@@ -207,7 +208,7 @@ func encode(value any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// writeSchemas writes one JSON schema for each kind, named as kubeconform looks for them.
+// writeSchemas writes one JSON schema for each kind, under the name by which kubeconform looks for it.
 func writeSchemas(root, swagger, dir string) error {
 	crds, err := readCRDs(root)
 	if err != nil {
@@ -237,8 +238,8 @@ func writeSchema(dir, group, v, kind string, schema any) error {
 	return os.WriteFile(filepath.Join(dir, schemaName(group, v, kind)), text, 0o644)
 }
 
-// schemaName is '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json' of kubeconform, which takes the core group
-// to be what stands before a slash: the version.
+// schemaName returns kubeconform's '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json'. For the core group,
+// which has no name, kubeconform uses the version as the group.
 func schemaName(group, v, kind string) string {
 	if group == "" {
 		group = v
@@ -246,7 +247,8 @@ func schemaName(group, v, kind string) string {
 	return strings.ToLower(kind) + "-" + group + "-" + v + ".json"
 }
 
-// writeKubernetesSchemas takes Kubernetes' own kinds from the swagger.json that its source carries.
+// writeKubernetesSchemas writes the schemas of Kubernetes' own kinds, which it reads from the swagger.json in the
+// source of Kubernetes.
 func writeKubernetesSchemas(swagger, dir string) error {
 	data, err := os.ReadFile(swagger)
 	if err != nil {
@@ -263,7 +265,7 @@ func writeKubernetesSchemas(swagger, dir string) error {
 	}
 	for name, definition := range spec.Definitions {
 		kinds, _ := definition["x-kubernetes-group-version-kind"].([]any)
-		if len(kinds) != 1 { // shared types, such as DeleteOptions, have many or none
+		if len(kinds) != 1 { // shared types such as DeleteOptions have several kinds or none
 			continue
 		}
 		gvk, _ := kinds[0].(map[string]any)
@@ -278,7 +280,8 @@ func writeKubernetesSchemas(swagger, dir string) error {
 	return nil
 }
 
-// closure collects the definitions that one of them needs, made strict.
+// closure adds to needed the named definition, made strict, and all definitions to which it refers directly or
+// indirectly.
 func closure(all map[string]map[string]any, name string, needed map[string]any) {
 	if _, done := needed[name]; done {
 		return
@@ -295,12 +298,12 @@ func strictDefinition(name string, definition map[string]any) map[string]any {
 	case strings.HasSuffix(name, ".IntOrString"), strings.HasSuffix(name, ".resource.Quantity"):
 		return map[string]any{"type": []any{"string", "number"}}
 	case strings.Contains(name, "apiextensions-apiserver") && strings.Contains(name, "JSON"):
-		return map[string]any{} // a schema in a schema
+		return map[string]any{} // the field contains a schema
 	}
 	return jsonSchemaObject(definition)
 }
 
-// references lists the definitions that a schema refers to.
+// references returns the names of the definitions to which a schema refers.
 func references(node any) []string {
 	var found []string
 	switch node := node.(type) {

@@ -1,6 +1,6 @@
-// Compiletime runs a tool of Go's toolchain and notes its processor time, so that a step of CI can tell what it
-// compiled from what it ran: GOFLAGS=-toolexec=bin/tools/compiletime. It appends a line "SECONDS TOOL" to the file that
-// SHEAF_COMPILE_TIMES names. The cache of builds is that of builds without it.
+// Compiletime runs a tool of Go's toolchain and records its processor time, so that a step of CI can distinguish the
+// time of compiling from the time of running: GOFLAGS=-toolexec=bin/tools/compiletime. It appends a line "SECONDS
+// TOOL" to the file that SHEAF_COMPILE_TIMES names. Builds with and without it share the same build cache.
 package main
 
 import (
@@ -38,7 +38,8 @@ func run(command []string) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// note appends a line; one write to a file opened for appending is not torn by that of another process.
+// note appends a line. It uses a single write to a file that was opened for appending, so lines of several processes
+// do not mix.
 func note(name, line string) error {
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {

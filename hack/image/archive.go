@@ -19,8 +19,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// Write builds the image and writes its archive aside, then renames it: a reader never sees half of one. It returns
-// the digest of the image, which for several platforms is that of their index.
+// Write builds the image and writes its archive. It writes to a temporary file and renames it, so that a reader never
+// sees an incomplete archive. It returns the digest of the image. For several platforms, that is the digest of their
+// index.
 func Write(s Spec, output string) (digest v1.Hash, err error) {
 	tag, err := s.tag()
 	if err != nil {
@@ -52,7 +53,7 @@ func Write(s Spec, output string) (digest v1.Hash, err error) {
 	return digest, os.Rename(part, output)
 }
 
-// check reads back what was written: every blob has the digest and size that its descriptor says.
+// check reads back what was written, and checks that every blob has the digest and the size in its descriptor.
 func check(root string) error {
 	index, err := layout.ImageIndexFromPath(root)
 	if err == nil {
@@ -84,7 +85,8 @@ func (s *Spec) writeLayout(root string, tag string) (digest v1.Hash, err error) 
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img,
 			Descriptor: v1.Descriptor{Platform: &b.Platform}})
 	}
-	// containerd takes the image's name from the first annotation, other tools the tag from the second.
+	// The first annotation is for containerd, which takes the image's name from it. Other tools take the tag from the
+	// second one.
 	named := layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          s.Name,
 		"org.opencontainers.image.ref.name": tag,
@@ -104,7 +106,7 @@ func (s *Spec) writeLayout(root string, tag string) (digest v1.Hash, err error) 
 	return images[0].Digest()
 }
 
-// writeManifest writes the manifest.json that `docker load` wants, which knows one platform only.
+// writeManifest writes the manifest.json that `docker load` requires. It describes only one platform.
 func writeManifest(root string, img v1.Image, imageName string) error {
 	type entry struct {
 		Config   string
@@ -136,7 +138,7 @@ func writeManifest(root string, img v1.Image, imageName string) error {
 
 func blob(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-// archive writes a tar of a folder, in the order of names.
+// archive writes a tar of a folder, with its files in the order of their names.
 func archive(root, output string, modified time.Time) (err error) {
 	out, err := os.Create(output)
 	if err != nil {

@@ -11,11 +11,12 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// bomName is where an image lists what its binary was made from.
+// bomName is the path in an image of the list of modules in its binary.
 const bomName = "sbom.cdx.json"
 
-// bom lists in CycloneDX 1.6 what a Go binary was made from, as the linker has written it into the binary: its modules
-// with the checksums of go.sum, and the standard library. The same binary gives the same bytes.
+// bom returns a list in CycloneDX 1.6 of what a Go binary contains: its modules with the checksums from go.sum, and
+// the standard library. It reads them from the information that the linker has written into the binary. The same
+// binary always gives the same list.
 func bom(binary []byte, title, version string, created time.Time) ([]byte, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
@@ -53,10 +54,10 @@ func library(name, version, sum string) cdx.Component {
 	out := cdx.Component{BOMRef: purl(name, version), Type: cdx.ComponentTypeLibrary, Name: name, Version: version,
 		PackageURL: purl(name, version)}
 	if sum != "" {
-		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // a hash of hashes: none of those that CycloneDX knows
+		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // a hash of hashes, unknown to CycloneDX
 	}
 	return out
 }
 
-// purl names a module as scanners do (github.com/package-url/purl-spec, golang).
+// purl returns the package URL of a module, as scanners use it (github.com/package-url/purl-spec, golang).
 func purl(path, version string) string { return "pkg:golang/" + path + "@" + version }

@@ -20,20 +20,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// The user that the process runs as: a number, so that Kubernetes can tell that it is not root.
+// The process runs as this user. It is a number, so that Kubernetes can check that it is not root.
 const (
 	uid    = 65532
 	passwd = "nonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
 	group  = "nonroot:x:65532:\n"
 )
 
-// Spec says what an image holds.
+// Spec describes an image.
 type Spec struct {
 	Name       string // with a tag
 	Binaries   []Binary
 	Entrypoint string // absolute
 	Created    time.Time
-	// Labels org.opencontainers.image.*; an empty one is left out.
+	// These become labels org.opencontainers.image.*. An empty one is omitted.
 	Title, Description, Version, Revision string
 }
 
@@ -43,7 +43,7 @@ type Binary struct {
 	Path     string
 }
 
-// machines are the platforms that we know: what ELF calls each.
+// machines maps the supported architectures to their names in ELF.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // addBinary parses OS/ARCH=PATH.
@@ -62,7 +62,8 @@ func (s *Spec) addBinary(arg string) error {
 	return nil
 }
 
-// nameForm is a registry (or localhost), a path, and a tag. The tag has to be said, as "latest" hides what runs.
+// nameForm matches a registry (or localhost), a path, and a tag. The tag is required, because "latest" would hide
+// which version runs.
 var nameForm = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+)` +
 	`((?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)+):([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})$`)
 
@@ -76,7 +77,8 @@ func (s *Spec) tag() (string, error) {
 	return parts[3], nil
 }
 
-// labels of the image; also the annotations of its manifest, where registries look.
+// labels returns the labels of the image. They are also the annotations of its manifest, because registries look
+// there.
 func (s *Spec) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	all := map[string]string{
@@ -92,8 +94,8 @@ func (s *Spec) labels() map[string]string {
 	return labels
 }
 
-// image builds the image of one platform: a layer with the user, a layer with the binary, and one with the list of what
-// that was made from.
+// image builds the image for one platform. It has a layer with the user, a layer with the binary, and a layer with the
+// list of the binary's modules.
 func (s *Spec) image(b Binary) (v1.Image, error) {
 	if s.Entrypoint != path.Clean("/"+s.Entrypoint) || path.Dir(s.Entrypoint) != "/" {
 		return nil, fmt.Errorf("--entrypoint %q: want a path such as /sheaf", s.Entrypoint)
@@ -142,11 +144,11 @@ func (s *Spec) image(b Binary) (v1.Image, error) {
 	return mutate.Annotations(img, s.labels()).(v1.Image), nil
 }
 
-// config of the image; the history and the layers stay as they were appended.
+// config returns the configuration of the image. It does not change the history and the layers.
 func (s *Spec) config(img v1.Image, platform v1.Platform) *v1.ConfigFile {
 	config, err := img.ConfigFile()
 	if err != nil {
-		config = &v1.ConfigFile{} // cannot be: the image was made in memory. Validation of the archive would fail
+		config = &v1.ConfigFile{} // cannot happen: the image is in memory. The check of the archive would fail
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = platform.OS, platform.Architecture
@@ -161,7 +163,7 @@ func (s *Spec) config(img v1.Image, platform v1.Platform) *v1.ConfigFile {
 }
 
 type file struct {
-	name string // a folder ends with /
+	name string // ends with / if it is a folder
 	mode int64
 	data []byte
 }
@@ -182,7 +184,7 @@ func (s *Spec) layer(files []file) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 
-// writeFile writes a tar entry that tells nothing of the machine it was made on.
+// writeFile writes a tar entry that contains nothing specific to this machine.
 func writeFile(w *tar.Writer, f file, modified time.Time) error {
 	header := &tar.Header{
 		Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: modified, Typeflag: tar.TypeReg,
@@ -198,7 +200,7 @@ func writeFile(w *tar.Writer, f file, modified time.Time) error {
 	return err
 }
 
-// checkStatic refuses what could not start in an image that holds nothing else.
+// checkStatic returns an error if the binary could not start in an image that contains nothing else.
 func checkStatic(binary []byte, arch string) error {
 	f, err := elf.NewFile(bytes.NewReader(binary))
 	if err != nil {

@@ -55,7 +55,7 @@ func spec(t *testing.T, archs ...string) Spec {
 	return s
 }
 
-// unpack reads an archive. It returns its names in order, and a folder with its files.
+// unpack reads an archive. It returns the names in the archive in order, and a folder with its files.
 func unpack(t *testing.T, archive string) (dir string, names []string) {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -168,7 +168,7 @@ func TestArchiveHoldsTheBinaryAndItsUser(t *testing.T) {
 	checkDockerManifest(t, dir, s.Name)
 }
 
-// checkDockerManifest follows manifest.json as docker load does.
+// checkDockerManifest checks manifest.json in the same way as docker load.
 func checkDockerManifest(t *testing.T, dir, image string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "manifest.json"))

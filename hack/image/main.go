@@ -1,8 +1,8 @@
 // Command image packs a static binary into an OCI archive: an image from scratch, without a container engine.
 //
-// The archive is a tar of an OCI image layout with the name that containerd looks for (`ctr images import`, `kind load
-// image-archive`), and a manifest.json beside it for `docker load` and `podman load`. The same binary and the same
-// flags give the same bytes: times come from --created, files are sorted, everything belongs to root.
+// The archive is a tar of an OCI image layout. It has the name for which containerd looks (`ctr images import`, `kind
+// load image-archive`), and also a manifest.json for `docker load` and `podman load`. The same binary and the same
+// flags always give the same bytes: times are from --created, files are sorted, and all files belong to root.
 //
 // Usage: image --name NAME:TAG --binary linux/amd64=PATH [--binary linux/arm64=PATH] --output FILE.tar ...
 package main
@@ -40,7 +40,7 @@ func run(args []string) error {
 	flags.StringVar(&s.Revision, "revision", "", "label org.opencontainers.image.revision: the commit")
 	flags.StringVar(&created, "created", "0", "time of everything in the image, in Unix seconds (SOURCE_DATE_EPOCH)")
 	flags.StringVar(&output, "output", "", "archive to write")
-	flags.SetOutput(io.Discard) // the flag package prints its whole help at every mistake
+	flags.SetOutput(io.Discard) // the flag package would print its whole help after every mistake
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(os.Stderr)

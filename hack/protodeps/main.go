@@ -1,5 +1,5 @@
-// Command protodeps writes the .proto files of google.rpc that our contract imports, from the descriptors that the
-// published Go module carries, so that code generation needs the Go module proxy only.
+// Command protodeps writes the .proto files of google.rpc that our contract imports. It makes them from the
+// descriptors in the published Go module, so that code generation needs only the Go module proxy.
 //
 // Usage: protodeps DIR
 package main

@@ -1,6 +1,7 @@
-// Command vulncheck reads what `govulncheck -format json` says (golang.org/x/vuln), lists what it has found, and ends
-// with 1 where code of this module can reach a vulnerability of a module that it requires: raise that module. Those of
-// the standard library are listed, too, but are cured by a newer Go on the machine that builds, not in this repository.
+// Command vulncheck reads the output of `govulncheck -format json` (golang.org/x/vuln) and lists the vulnerabilities.
+// It exits with 1 if code of this module can reach a vulnerability in a required module: upgrade that module.
+// Vulnerabilities in the standard library are also listed, but they need a newer Go on the build machine and no change
+// in this repository.
 package main
 
 import (
@@ -13,7 +14,7 @@ import (
 	"slices"
 )
 
-// message of the stream; more is in it than is read here.
+// message is a message of the stream. Fields that are not needed are missing.
 type message struct {
 	OSV *struct {
 		ID      string `json:"id"`
@@ -24,7 +25,7 @@ type message struct {
 		FixedVersion string `json:"fixed_version"`
 		Trace        []struct {
 			Module, Version, Function string
-		} `json:"trace"` // what is vulnerable first; with Function: it is called
+		} `json:"trace"` // the vulnerable symbol comes first; if Function is set, it is called
 	} `json:"finding"`
 }
 
@@ -39,7 +40,7 @@ func main() {
 	}
 }
 
-// read prints a line for each vulnerability that is called, and counts those of modules.
+// read prints a line for each vulnerability that is called. It returns the number of those in modules.
 func read(in io.Reader, out io.Writer) (bad int, err error) {
 	summaries, lines := map[string]string{}, map[string]string{}
 	said := false

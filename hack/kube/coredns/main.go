@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with the plugins a test cluster needs and no other: the stock build links the
-// software kits of every cloud, which would more than double the time CI spends on it.
+// Command coredns is CoreDNS with only the plugins that a test cluster needs. The standard build links the SDKs of all
+// clouds, which would more than double its build time in CI.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
-// The order in which a query meets the plugins; CoreDNS takes it from here, not from the Corefile.
+// order is the order in which plugins handle a query. CoreDNS takes it from here and not from the Corefile.
 var order = []string{"ready", "errors", "loadbalance", "kubernetes"}
 
 func main() {

@@ -1,5 +1,5 @@
-// Command pause holds the namespaces of a pod: it does nothing, and it reaps the children that others leave to it
-// where a pod shares its process namespace.
+// Command pause holds the namespaces of a pod. It does nothing except reap orphaned processes in a pod that shares its
+// process namespace.
 package main
 
 import (

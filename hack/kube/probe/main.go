@@ -1,7 +1,7 @@
-// Command probe is what the cluster's smoke test runs in pods.
+// Command probe runs in the pods of the cluster's smoke test.
 //
-//	probe serve FILE    appends a line to FILE, syncs it, and serves what it knows of itself as text on :8080
-//	probe get URL       prints what the URL answers
+//	probe serve FILE    appends a line to FILE, syncs it, and serves a text about itself on :8080
+//	probe get URL       prints the answer of the URL
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// describe names the file system under the file, the process and its confinement.
+// describe returns lines about the file system that holds the file, and about the process and its confinement.
 func describe(file string) (string, error) {
 	lines, err := os.ReadFile(file)
 	if err != nil {

@@ -1,11 +1,12 @@
-// Command slowdisk serves one file by FUSE at a rate that can be changed while it runs. A loop device on it is a slow
-// disk: the kernels this must run on have no device-mapper, and their block-I/O limits bind a cgroup, not a device.
+// Command slowdisk serves one file through FUSE at a rate that can be changed while it runs. A loop device on that
+// file is a slow disk. Device-mapper could not be used instead, because the kernels on which this must run lack it.
+// Their block-I/O limits could not be used either, because they apply to a cgroup and not to a device.
 //
 //	slowdisk IMAGE MOUNTPOINT RATEFILE
 //
-// MOUNTPOINT/sheaf-slowdisk is the image; the name tells whose loop device it is, when all else is gone. RATEFILE holds
-// "off", bytes per second with K, M or G (powers of 1024), "error" (every request answers EIO) or "hang" (requests wait
-// until it says otherwise).
+// MOUNTPOINT/sheaf-slowdisk is the image. This name identifies the owner of a loop device even when nothing else
+// remains. RATEFILE contains "off", bytes per second with K, M or G (powers of 1024), "error" (every request returns
+// EIO) or "hang" (requests wait until RATEFILE changes).
 package main
 
 import (
@@ -28,7 +29,7 @@ const (
 	hang = -2
 )
 
-// parseRate reads what RATEFILE may hold.
+// parseRate parses the content of RATEFILE.
 func parseRate(text string) (int64, error) {
 	text = strings.TrimSpace(text)
 	switch text {
@@ -52,13 +53,13 @@ func parseRate(text string) (int64, error) {
 	return rate << shift, nil
 }
 
-// gate hands out time: at a rate, each request gets the interval after the one before.
+// gate delays requests to a given rate: each request gets the time interval after the one before.
 type gate struct {
 	file string
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	rate int64
-	free time.Time // when the disk has done what it was asked so far
+	free time.Time // when the disk will have finished all earlier requests
 }
 
 func (g *gate) set(rate int64) {
@@ -69,7 +70,7 @@ func (g *gate) set(rate int64) {
 	}
 }
 
-// follow takes up what RATEFILE says, ten times a second.
+// follow reads RATEFILE ten times a second and applies its content.
 func (g *gate) follow() {
 	for range time.Tick(100 * time.Millisecond) {
 		if text, err := os.ReadFile(g.file); err == nil {
@@ -80,7 +81,7 @@ func (g *gate) follow() {
 	}
 }
 
-// pass waits for n bytes' turn.
+// pass waits until a request of n bytes may pass.
 func (g *gate) pass(ctx context.Context, n int) syscall.Errno {
 	for {
 		g.mu.Lock()
@@ -121,7 +122,7 @@ type disk struct {
 }
 
 func (d *disk) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	return nil, fuse.FOPEN_DIRECT_IO, 0 // nothing in the page cache, or a second read would be fast
+	return nil, fuse.FOPEN_DIRECT_IO, 0 // bypass the page cache, or a second read would be fast
 }
 
 func (d *disk) attr(out *fuse.AttrOut) syscall.Errno {

@@ -1,6 +1,7 @@
-// Command alerts-watch evaluates the rules of a file after every scrape that it is told of: a line of JSON on its
-// standard input, what each target answered in Prometheus' text format, by the target's name. To each it answers a line
-// of JSON: the alerts that are pending or firing, by name. Scrapes count as a minute apart (alerts.Watch).
+// Command alerts-watch evaluates the rules in a file after every scrape. Its standard input has one line of JSON for
+// each scrape, which maps the name of each target to its answer in Prometheus' text format. For each scrape it prints
+// one line of JSON, which maps the names of alerts to those that are pending or firing. Each scrape counts as one
+// minute after the one before (alerts.Watch).
 package main
 
 import (
