@@ -1,9 +1,9 @@
-# Sheaf. `make help` lists the targets.
+# This is the Makefile of Sheaf. `make help` lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# Tools, pinned; built from their Go modules into bin/tools on first use.
+# These are the versions of the tools, which are built from their Go modules into bin/tools on first use.
 BUF_VERSION                := v1.71.0
 PROTOC_GEN_GO_VERSION      := v1.36.12
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
@@ -17,24 +17,24 @@ CONTROLLER_GEN_VERSION     := v0.22.0
 CRD_REF_DOCS_VERSION       := v0.3.0
 KWOK_VERSION               := v0.8.0
 GOVULNCHECK_VERSION        := v1.9.0
-# The Go vulnerability database, as a module: raise it together with the modules of go.mod.
+# This is the Go vulnerability database as a module. Update it together with the modules in go.mod.
 VULNDB_VERSION             := v0.0.0-20261105234957-e22db6528018
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-# FOCUS=name runs only the tests whose name matches; PKG=./internal/storage/group/... only those packages.
+# FOCUS=name runs only the tests with matching names. PKG=./internal/storage/group/... runs only those packages.
 FOCUS ?=
 PKG   ?=
-# The packages whose tests take longest are begun first, so that none of them runs alone at the end.
+# The packages whose tests take longest start first, so that none of them still runs when all others have ended.
 LONGEST := ./controllers ./internal/shard ./internal/storage/group ./internal/test/sim ./cmd/sheaf ./internal/placement/etcd ./internal/test/powercut ./...
-# ARGS is handed on by `make run` and `make bench`.
+# ARGS is passed on by `make run` and `make bench`.
 ARGS  ?=
-# FUZZTIME per decoder in `make fuzz`.
+# FUZZTIME is the time for each decoder in `make fuzz`.
 FUZZTIME ?= 30s
 
-# Images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and IMAGE_PREFIX-bench:IMAGE_TAG.
-# PLATFORMS="linux/amd64 linux/arm64" packs both.
+# Images are named IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and IMAGE_PREFIX-bench:IMAGE_TAG.
+# PLATFORMS="linux/amd64 linux/arm64" packs both platforms.
 IMAGE_PREFIX      ?= localhost/sheaf
 IMAGE_TAG         ?= $(VERSION)
 IMAGES            ?= sheaf sheaf-operator sheaf-bench
@@ -45,13 +45,13 @@ IMAGE_ENV := IMAGES='$(IMAGES)' IMAGE_PREFIX='$(IMAGE_PREFIX)' IMAGE_TAG='$(IMAG
   REVISION='$(REVISION)' SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)'
 
 TOOLS := bin/tools
-# One variant of the build for programs, images, tests, lint and chaos: what one has compiled serves the others. The race
-# detector alone needs cgo and instruments what it compiles.
-# CI notes how long compilers take (hack/compiletime), which changes nothing of what they make.
+# Programs, images, tests, lint and chaos use the same variant of the build, so that they share compiled packages.
+# Only the race detector needs cgo and another variant.
+# In CI, hack/compiletime records how long compilers take. This does not change what they produce.
 export GOFLAGS := -buildvcs=false -trimpath$(if $(SHEAF_COMPILE_TIMES), -toolexec=$(CURDIR)/bin/tools/compiletime)
 export CGO_ENABLED := 0
 unexport GOBIN
-# How tests are linked: without symbols for a debugger, which takes half of the time. `make lint` vets them.
+# Tests are linked without symbols for debuggers, which halves the time of linking. `make lint` vets the tests.
 TESTFLAGS := -vet=off -ldflags '-s -w'
 
 .PHONY: help
@@ -61,7 +61,7 @@ help: ## Show this help.
 ##@ Build and run
 
 .PHONY: build
-build: ## Build the static binaries bin/sheaf, bin/sheaf-bench, bin/sheaf-operator and bin/kubectl-sheaf, version stamped.
+build: ## Build the static binaries bin/sheaf, bin/sheaf-bench, bin/sheaf-operator and bin/kubectl-sheaf, with their version.
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/... ./bench/sheaf-bench
 
 .PHONY: image
@@ -74,36 +74,39 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 
 ##@ Check
 
-# All tests run the programs that `make build` made. A package that is given builds those that it needs itself, so that
-# nothing is linked for tests that run none.
+# All tests run the programs that `make build` has built. If PKG is set, its packages build the programs that they
+# need, so that nothing is linked for tests that run none.
 .PHONY: test
-test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-api and of soaks (FOCUS=name, PKG=./internal/storage/group/...).
+test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests except those of test-api and of soaks (FOCUS=name, PKG=./internal/storage/group/...).
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 	@echo 'Not among them: what needs a real API server (make test-api), and what is long or by chance (make soak).'
 
-# The packages with tests that need a real API server are those whose tests import internal/test/kubetest; internal/test/scaletest
-# has a target of its own. Their other tests run in `make test`, too.
+# API_PKG are the packages with tests that need a real API server, namely those whose tests import
+# internal/test/kubetest. internal/test/scaletest has a target of its own. The other tests of these packages also run
+# in `make test`.
 API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/test/kubetest"' api cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
-# GOGC: memory is not short, and by default a fifth of what the API server does is to collect it.
+# GOGC is higher than the default, because memory is plentiful and the API server would spend a fifth of its time on
+# garbage collection.
 TEST_API = GOGC=400 SHEAF_API_FOCUS='$(FOCUS)' FOCUS='$(if $(FOCUS),$(FOCUS)|TestControllers)' TESTFLAGS="$(TESTFLAGS)" SHEAF_BIN=$(CURDIR)/bin \
   hack/test.sh $(or $(PKG),$(API_PKG))
 .PHONY: test-api test-api-all
 test-api: $(TOOLS)/gotestsum build envtest-assets ## Run the tests that need a real API server (FOCUS=words of specs or a test's name, PKG=./controllers).
 	SHEAF_API=required $(TEST_API)
-test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run on a real API server the operator's specs, too, that `make test` runs on a fake.
+test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run the tests of test-api, and also the operator's specs that `make test` runs on a fake.
 	SHEAF_API=all $(TEST_API)
 
-# Left out are packages whose short tests start no goroutine or whose goroutines take turns, and walks over damage and
-# crashes, each case of which is one goroutine's. The soaks log and raft have them: RACE_SKIP='^$$'.
+# RACE_NOT matches packages whose short tests start no goroutine, or whose goroutines take turns. RACE_SKIP matches
+# walks over damage and crashes, each case of which runs in one goroutine. The soaks log and raft include them:
+# RACE_SKIP='^$$'.
 RACE_NOT := /(internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
 RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair
 .PHONY: race
-race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
+race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, except those that measure.
 	GOGC=400 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
 	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/storage/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
-# The clients in examples/, each in its language, against a store whose shards and gateway are killed, and against one
-# that answers by a script.
+# The clients in examples/ run in their languages against a store whose shards and gateway are killed, and against a
+# server that answers according to a script.
 CLIENTS ?= python node java grpcurl
 CLIENT_python = SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python
 CLIENT_node = SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules
@@ -114,7 +117,7 @@ test-clients: $(CLIENTS:%=client-%) ## Run the clients in examples/ against a st
 	$(foreach client,$(CLIENTS),$(CLIENT_$(client))) go test $(TESTFLAGS) -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
 
 .PHONY: test-python
-test-python: client-python ## Of these, the Python program alone.
+test-python: client-python ## Run only the Python client.
 	$(CLIENT_python) go test $(TESTFLAGS) -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
 
 .PHONY: client-python client-node client-java client-grpcurl
@@ -144,7 +147,7 @@ chaos: build ## Break real processes in network namespaces under load, as root (
 	SHEAF_CHAOS=required go test $(TESTFLAGS) -count=1 -timeout 3h -run TestChaos -v ./internal/test/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
 
 .PHONY: chaos-short
-chaos-short: ## Break them for a minute by a fixed seed: kills, cuts, stops and disks that fail.
+chaos-short: ## Run chaos for a minute with a fixed seed: kills, partitions, stops and failing disks.
 	$(MAKE) --no-print-directory chaos ARGS='-faults kill,cut,stop,disk-error -duration 1m -seed 1 $(ARGS)'
 
 .PHONY: charts-test
@@ -152,16 +155,17 @@ charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint a
 	hack/charts/test.sh
 
 .PHONY: check-image
-check-image: ## Test the packer, build the images twice, and fail where they differ (COLD=1: compile everything twice).
+check-image: ## Test the packer, build the images twice, and fail if they differ (COLD=1: compile everything twice).
 	cd hack/image && go vet ./... && go test ./...
 	$(IMAGE_ENV) hack/image/check.sh
 
 .PHONY: vulncheck
-vulncheck: $(TOOLS)/govulncheck ## Fail where code here reaches a known vulnerability of a module; list those of Go itself.
+vulncheck: $(TOOLS)/govulncheck ## Fail if code here reaches a known vulnerability in a module; list those in Go itself.
 	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
 	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... ./bench/sheaf-bench | go run ./hack/vulncheck
 
-# What a command line names goes on to a part of the soak: PKG has a default here.
+# FOCUS and PKG go on to a part of the soak. PKG only does if the command line or the environment sets it, because it
+# has a default here.
 SOAK_OF = FOCUS='$(FOCUS)' PKG='$(if $(filter command line environment,$(origin PKG)),$(PKG))'
 
 .PHONY: soak
@@ -174,20 +178,20 @@ soak-log: $(TOOLS)/gotestsum ## Soak the log and the disks below it: every crash
 	$(SOAK_OF) hack/soak.sh log
 soak-raft: $(TOOLS)/gotestsum ## Soak replicas, shards and placement: random seeds of the simulation and of the exploration, every rule.
 	$(SOAK_OF) hack/soak.sh raft
-soak-proc: $(TOOLS)/gotestsum ## Soak processes, as root: chaos, kills, hard starts, floods, memory, small disks, processes that stand still.
+soak-proc: $(TOOLS)/gotestsum ## Soak processes, as root: chaos, kills, hard starts, floods, memory, small disks, stopped processes.
 	$(SOAK_OF) hack/soak.sh proc
 soak-kube: $(TOOLS)/gotestsum envtest-assets ## Soak the operator, as root: all of e2e, a thousand shards, each death and pair of edits.
 	$(SOAK_OF) hack/soak.sh kube
-soak-eco: $(TOOLS)/gotestsum ## Soak what stands around it: clients of other languages, layouts, peers, older versions, cold images.
+soak-eco: $(TOOLS)/gotestsum ## Soak the surroundings: clients in other languages, layouts, peers, older versions, cold images.
 	$(SOAK_OF) hack/soak.sh eco
 
 .PHONY: soak-short
 soak-short: ## Run three minutes of the soak of a small disk and little memory, with hanging readers and kills, as root (FOR=1h).
 	SHEAF_SOAK_FOR=$(or $(FOR),3m) go test $(TESTFLAGS) -count=1 -timeout 3h -run 'TestSoak$$' -v ./cmd/sheaf
 
-# MUTANTS are names of hack/mutants/NAME.diff; none means all.
+# MUTANTS are names of hack/mutants/NAME.diff. None means all.
 .PHONY: mutants
-mutants: ## Take back cures one by one, and fail where a test does not notice (MUTANTS="name name", ONLY_CHANGED=1; hack/mutants/README.md).
+mutants: ## Remove fixes one by one, and fail if a test does not notice (MUTANTS="name name", ONLY_CHANGED=1; hack/mutants/README.md).
 	hack/mutants/run.sh $(MUTANTS)
 
 .PHONY: fuzz
@@ -200,10 +204,11 @@ bench: build ## Measure against the limits of this machine (ARGS=--quick: small 
 	bin/sheaf-bench rpc $(ARGS)
 
 .PHONY: bench-layouts
-bench-layouts: build ## Files in folders, composite file and group files on ext4, xfs and btrfs, at quick scale, as root; the report is in bin/bench-layouts (FS=all that you have, ARGS=--table=1).
+bench-layouts: build ## Compare files in folders, a composite file and group files on ext4, xfs and btrfs, at quick scale, as root; the report is in bin/bench-layouts (FS=all that you have, ARGS=--table=1).
 	hack/bench-layouts.sh $(ARGS)
 
-# The stores to compare with are a module of their own: no dependencies of the product, and two minutes of compiling.
+# The stores for the comparison are in a separate module, because the product must not depend on them, and because
+# they take two minutes to compile.
 .PHONY: bench-peers
 bench-peers: build ## Compare with other stores at equal durability (ARGS="--scale full --dir DISK --out REPORT").
 	hack/kube/build.sh etcd
@@ -211,7 +216,7 @@ bench-peers: build ## Compare with other stores at equal durability (ARGS="--sca
 	bin/bench-peers --sheaf bin/sheaf --etcd bin/kube/etcd $(ARGS)
 
 .PHONY: bench-peers-test
-bench-peers-test: $(TOOLS)/golangci-lint ## Lint and test that module.
+bench-peers-test: $(TOOLS)/golangci-lint ## Lint and test the module of bench-peers.
 	cd bench/peers && ../../$(TOOLS)/golangci-lint run --allow-parallel-runners ./... && go test ./...
 
 .PHONY: lint
@@ -237,7 +242,7 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	  $(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR "$${samples[@]}"
 	go mod tidy
 
-# What `make generate` writes.
+# GENERATED are the files that `make generate` writes.
 GENERATED := api config docs/reference.md charts go.mod go.sum
 
 .PHONY: charts
@@ -246,11 +251,11 @@ charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBA
 	$(TOOLS)/helm-docs --chart-search-root charts --log-level warning
 
 .PHONY: check-generate
-check-generate: generate charts ## Regenerate, and fail where the tree differs from what is committed.
+check-generate: generate charts ## Regenerate, and fail if the tree differs from what is committed.
 	@git diff --exit-code -- $(GENERATED) && ! git ls-files --others --exclude-standard -- $(GENERATED) | grep . || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
 
 .PHONY: proto-baseline
-proto-baseline: $(TOOLS)/buf bin/protodeps ## At a release: take the present contract as the one that later ones must not break.
+proto-baseline: $(TOOLS)/buf bin/protodeps ## At a release: make the present contract the baseline that later contracts must not break.
 	$(TOOLS)/buf build api -o api/baseline.binpb
 
 bin/protodeps: hack/protodeps/main.go hack/protodeps/go.mod
@@ -262,8 +267,8 @@ bin/protodeps: hack/protodeps/main.go hack/protodeps/go.mod
 .PHONY: tools
 tools: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/golangci-lint $(TOOLS)/gotestsum $(TOOLS)/grpcurl ## Build all tools.
 
-# A tool is rebuilt when its version changes: the stamp's name holds the version. `go run` keeps what it links in the
-# build cache, so that a fresh clone copies; `go install` would link again.
+# A tool is rebuilt when its version changes, because the name of its stamp contains the version. `go run` keeps
+# linked programs in the build cache, so a fresh clone only copies them; `go install` would link again.
 define tool
 $(TOOLS)/$(1): $(TOOLS)/.$(1)-$(3)
 	@touch $$@
@@ -288,46 +293,49 @@ $(eval $(call tool,kubeconform,github.com/yannh/kubeconform/cmd/kubeconform,$(KU
 
 ##@ A real Kubernetes
 
-# Kubernetes 1.36, etcd and CoreDNS from their Go modules; hack/kube/*/go.mod pins them. First build: about 5 minutes.
+# Kubernetes 1.36, etcd and CoreDNS are built from their Go modules, whose versions hack/kube/*/go.mod pins. The first
+# build takes about 5 minutes.
 .PHONY: envtest-assets
 envtest-assets: ## Build kube-apiserver, etcd and kubectl into bin/kube, for envtest (KUBEBUILDER_ASSETS).
 	hack/kube/build.sh etcd kubectl kube-apiserver
 
 .PHONY: kube-tools
-kube-tools: $(TOOLS)/helm ## Build all that a cluster needs into bin/kube, and Helm.
+kube-tools: $(TOOLS)/helm ## Build everything that a cluster needs into bin/kube, and Helm.
 	hack/kube/build.sh etcd kubectl kube-apiserver pause probe slowdisk coredns kube-proxy kube-scheduler kube-controller-manager kubelet
 
-# NODES of the test cluster.
+# NODES is the number of nodes of the test cluster.
 NODES ?= 3
 .PHONY: cluster-up
 cluster-up: kube-tools ## Start a real Kubernetes of NODES nodes on this machine, as root (hack/cluster/README.md).
 	hack/cluster/cluster up $(NODES)
 
 .PHONY: cluster-down
-cluster-down: ## Stop it; fail if anything of it is left on the machine.
+cluster-down: ## Stop the cluster; fail if anything of it is left on the machine.
 	hack/cluster/cluster down
 	hack/cluster/cluster leftovers
 
 .PHONY: cluster-smoke
-cluster-smoke: kube-tools ## Start the cluster, prove what the e2e suite relies on, stop it (KEEP=1: leave it running).
+cluster-smoke: kube-tools ## Start the cluster, check what the e2e suite relies on, stop it (KEEP=1: keep it running).
 	hack/cluster/smoke.sh
 
-# SHARDS of the store that the operator is measured with: 1000 is what it is made for, and takes minutes.
+# SHARDS is the number of shards of the store with which the operator is measured. The operator is designed for 1000,
+# which take minutes.
 SHARDS ?= 100
 .PHONY: scale-test
-scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHARDS shards and as many nodes that kwok plays (SHARDS=1000; internal/test/scaletest/README.md).
+scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHARDS shards and as many nodes, simulated by kwok (SHARDS=1000; internal/test/scaletest/README.md).
 	hack/kube/build.sh kube-scheduler kube-controller-manager
 	SHEAF_SCALE_SHARDS=$(SHARDS) go test $(TESTFLAGS) -count=1 -timeout 2h -run 'TestScale' -v ./internal/test/scaletest
 
-# KUBECONFIG: the cluster to use; without it, one of its own. E2E_FOCUS: words of the scenarios to run.
+# KUBECONFIG is the cluster to use. Without it, the suite starts a cluster. E2E_FOCUS holds words of the scenarios to
+# run.
 E2E_FOCUS ?=
 .PHONY: e2e
 e2e: build kube-tools ## Run the e2e suite on the cluster of KUBECONFIG, or on one of its own (E2E_FOCUS=words, KEEP=1).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' hack/e2e.sh
 
-# A scenario that fails is tried once more, and printed as FLAKE where it passes then.
+# A scenario that fails is tried once more. If it then passes, it is printed as FLAKE.
 .PHONY: e2e-smoke
-e2e-smoke: build kube-tools ## Run its scenarios that are marked smoke, two at once (FOCUS as for e2e).
+e2e-smoke: build kube-tools ## Run the e2e scenarios with the label smoke, two at a time (E2E_FOCUS as for e2e).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' PROCS=2 LABELS=smoke FLAKE_ATTEMPTS=2 hack/e2e.sh
 
 ##@ Clean

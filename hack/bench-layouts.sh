@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Runs `sheaf-bench layouts` at quick scale and fails if it fails or leaves anything behind: a file, a mount, a loop
-# device.
-# Targets that are missed do not count: a machine under load misses them. Arguments are handed on.
-# FS: the file systems, which have to be there. OUT: where the report goes.
+# Runs `sheaf-bench layouts` at quick scale. It fails if the command fails or leaves anything behind: a file, a mount
+# or a loop device. Missed targets do not count, because a machine under load misses them. Arguments are passed on.
+# FS: the file systems, which must be available. OUT: the folder of the report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fs="${FS:-ext4,xfs,btrfs}" out="${OUT:-bin/bench-layouts}"
 
-# Debian's packages of the tools that are not there.
+# These are the Debian packages of the tools that are missing.
 missing=()
 [[ ",$fs," != *,ext* ]] || command -v mke2fs >/dev/null || missing+=(e2fsprogs)
 [[ ",$fs," != *,xfs,* ]] || command -v mkfs.xfs >/dev/null || missing+=(xfsprogs)
@@ -19,7 +18,7 @@ fi
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-left() { # what is there of ours, beside the folder itself
+left() { # prints what a run has left behind, except the folder itself
   find "$dir" -mindepth 1
   grep -F "$dir/" /proc/self/mountinfo || true
   grep -l "$dir/" /sys/block/loop*/loop/backing_file 2>/dev/null || true

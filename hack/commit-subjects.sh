@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fails where the subject of a commit has more than 72 characters, as CONTRIBUTING.md asks. It looks at the commits of
-# this branch since $start, which is where the rule began; merges are exempt. Where it cannot know them, in a shallow
-# clone or without git, it says so and fails nothing.
+# Fails if the subject of a commit has more than 72 characters, which is the limit in CONTRIBUTING.md. It checks the
+# commits on this branch since $start, where the rule was introduced. Merges are exempt. In a shallow clone or without
+# git it cannot know these commits; then it says so and does not fail.
 #   hack/commit-subjects.sh [START]     (make lint)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export LC_ALL=C.UTF-8 # characters are counted, not bytes
+export LC_ALL=C.UTF-8 # count characters and not bytes
 start=${1:-b5d07b27239ebb327dd6d98bfecfb0a86a2f56c2} most=72
 
 not_run() {

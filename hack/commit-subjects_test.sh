@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Tests hack/commit-subjects.sh in a repository of its own. Run by `make lint`.
+# Tests hack/commit-subjects.sh in a temporary repository. `make lint` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v git >/dev/null; then
   echo "hack/commit-subjects_test.sh: NOT RUN: there is no git" >&2
   exit 0
 fi
-# A hook of git that runs this names the repository of the caller.
+# If a git hook runs this test, these variables point to the repository of the caller.
 unset "${!GIT_@}"
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 export GIT_AUTHOR_NAME=test GIT_AUTHOR_EMAIL=test@example.org GIT_COMMITTER_NAME=test GIT_COMMITTER_EMAIL=test@example.org
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-export GIT_CEILING_DIRECTORIES=$dir # a repository above it is not looked for
+export GIT_CEILING_DIRECTORIES=$dir # do not use a repository above this folder
 mkdir -p "$dir/repo/hack"
 cp hack/commit-subjects.sh "$dir/repo/hack/"
 git="git -C $dir/repo"

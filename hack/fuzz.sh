@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fuzzes every fuzz target of the tree for about the given number of seconds each (default 30s), as many at a time as
-# there are processors, one worker each. A crasher is left in the package's testdata/fuzz folder, from where `go test`
-# repeats it.
+# Fuzzes every fuzz target in the tree for about the given number of seconds each (default 30s). It runs as many
+# targets at a time as there are processors, with one worker each. A crasher is stored in the package's folder
+# testdata/fuzz, so that `go test` repeats it.
 #
-# Targets run for a number of executions, which is measured, and not for a time: at the end of one Go's fuzzer now and
-# then reports "context deadline exceeded" instead of success (internal/fuzz compares with the error of a context that
-# is cancelled a moment later), and no input comes with it.
+# A target runs for a measured number of executions and not for a duration. At the end of a duration, Go's fuzzer
+# sometimes reports "context deadline exceeded" instead of success, without an input (internal/fuzz compares with the
+# error of a context that is canceled a moment later).
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 seconds="${1:-30s}"
@@ -16,29 +16,29 @@ trap 'rm -rf "$logs"' EXIT
 
 cache=$(go env GOCACHE)/fuzz
 
-# run PACKAGE NAME BINARY EXECUTIONS. Few steps to minimize each interesting input: with the default of 60 s, inputs of
-# some KiB take all the time there is.
+# run PACKAGE NAME BINARY EXECUTIONS fuzzes one target. It limits the steps that minimize an interesting input: with
+# the default of 60 s, inputs of some KiB would take all the time.
 run() {
   (cd "$1" && "$3" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$4x" -test.fuzzminimizetime 20x -test.parallel 1 -test.timeout 30m \
     -test.fuzzcachedir "$cache/$(go list .)")
 }
 
-# fuzz PACKAGE NAME BINARY: each run tells how many executions the next one can have; it is over when little time is
-# left.
+# fuzz PACKAGE NAME BINARY runs a target repeatedly. The duration of each run determines how many executions the next
+# one has. It ends when little time remains.
 fuzz() {
   local count=2000 left=$((seconds * 1000)) start spent
   go test -c -vet=off -fuzz "^$2\$" -o "$3" "$1" || return 1
   while :; do
     start=$(date +%s%N)
     run "$@" $count || return 1
-    spent=$((($(date +%s%N) - start) / 1000000 + 1)) # ms
+    spent=$((($(date +%s%N) - start) / 1000000 + 1)) # in ms
     left=$((left - spent))
     [ $left -gt $((seconds * 100)) ] || return 0
     count=$((left / spent < 20 ? count * left / spent : count * 20))
   done
 }
 
-executions() { # executions LOG: of all runs, each of which ends with its number
+executions() { # executions LOG: the total of all runs, each of which ends with its number
   awk '/execs: / {n = $5} /^PASS/ {all += n} END {print all + 0}' "$1"
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests that are known to fail by chance, for a while: .ci/quarantine has at most five, a line each,
-#   END-DATE NAME     (2026-12-11 TestSomething; of e2e: words of the scenario)
-# with an end date at most fourteen days ahead. They are left out of CI, and run in the soaks.
-#   hack/quarantine.sh check     fails where the file breaks a rule, or a date has passed
-#   hack/quarantine.sh pattern   prints a regular expression of their names; nothing where there are none
+# Handles .ci/quarantine, which lists tests that are known to fail by chance. It has at most five lines:
+#   END-DATE NAME     (2026-12-11 TestSomething; for e2e, words of the scenario)
+# The end date is at most fourteen days ahead. CI skips these tests, and the soaks run them.
+#   hack/quarantine.sh check     fails if the file breaks a rule, or if a date has passed
+#   hack/quarantine.sh pattern   prints a regular expression that matches their names, or nothing if the list is empty
 set -euo pipefail
-file=${QUARANTINE:-$(dirname "$0")/../.ci/quarantine} # for its test
+file=${QUARANTINE:-$(dirname "$0")/../.ci/quarantine} # the variable is for tests
 lines() { grep -vE '^(#|[[:space:]]*$)' "$file" || true; }
 
 check() {

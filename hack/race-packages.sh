@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lists the packages that the race detector may find something in: those whose code or tests start goroutines, or guard
-# what they share. The others would be compiled and linked anew for nothing, some seconds each. Left out too is what
-# links the Kubernetes client, of which 500 packages take minutes.
+# Lists the packages in which the race detector may find something: those whose code or tests start goroutines or use
+# locks or atomics. Other packages would cost some seconds each to compile and link, without a benefit. Packages that
+# link the Kubernetes client are also omitted, because its 500 packages take minutes to compile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go list -f '{{.Dir}} {{.ImportPath}} {{join .Deps ","}}' ./internal/... ./client/... | while read -r dir path deps; do

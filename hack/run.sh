@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make run`: starts a store, imports a tree that every machine with Go has, kills the process hard, starts it again and
-# reports what that took beside reading the same bytes one file per record. Then it stays up; with --once it ends.
+# Implements `make run`: starts a store, imports a tree that every machine with Go has, kills the process and starts
+# it again. It reports how long this takes compared with reading the same bytes as one file per record. Then the store
+# keeps running; with --once the script ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

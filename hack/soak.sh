@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs one part of the soak: what loads the whole machine, draws its cases by chance or takes long. Each step of it runs,
-# whether or not one before it has failed. The report is bin/soak/PART.txt: commit, date and machine, each seed and count
-# that tests tell (internal/test/soaktest), and of each step whether it passed and how long it took. `make soak-PART` calls it.
-# PKG and FOCUS run the long tests of these packages and names alone; SHEAF_SEED repeats a seed of the report.
+# Runs one part of the soak: tests that load the whole machine, draw random cases or take long. `make soak-PART` calls
+# it. Each step runs even if an earlier one has failed. The report bin/soak/PART.txt contains the commit, the date,
+# the machine, each seed and count that tests report (internal/test/soaktest), and for each step whether it passed and
+# how long it took.
+# PKG and FOCUS restrict the run to the long tests of these packages and names. SHEAF_SEED repeats a seed from a report.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
 part=${1-}
@@ -18,13 +19,13 @@ step() { # step NAME COMMAND...
   printf '=== %s: %s after %d s\n' "$name" "$word" $((SECONDS - start)) | tee -a "$SHEAF_SOAK_REPORT"
 }
 
-# suite PACKAGE...: their tests, one package after another, in an order drawn at random.
+# suite PACKAGE... runs the tests of the packages, one package after another, in random order.
 suite() {
   bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -vet=off -ldflags '-s -w' \
     -count=1 -p 1 -shuffle on -timeout 12h ${FOCUS:+-run "$FOCUS"} "$@"
 }
 
-chaos() { # for half an hour, with all faults
+chaos() { # half an hour with all faults
   internal/test/chaos/packages.sh && hack/kube/build.sh slowdisk &&
     SHEAF_CHAOS=required go test -vet=off -ldflags '-s -w' -count=1 -timeout 3h -run 'TestChaos$' -v ./internal/test/chaos -binary "$PWD/bin/sheaf"
 }
@@ -47,7 +48,7 @@ soak_proc() {
   step "chaos" chaos
   step "tests of processes" suite ./cmd/sheaf/... ./internal/gateway/... ./internal/local/dev/... ./internal/security/ratelimit/... \
     ./internal/local/cli/... ./bench/... ./client/...
-  # Virtual time hides what comes of a process that stands still: here it does.
+  # Virtual time hides the effects of a process that is stopped, so these steps stop real processes.
   for package in ./internal/consensus/peer ./internal/call/liveness ./internal/consensus/replica ./internal/gateway ./internal/shard ./client; do
     step "starved: $package" hack/starve.sh "$package"
   done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the tests of a package while their process is stopped and continued, again and again, as on a machine that stands
-# still. No stop is as long as an election or a lease, so that whoever goes on must take nobody for dead: no test may
-# fail. The seed of the moments is printed, and goes into the report of the soak.
+# Runs the tests of a package while their process is stopped and continued repeatedly, as on a machine that stalls.
+# Each stop is shorter than an election timeout and a lease, so a process that continues must not consider another one
+# dead, and no test may fail. The seed for the moments is printed, and added to the report of the soak.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
 package=${1:?hack/starve.sh: name a package, such as ./internal/consensus/peer}
-seed=${SHEAF_SEED:-$((SRANDOM % 32768))} # the shell draws by fifteen bits
+seed=${SHEAF_SEED:-$((SRANDOM % 32768))} # the shell's random numbers have fifteen bits
 RANDOM=$seed
 echo "starved $package: seed $seed" | tee -a ${SHEAF_SOAK_REPORT:+"$SHEAF_SOAK_REPORT"}
 dir=$(mktemp -d)

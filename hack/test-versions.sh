@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds an older version of the program from this repository's history and runs TestTwoVersions with it.
-# $1: a commit or tag; default: the newest tag before this commit, of which there may be none yet.
+# Builds an older version of the program from this repository's history, and runs TestTwoVersions with it.
+# $1: a commit or tag. Default: the newest tag before this commit; there may be none yet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ref="${1:-$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null || true)}"

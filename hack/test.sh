@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs Go tests: hack/test.sh PACKAGE... (make test). FOCUS=regexp runs only tests of such a name, SKIP=names leaves those of
-# .ci/quarantine out, TESTFLAGS are flags of go test.
+# Runs Go tests for `make test`: hack/test.sh PACKAGE... FOCUS=regexp runs only tests with matching names, SKIP=names
+# skips the tests in .ci/quarantine, and TESTFLAGS are flags for go test.
 #
-# Packages whose tests run in virtual time or compute are never tried again: a failure there is a find. Those that run
-# processes, servers or real file systems (PROCESS) have one counted retry of at most two tests, alone; each test that
-# needed it is printed as FLAKE. They wait more than they compute, so that three of them run at once.
+# Packages that only compute, or whose tests run in virtual time, are never retried, because a failure there is a real
+# finding. Packages that run processes, servers or real file systems (PROCESS) retry at most two failed tests, once
+# and separately. Each test that passed only then is printed as FLAKE. These packages wait more than they compute, so
+# three of them run at a time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PROCESS='^sheaf\.dev/sheaf/(cmd/.*|bench|bench/.*|internal/(test/(chaos|powercut|faultdisk|scaletest)|placement/etcd|local/dev|security/ratelimit|storage/wipe|local/doctor))$'
@@ -15,15 +16,15 @@ mapfile -t alone < <(grep -vE "$PROCESS" <<<"$listed" | awk NF || true)
 mapfile -t processes < <(grep -E "$PROCESS" <<<"$listed" || true)
 
 flags=(-timeout 30m)
-eval "flags+=(${TESTFLAGS-})" # it holds quoted words
-[ -z "${CI-}" ] || flags+=(-count=1) # a gate runs what it says, also where a result is in the cache
+eval "flags+=(${TESTFLAGS-})" # TESTFLAGS may contain quoted words
+[ -z "${CI-}" ] || flags+=(-count=1) # a gate must run the tests even if the cache has a result
 [ -z "${FOCUS-}" ] || flags+=(-run "$FOCUS")
 [ -z "${SKIP-}" ] || flags+=(-skip "^($SKIP)\$")
 summary=(bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped)
 code=0
 if [ ${#alone[@]} -gt 0 ]; then
-  # Memory is not short, and collecting garbage less often takes a quarter off their processor time. What runs Sheaf's
-  # programs runs them as users do.
+  # Memory is plentiful, and less frequent garbage collection saves a quarter of their processor time. The packages
+  # below, which run Sheaf's programs, use the default that users have.
   GOGC=${GOGC:-400} "${summary[@]}" -- -p 2 "${flags[@]}" "${alone[@]}" || code=$?
 fi
 if [ ${#processes[@]} -gt 0 ]; then

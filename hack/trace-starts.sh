@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tells how long the device works in each kind of start of `sheaf-bench load --only start`, which gets all arguments
-# (--fs ext4 --rounds 11). Medians over the rounds, in milliseconds: the start; of it with requests at the device;
-# before the first request of 64 KiB or more; after the last request. And the MB read. Needs root. The kernel's trace
-# costs a little.
+# Reports how long the device works in each kind of start in `sheaf-bench load --only start`, to which all arguments
+# are passed (--fs ext4 --rounds 11). It prints medians over the rounds in milliseconds: the whole start, the part of
+# it with requests at the device, the time before the first request of 64 KiB or more, and the time after the last
+# request. It also prints the MB that were read. It needs root. The kernel's trace costs a little time.
 # DEVICE: the disk's major,minor, as in 254,0 (default: that of the folder for temporary files).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,8 +27,9 @@ echo 1 >$trace/tracing_on
 echo 1 | tee $trace/events/block/block_rq_{issue,complete}/enable >/dev/null
 bin/sheaf-bench load --only start --start 50MiB "$@"
 
-# Lines of "seconds what ...": marks as they are, requests with operation, first sector and number of sectors. A request
-# that the driver puts back into its queue is issued anew under the same sector, and counts once.
+# Convert the trace to lines "seconds what ...". Marks are copied. Requests have the operation, the first sector and
+# the number of sectors. A request that the driver returns to its queue is issued again with the same sector, and
+# counts once.
 sed -nE \
   -e 's/.* ([0-9.]+): tracing_mark_write: sheaf (begins|ends) (.*)/\1 \2 \3/p' \
   -e "s/.* ([0-9.]+): block_rq_(issue|complete): $device ([A-Z]+) .*\(.*\) ([0-9]+) \+ ([0-9]+) .*/\1 \2 \3 \4 \5/p" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the charts: lint, the schemas of what they render with each of their ci/ values, and their unit tests; and the
-# samples by the same schemas. Rules in CEL need an API server: api/v1alpha1 asks one (make test-api).
-# `make charts-test` builds the tools first.
+# Checks the charts: lint, the rendered objects of each file in ci/ against schemas, and the unit tests. It also
+# checks the samples against the same schemas. CEL rules need an API server, which the tests in api/v1alpha1 use (make
+# test-api). `make charts-test` builds the tools first.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/bin/tools:$PATH"
@@ -11,7 +11,7 @@ echo "== the generator"
 (cd hack/charts && go vet ./... && go test ./...)
 
 echo "== alerts and dashboard"
-(cd hack/alerts && go vet ./... && go test -count=1 ./...) # the cache of results does not see the charts, which are outside that module
+(cd hack/alerts && go vet ./... && go test -count=1 ./...) # the test cache does not see changes in the charts, which are outside that module
 
 echo "== schemas of our kinds and of Kubernetes'"
 kubernetes=$(cd hack/kube/kubernetes && go mod download -json k8s.io/kubernetes | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
@@ -26,7 +26,7 @@ for chart in charts/*/; do
   for values in "$chart"ci/*-values.yaml; do
     echo "== $values"
     helm lint --strict --quiet "$chart" --values "$values"
-    # ServiceMonitor and PrometheusRule are another project's kinds: their schemas are not here.
+    # ServiceMonitor and PrometheusRule are kinds of another project, so there are no schemas for them here.
     helm template test "$chart" --namespace prod --values "$values" --api-versions monitoring.coreos.com/v1 |
       kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor,monitoring.coreos.com/v1/PrometheusRule \
         -schema-location "$schemas/{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"

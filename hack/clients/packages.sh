@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# packages.sh LANGUAGE...: installs Debian's packages that make test-clients needs for these languages and this machine
-# lacks. Without apt-get it says which these are.
+# packages.sh LANGUAGE... installs the Debian packages that `make test-clients` needs for these languages and that
+# this machine lacks. Without apt-get it prints their names.
 set -euo pipefail
 missing=()
 for language in "$@"; do

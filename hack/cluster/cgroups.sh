@@ -1,21 +1,21 @@
 # shellcheck shell=bash disable=SC2154 # name and die are cluster's
-# Sourced by cluster. The cgroups: under $name, NODE-system holds a node's own processes and NODE is the root of its
-# pods; apart, because in version 2 a group that has children with controllers holds no processes.
+# Sourced by cluster. Handles the cgroups below $name: NODE-system holds a node's own processes, and NODE is the root
+# for its pods. They are separate because in version 2 a group cannot hold processes if its children have controllers.
 
 cgroup_mounts() { findmnt -rn -t "${1:-cgroup,cgroup2}" -o TARGET; }
 
-# cgroup_roots: the hierarchies a kubelet uses: the one of version 2, or all of version 1.
+# cgroup_roots prints the hierarchies that a kubelet uses: the single one of version 2, or all of version 1.
 cgroup_roots() { if [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]; then echo /sys/fs/cgroup; else cgroup_mounts cgroup; fi; }
 
 cgroup_mkdir() { # cgroup_mkdir FOLDER
   mkdir -p "$1"
   local f
-  for f in cpuset.cpus cpuset.mems; do # version 1: no process may enter while they are empty
+  for f in cpuset.cpus cpuset.mems; do # in version 1, no process may enter while these are empty
     [ -s "$1/$f" ] || [ ! -e "$1/cpuset.sched_load_balance" ] || cat "${1%/*}/$f" >"$1/$f"
   done
 }
 
-# cgroup_controllers FOLDER: version 2 hands controllers down only where told to.
+# cgroup_controllers FOLDER enables the controllers for children, which version 2 does only on request.
 cgroup_controllers() {
   local c
   [ -e "$1/cgroup.subtree_control" ] || return 0
@@ -44,12 +44,12 @@ cgroup_make() { # cgroup_make NODE
   done
 }
 
-cgroup_join() { # the calling process, for good
+cgroup_join() { # moves the calling process, permanently
   local root
   for root in $(cgroup_roots); do echo "$BASHPID" >"$root/$name/$1-system/cgroup.procs"; done
 }
 
-cgroup_empty() { # cgroup_empty NODE: nothing of it runs
+cgroup_empty() { # cgroup_empty NODE: succeeds if the node has no process left
   local root found
   for root in $(cgroup_roots); do
     found=$(find "$root/$name/$1" "$root/$name/$1-system" -name cgroup.procs -exec cat {} + 2>/dev/null || true)
@@ -57,8 +57,8 @@ cgroup_empty() { # cgroup_empty NODE: nothing of it runs
   done
 }
 
-# cgroup_clear NODE: removes those of its pods. A machine whose power was cut comes back without any, and a kubelet that
-# finds some asks for three seconds about each before its node is Ready.
+# cgroup_clear NODE removes the cgroups of the node's pods. A machine after a power cut has none, and a kubelet that
+# finds some asks about each for three seconds before its node becomes Ready.
 cgroup_clear() {
   local root failed=0
   for root in $(cgroup_list); do

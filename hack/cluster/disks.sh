@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2154 # state and here are cluster's
-# Sourced by cluster. A disk is a sparse file, a loop device on it, and a name in one node: /dev/disk/by-id/virtio-NAME.
-# Its folder NODE/disks/NAME holds: image (the bytes), loop (the device's number; absent while detached), and for a slow
-# disk: rate and fuse, where slowdisk serves the image at that rate.
+# Sourced by cluster. A disk is a sparse file with a loop device, and a name in one node: /dev/disk/by-id/virtio-NAME.
+# Its folder NODE/disks/NAME contains image (the data) and loop (the device's number; missing while detached). For a
+# slow disk it also contains rate and fuse, where slowdisk serves the image at that rate.
 readonly inner=/run/sheaf-cluster # the cluster's folder as the control plane sees it
 
-disk_inside() { # disk_inside NODE FUNCTION ARGUMENTS...: where the node runs; else its next start does it
+disk_inside() { # disk_inside NODE FUNCTION ARGUMENTS...: runs it if the node is running; otherwise the node's next start does it
   local p
   p=$(pid "$1") || return 0
   shift
@@ -16,7 +16,7 @@ disk_attach() { # disk_attach NODE NAME
   [ ! -e "$d/loop" ] || return 0
   control=$(pid control) || die "disk: the cluster does not run"
   file=$d/image
-  if [ -e "$d/rate" ]; then # served, and seen, in the control plane's namespace only
+  if [ -e "$d/rate" ]; then # a slow disk is served, and visible, only in the control plane's namespace
     d=$inner/$1/disks/$2 file=$inner/$1/disks/$2/fuse/sheaf-slowdisk
     # shellcheck disable=SC2016
     nsenter -t "$control" -m -n -p -- bash -c 'exec setsid "$0" "$@" >>/var/log/slowdisk.log 2>&1 </dev/null 9>&- &' \
@@ -26,7 +26,7 @@ disk_attach() { # disk_attach NODE NAME
   else
     control=self
   fi
-  # O_DIRECT where the file system below can: nothing of the disk is then kept in the machine's memory.
+  # Use O_DIRECT if the file system below supports it, so that the machine does not cache the disk's data in memory.
   device=$(nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show --direct-io=on "$file" 2>/dev/null ||
     nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show "$file") || die "disk: no loop device for $file (losetup -a; is /dev/loop-control there?)"
   echo "${device#/dev/loop}" >"$d/loop"
@@ -39,7 +39,7 @@ disk_detach() { # disk_detach NODE NAME: a mounted file system keeps the device 
   disk_inside "$1" disk_node_remove "$2"
   losetup -d "/dev/loop$(cat "$d/loop")"
   rm "$d/loop"
-  [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with the last user
+  [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with its last user
 }
 
 disk_add() { # disk_add NODE NAME SIZE [slow]
@@ -68,15 +68,15 @@ disk_rm() {
   rm -rf --one-file-system "${state:?}/$1/disks/$2"
 }
 
-# The holes are punched below the device, so that it works while a file system is mounted; then what the kernel keeps
-# of the device is dropped. What it keeps of the file system's own files stays until it is evicted.
+# disk_zero punches holes below the device, so that it also works while a file system is mounted, and then drops the
+# kernel's cache of the device. Cached data of the file system's own files remains until it is evicted.
 disk_zero() {
   local d=$state/$1/disks/$2
   fallocate --punch-hole --offset 0 --length "$(stat -c %s "$d/image")" "$d/image"
   [ ! -e "$d/loop" ] || blockdev --flushbufs "/dev/loop$(cat "$d/loop")"
 }
 
-disk_grow() { # as a logical volume grows; the file system on it stays as it is
+disk_grow() { # enlarges the device like a logical volume; the file system on it does not change
   local d=$state/$1/disks/$2
   [ ! -e "$d/rate" ] || die "disk grow: $2 is slow, and slowdisk serves a fixed size"
   [ -e "$d/loop" ] || die "disk grow: $2 is detached: 'disk attach $1 $2' first"
@@ -102,13 +102,13 @@ disk() {
   "disk_$action" "$@"
 }
 
-# A slow disk's file is below $inner, or, where that mount is gone, has its bare name. make chaos has such disks
-# elsewhere.
+# The file of a slow disk has a path below $inner, or only its bare name if that mount no longer exists. `make chaos`
+# has such disks elsewhere.
 disks_loops() {
   losetup -nl -O NAME,BACK-FILE | awk -v state="$state/" -v inner="$inner/" 'index($2, state) || index($2, inner) || $2 == "/sheaf-slowdisk"'
 }
 
-disks_detach() { # at the end: also of devices whose record was lost
+disks_detach() { # runs at the end; also detaches devices whose record was lost
   local device
   disks_loops | while read -r device _; do losetup -d "$device" || true; done
   until_true 60 "the loop devices to be let go" disks_gone

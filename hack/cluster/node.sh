@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # shellcheck source-path=SCRIPTDIR
-# The first process of a node's namespaces: containerd, kubelet and kube-proxy. Started by cluster with NAME FOLDER.
+# The first process in a node's namespaces. It runs containerd, kubelet and kube-proxy. cluster starts it with NAME
+# FOLDER.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/disk-nodes.sh"
 source "$here/enter.sh"
 name=$1 number=${1#n}
 
-# A /dev of its own, so that a node has names for its own disks and no others.
+# A node has its own /dev, so that it has names only for its own disks.
 mount -t tmpfs -o mode=755 tmpfs /dev
 mkdir -p /dev/pts /dev/shm /dev/mqueue /dev/disk/by-id
 while read -r device major minor; do mknod -m 666 "/dev/$device" c "$major" "$minor"; done <<'D'
@@ -21,7 +22,7 @@ tty 5 0
 fuse 10 229
 loop-control 10 237
 D
-# The kubelet makes a loop device on each raw block volume, of any number that is free.
+# The kubelet attaches a loop device to each raw block volume, with any free number.
 for loop in {0..255}; do mknod -m 600 "/dev/loop$loop" b 7 "$loop"; done
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts /dev/pts
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
@@ -36,7 +37,8 @@ cat >/run/cni/10-pods.conflist <<C
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": {"type": "host-local",
    "dataDir": "/run/ipam", "ranges": [[{"subnet": "198.18.$number.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 C
-# restrict_oom_score_adj: without CAP_SYS_RESOURCE no process may lower its score, and runc would fail to try.
+# restrict_oom_score_adj is set because without CAP_SYS_RESOURCE no process may lower its score, and runc would fail
+# when it tries.
 cat >/run/containerd.toml <<C
 version = 2
 oom_score = 0
@@ -49,9 +51,9 @@ oom_score = 0
   bin_dir = "/usr/lib/cni"
   conf_dir = "/run/cni"
 C
-# Mounted ConfigMaps and Secrets follow within some 5 s, and not within a minute: each step of certificates waits for
-# them. The disk of the machine may be fuller than a node's disk would be: nothing is evicted and no image removed for
-# that.
+# Mounted ConfigMaps and Secrets are updated within about 5 s and not within a minute, because each change of
+# certificates waits for them. No eviction and no removal of images for lack of disk space: the machine's disk may be
+# fuller than a real node's.
 cat >/run/kubelet.yaml <<C
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154,SC2129 # state, name and router are cluster's
-# Sourced by cluster. Certificates and kubeconfigs, good for 30 days. Each process has its own name, so RBAC and the
-# Node authorizer judge it as they would elsewhere.
+# Sourced by cluster. Makes certificates and kubeconfigs, which are valid for 30 days. Each process has a name of its
+# own, so that RBAC and the Node authorizer treat it as in any cluster.
 
-# pki_cert FILE SUBJECT [NAMES]: FILE.crt and FILE.key in the control plane's folder, signed by its CA.
+# pki_cert FILE SUBJECT [NAMES] writes FILE.crt and FILE.key in the control plane's folder, signed by its CA.
 pki_cert() {
   local d=$state/control/pki
   openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$d/$1.key" -subj "$2" 2>>"$d/log" |
@@ -10,7 +10,7 @@ pki_cert() {
       -extfile <(echo "${3:+subjectAltName=$3}") 2>>"$d/log" || die "openssl could not make the certificate $1; see $d/log"
 }
 
-# pki_kubeconfig CERT FILE: a kubeconfig with everything inside, so that it can be copied anywhere.
+# pki_kubeconfig CERT FILE writes a self-contained kubeconfig, which can be copied anywhere.
 pki_kubeconfig() {
   local d=$state/control/pki
   cat >"$2" <<J

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Proves what the e2e suite relies on: brings the cluster up, uses it as Sheaf would, and checks that nothing is left.
-# KEEP=1 leaves the cluster running at the end.
+# Checks what the e2e suite relies on. It starts the cluster, uses it as Sheaf would, stops it, and checks that
+# nothing is left.
+# KEEP=1 keeps the cluster running at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cluster=hack/cluster/cluster
@@ -25,7 +26,7 @@ eventually() {
 }
 not() { ! "$@"; }
 ask() { k -n smoke exec "$1" -- /probe get "$2"; }
-# answers POD URL TEXT: waited for, as names and Services follow what they name a little later.
+# answers POD URL TEXT waits for the text, because names and Services are updated a little later than the objects.
 answers() { [[ $(ask "$1" "$2") = *"$3"* ]]; }
 host_reaches() { [[ $(bin/kube/probe get "$1") = *host=probe-* ]]; }
 
@@ -84,16 +85,17 @@ eventually 120 "the pod of n2 to serve again" answers probe-0 http://probe-1.pro
 [ "$(k -n smoke get pod probe-1 -o jsonpath='{.metadata.uid}')" = "$uid" ] || fail "the pod of n2 is another one"
 say "n2 is back; its pod is the same and found its data"
 
-# A slow disk: at 1 MiB/s, 2 MiB take 2 s; without a limit far less. Judged against itself, with a wide margin.
+# A slow disk takes 2 s for 2 MiB at 1 MiB/s, and much less without a limit. The check compares the disk with itself,
+# with a wide margin.
 device=$($cluster disk add n3 smoke-slow 32M slow)
-took() { # milliseconds for 2 MiB, past the page cache
+took() { # prints the milliseconds for reading 2 MiB past the page cache
   local start
   start=$(date +%s%N)
   $cluster exec n3 dd if="$device" of=/dev/null bs=1M count=2 iflag=direct status=none || return
   echo $((($(date +%s%N) - start) / 1000000))
 }
 $cluster disk throttle n3 smoke-slow 1M
-sleep 0.3 # slowdisk looks ten times a second
+sleep 0.3 # slowdisk reads the rate ten times a second
 slow=$(took)
 [ "$slow" -ge 1000 ] || fail "2 MiB at 1 MiB/s took only $slow ms"
 $cluster disk throttle n3 smoke-slow error

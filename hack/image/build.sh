@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the static binaries and packs each into an OCI archive. `make image` sets the variables:
+# Builds the static binaries and packs each into an OCI archive. `make image` sets these variables:
 #   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and
 #                            IMAGE_PREFIX-bench:IMAGE_TAG
-#   IMAGES                   which: "sheaf sheaf-operator sheaf-bench", or some of them
+#   IMAGES                   the images to build: "sheaf sheaf-operator sheaf-bench", or some of them
 #   PLATFORMS                such as "linux/amd64 linux/arm64"
-#   VERSION REVISION         stamped into binaries and labels
-#   SOURCE_DATE_EPOCH        the time of everything in the images: that of the commit
-#   OUT                      folder of the archives
+#   VERSION REVISION         written into binaries and labels
+#   SOURCE_DATE_EPOCH        the time of everything in the images, which is that of the commit
+#   OUT                      folder for the archives
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 : "${IMAGES:?}" "${IMAGE_PREFIX:?}" "${IMAGE_TAG:?}" "${PLATFORMS:?}" "${VERSION:?}" "${SOURCE_DATE_EPOCH:?}" "${OUT:?}"
@@ -19,7 +19,8 @@ pack() { # pack FOLDER IMAGE DESCRIPTION
   [[ " $IMAGES " = *" $binary "* ]] || return 0
   for platform in $PLATFORMS; do
     file="$out/.${platform//\//-}/$binary"
-    # What `make build` has linked of the same source and version is not linked again: go looks at what it was made of.
+    # A binary that `make build` has linked from the same source and version is not linked again: go recognizes it by
+    # its inputs.
     mkdir -p "${file%/*}" && cp "bin/$binary" "$file" 2>/dev/null || true
     CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" \
       go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./$folder"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Are the images reproducible? Builds them twice, from two copies of the source in folders of different names and with
-# different time zone, umask and locale, and compares the archives byte by byte. COLD=1 gives the second build an empty
-# build cache, so that every package is compiled again (minutes); without it only linking and packing are.
+# Checks that the images are reproducible. It builds them twice, from two copies of the source in folders with
+# different names, and with different time zone, umask and locale, and compares the archives byte by byte. With COLD=1
+# the second build has an empty build cache, so that every package is compiled again, which takes minutes. Otherwise
+# it repeats only linking and packing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d "${TMPDIR:-/tmp}/sheaf-check-image.XXXXXX")

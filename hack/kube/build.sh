@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds Kubernetes' own programs from their published Go modules into bin/kube, pinned by the go.mod and go.sum of
-# the folders beside this script. What is built already, from the same pins by the same Go, is left alone.
+# Builds Kubernetes' own programs from their published Go modules into bin/kube. go.mod and go.sum in the folders next
+# to this script pin the versions. A program that was already built from the same pins with the same Go is not built
+# again.
 #   hack/kube/build.sh NAME...     (make envtest-assets, make kube-tools)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,10 +9,10 @@ pins=$PWD/hack/kube out=$PWD/bin/kube
 export CGO_ENABLED=0 GOWORK=off GOFLAGS="${GOFLAGS:--buildvcs=false -trimpath}"
 source hack/ticks.sh
 
-# version FOLDER MODULE: the version that the folder's go.mod pins.
+# version FOLDER MODULE prints the version that the folder's go.mod pins.
 version() { awk -v module="$2" '$1 == "require" && $2 == module {print $3; exit} $1 == module {print $2; exit}' "$pins/$1/go.mod"; }
 
-# describe NAME: sets folder, package and ldflags.
+# describe NAME sets folder, package and ldflags.
 describe() {
   ldflags='-s -w'
   case $1 in
@@ -34,7 +35,7 @@ describe() {
   esac
 }
 
-# retry COMMAND...: the module proxy may hiccup in CI.
+# retry COMMAND... runs a command again if it fails, because the module proxy may fail for a moment in CI.
 retry() {
   local i
   for i in 1 2 3; do
@@ -45,19 +46,20 @@ retry() {
   return 1
 }
 
-# fresh NAME: it was built from the same pins by the same Go. Sets what describe does, and stamp.
+# fresh NAME succeeds if the program was built from the same pins with the same Go. It sets the variables of describe,
+# and stamp.
 fresh() {
   describe "$1" || exit
   stamp=$({ go env GOVERSION GOOS GOARCH; echo "$package $ldflags"; find "$pins/$folder" -type f | sort | xargs cat; } | sha256sum)
   [ -x "$out/$1" ] && [ "$(cat "$out/.$1.stamp" 2>/dev/null)" = "$stamp" ]
 }
 
-# What is to be built, and how far that is: programs, and packages as the compiler names them in $compiled when it has
-# one.
+# These variables hold what is to be built and how much of it is done: programs and packages. $compiled, if set, is a
+# file to which the names of compiled packages are written.
 programs=0 built=0 packages=0 began=$SECONDS compiled='' now=''
 
-# count NAME...: sets programs to those that are not built yet, and packages to how many of theirs have to be compiled.
-# Programs of one module share packages, so that each module is asked once.
+# count NAME... sets programs to the number of programs that are not yet built, and packages to the number of their
+# packages that must be compiled. Programs in one module share packages, so it asks each module only once.
 count() {
   local name folder package ldflags stamp stale
   declare -A wanted=()
@@ -74,7 +76,7 @@ count() {
   done
 }
 
-# far: one line that says how far it is, and how long it may take by what it took so far.
+# far prints one line with the progress, and an estimate of the remaining time based on the time so far.
 far() {
   local spent=$((SECONDS - began)) done=0 left=''
   [ ! -f "$compiled" ] || done=$(wc -l <"$compiled")
@@ -84,8 +86,9 @@ far() {
   echo "hack/kube/build.sh: $now; $built of $programs programs are built, $done of $packages packages compiled in $(duration "$spent")$left"
 }
 
-# compile FOLDER PACKAGE LDFLAGS OUT: the packages that the compiler names go into $compiled, all else to standard
-# error. `go run` keeps what it links in the build cache, so that a fresh clone copies; `go build` would link again.
+# compile FOLDER PACKAGE LDFLAGS OUT builds a program. It appends the packages that the compiler names to $compiled,
+# and prints everything else to standard error. `go run` keeps linked programs in the build cache, so a fresh clone
+# only copies them; `go build` would link again.
 compile() {
   cd "$1" && nice -n 5 go run -v -trimpath -ldflags "$3" -exec cp "$2" "$4" 2>&1 >/dev/null |
     while IFS= read -r line; do
@@ -100,7 +103,7 @@ build() {
   local folder package ldflags stamp start=$SECONDS
   fresh "$1" && return
   now="waiting for another build of bin/kube"
-  exec 9>"$out/.lock" # two callers at once would build everything twice; who finds all built waits for nobody
+  exec 9>"$out/.lock" # two callers at a time would build everything twice; without anything to build, nobody waits here
   ticks far flock 9
   if ! fresh "$1"; then
     now="building bin/kube/$1"

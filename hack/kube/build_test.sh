@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests what hack/kube/build.sh says while it builds, with a `go` that compiles nothing and takes its time. Run by `make
-# lint`.
+# Tests the messages of hack/kube/build.sh during a build, with a slow `go` that compiles nothing. `make lint` runs
+# it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
@@ -17,7 +17,7 @@ esac
 for i in $(seq 25); do echo "example.org/package$i" >&2; done
 if [ -n "${FAKE_FAILS-}" ]; then echo "main.go:1:1: expected 'package'" >&2; exit 1; fi
 sleep 2
-out=${!#} # of `go run -exec cp PACKAGE OUT`
+out=${!#} # in `go run -exec cp PACKAGE OUT`
 echo '#!/bin/true' >"$out"
 chmod +x "$out"
 GO
@@ -43,7 +43,7 @@ rm "$dir/repo/bin/kube/probe"
 ! FAKE_FAILS=1 run || fail "it does not fail with the compiler"
 grep -q "main.go:1:1: expected 'package'" "$dir/said" || fail "it does not say what the compiler said"
 
-# What speaks when the command ends is waited for.
+# ticks waits for a WORDS function that is still running when the command ends.
 source hack/ticks.sh
 late() { said=$(touch "$dir/begun"; sleep 0.5; echo late >&2); }
 until_begun() { until [ -e "$dir/begun" ]; do sleep 0.05; done; }

@@ -1,32 +1,33 @@
 #!/usr/bin/env bash
-# Runs mutants: patches that take back one cure each, and that a test must find (README.md beside this file).
+# Runs mutants. A mutant is a patch that removes one fix, and a test must find it (README.md in this folder).
 #
 #   hack/mutants/run.sh [NAME...]      without names: all of them
 #   LANES="test race"                  only mutants of these lanes
 #   ONLY_CHANGED=1 [REF=origin/main]   only mutants whose files, test or patch differ from the merge base with REF
 #   TIMES=10                           runs each mutant ten times, and counts how often it was found
 #
-# The sources are those of HEAD, in a git worktree of their own; the patches are those of the working tree. It fails
-# where a mutant survives, does not apply or does not compile, and where its test fails or is skipped without it.
+# The sources are those of HEAD, in a separate git worktree. The patches are those of the working tree. The script
+# fails if a mutant survives, does not apply or does not compile, or if its test fails or is skipped without the
+# mutant.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 export GOFLAGS="${GOFLAGS:--buildvcs=false -trimpath}" CGO_ENABLED="${CGO_ENABLED:-0}"
 export KUBEBUILDER_ASSETS="${KUBEBUILDER_ASSETS:-$root/bin/kube}"
-flags=(-vet=off -ldflags '-s -w') # as TESTFLAGS of the Makefile
+flags=(-vet=off -ldflags '-s -w') # the same as TESTFLAGS in the Makefile
 lanes=' test test-api race soak-log soak-raft soak-proc soak-kube soak-eco '
 times=${TIMES:-1}
 
 die() { echo "hack/mutants/run.sh: $*" >&2; exit 2; }
 
-header() { # header NAME KEY: its value, or nothing
+header() { # header NAME KEY: prints its value, or nothing
   awk -v key="$2: " '/^diff --git /{exit} index($0, key) == 1 {print substr($0, length(key) + 1); exit}' "hack/mutants/$1.diff"
 }
 
-# files NAME: what the patch changes, one path a line.
+# files NAME prints the files that the patch changes, one path a line.
 files() { sed -n 's/^diff --git a\/.* b\///p' "hack/mutants/$1.diff"; }
 
-# changed NAME: one of its files, the file of its test, or the patch itself is in $touched.
+# changed NAME succeeds if a file of the mutant, the file of its test, or the patch itself is in $touched.
 changed() {
   local package test
   package=$(header "$1" Package) test=$(header "$1" Test)
@@ -49,15 +50,15 @@ if [ -n "${ONLY_CHANGED:-}" ]; then
   git diff --name-only "$base" >"$touched"
 fi
 
-# compile BINARY PACKAGE LANE
+# compile BINARY PACKAGE LANE builds the tests of a package.
 compile() {
   local race=()
   if [ "$3" = race ]; then race=(-race); fi
   (cd "$tree" && CGO_ENABLED=$([ "$3" = race ] && echo 1 || echo "$CGO_ENABLED") go test -c "${flags[@]}" "${race[@]}" -o "$1" "$2")
 }
 
-# run BINARY NAME LOG: runs the mutant's test in the folder of its package. 0: passed, 1: failed, 2: no test ran or one
-# was skipped, 3: it hung.
+# run BINARY NAME LOG runs the mutant's test in the folder of its package. It returns 0 if the test passed, 1 if it
+# failed, 2 if no test ran or one was skipped, and 3 if it hung.
 run() {
   local soak='' api='' args=() code=0 limit test package
   test=$(header "$2" Test) package=$(header "$2" Package) limit=$(header "$2" Timeout)
@@ -79,7 +80,7 @@ run() {
   if grep -qE '^ *--- SKIP: ' "$3" || ! grep -q '^--- PASS: ' "$3"; then return 2; fi
 }
 
-# clean NAME: the test passes without the mutant, which is tried once for each test.
+# clean NAME checks that the test passes without the mutant. It does this once for each test.
 clean() {
   local package lane key binary code=0
   package=$(header "$1" Package) lane=$(header "$1" Lane)
@@ -97,7 +98,7 @@ clean() {
   esac
 }
 
-# mutant NAME prints a line, and returns 0 if it was found.
+# mutant NAME runs a mutant and prints a line. It returns 0 if the mutant was found.
 mutant() {
   local name=$1 log="$work/$1.log" test lane runs code began found=0 round try at=''
   test=$(header "$name" Test) lane=$(header "$name" Lane) runs=$(header "$name" Runs)
@@ -132,7 +133,7 @@ mutant() {
   if [ -n "${VERBOSE:-}" ]; then { grep -vE '^(=== |--- PASS|PASS)' "$log" || true; } | sed -n "1,${VERBOSE}p"; fi
 }
 
-# check NAME: its headers are whole, and it changes production code alone.
+# check NAME checks that the headers are complete, and that the patch changes only production code.
 check() {
   [ -e "hack/mutants/$1.diff" ] || die "there is no hack/mutants/$1.diff; hack/mutants/README.md lists what there is"
   local key
