@@ -57,8 +57,8 @@ func (b *loadBench) linearity(ctx context.Context) error {
 	return b.linearCalls(ctx)
 }
 
-// oneGroup does for the loads of a store with one group what linearity does for a usual store. The group then has as
-// many records as in a store with too few groups.
+// oneGroup compares loads of stores that have only one group. The large store's group then has as many records as a
+// group has in a store with too few groups.
 func (b *loadBench) oneGroup(ctx context.Context) error {
 	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
 	return l.run(ctx, func(ctx context.Context) error {

@@ -37,7 +37,7 @@ func (e *stallError) Error() string {
 	return fmt.Sprintf("%s: nothing has moved for %.0f s", e.what, e.still.Seconds())
 }
 
-// wait is a wait for the store.
+// wait is the state of one wait for the store.
 type wait struct {
 	d     *demo
 	what  string

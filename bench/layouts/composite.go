@@ -101,8 +101,8 @@ func bitmapOf(set *recordSet) []byte {
 	return used
 }
 
-// read reads the file from begin to end into memory, and parses the entries that have arrived. It uses one reader,
-// because the begin of an entry is known only after the entry before has been read.
+// read reads the file from start to end into memory, and parses the entries that have arrived. It uses one reader,
+// because the start of an entry is known only after the previous entry was read.
 func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int, visit visitor) (_ int64, err error) {
 	f, err := os.Open(filepath.Join(dir, compositeFile))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device counts as blank if probeBytes at its begin and at its end are zero: every known file system, partition
+// A device counts as blank if probeBytes at its start and at its end are zero: every known file system, partition
 // table, volume manager and RAID has its superblock there.
 const probeBytes = 1 << 20
 
@@ -63,7 +63,7 @@ func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 	return nil, 0, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 }
 
-// checkBlank returns an error if the begin or the end of the device contains anything other than zeros.
+// checkBlank returns an error if the start or the end of the device contains anything other than zeros.
 func checkBlank(f io.ReaderAt, size int64) error {
 	head, err := readAt(f, 0, size)
 	if err != nil {

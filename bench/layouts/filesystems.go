@@ -25,7 +25,7 @@ type fileSystem struct {
 	fuse    []string // program that serves the file system if the kernel has no driver; $DEVICE and $POINT are replaced
 	fuseDeb string
 	gone    string // why the file system is no longer available
-	// unindexed: a lookup reads the folder from its begin.
+	// unindexed: a lookup reads the folder from its start.
 	unindexed bool
 	// filesMax limits the number of records in a measurement, because the FUSE program is too slow for more. 0: no limit.
 	filesMax int

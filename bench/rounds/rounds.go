@@ -96,7 +96,7 @@ type Work struct {
 	Settled, Left float64 // expected seconds of the measurements that are done, and of the others
 }
 
-// Work returns the progress of a run of these cells.
+// Work returns the progress of a run with the given cells.
 func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	for i := range cells {
 		c := &cells[i]

@@ -78,7 +78,7 @@ func newLoad(s *store, ctx context.Context, goal int64) *load {
 
 func (l *load) now() int64 { return int64(time.Since(l.begun)) }
 
-// end lets the workers finish what they have begun.
+// end waits until the workers have finished the calls that they have begun.
 func (l *load) end() {
 	close(l.halt)
 	l.wait.Wait()

@@ -177,7 +177,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 			return true, fmt.Errorf("the patch is no JSON: %w", err)
 		}
 		path := ours.unknown(value)
-		if operations, ok := value.([]any); ok { // of --type=json
+		if operations, ok := value.([]any); ok { // a patch of --type=json
 			path = ours.unknownOf(operations)
 		}
 		if path != "" {

@@ -24,7 +24,7 @@ type ledger struct {
 	acks   []int // positions of acknowledgements
 }
 
-// begin records the begin of a write, which the caller repeats until end.
+// begin records the start of a write, which the caller repeats until end.
 func (l *ledger) begin(id int64, value uint64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

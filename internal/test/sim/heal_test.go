@@ -137,7 +137,8 @@ func (w *world) isMended(p *process) bool {
 	return !p.log.Damaged() && (!w.isRotten(p.machine) || w.scrub(p))
 }
 
-// compareLog compares every entry that a replica has with what was applied first anywhere.
+// compareLog compares every entry in a replica's log with the entry that was applied first at the same index, by any
+// replica.
 func (w *world) compareLog(p *process, last uint64) {
 	for next := uint64(1); next <= last; {
 		got, err := p.log.ReadRange(group.IndexRange{First: next, Last: last}, 64<<10)

@@ -37,7 +37,7 @@ type fact struct {
 	id      int64
 	request [16]byte
 	data    uint64 // hash
-	crc     uint32 // checksum by which a request id is recognized
+	crc     uint32 // checksum that is remembered with a request id
 	by      uint64 // Raft id
 }
 

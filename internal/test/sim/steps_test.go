@@ -34,8 +34,8 @@ type session struct {
 	disk    *vfstest.Mem
 	volume  *volume.Volume
 	shard   placement.Shard
-	told    bool   // etcd knows the step
-	covered uint64 // the writes that were durable before the step
+	told    bool   // etcd has the present step
+	covered uint64 // what was durable before that step
 	last    time.Time
 }
 

@@ -1,5 +1,5 @@
-// Package soaktest decides what a test does beyond `make test`. In a part of `make soak`, a test runs more cases with
-// random seeds, and its seeds and counts are added to the report of that part.
+// Package soaktest decides what a test does in a soak. In a part of `make soak`, a test runs more cases than in `make
+// test`, with random seeds, and its seeds and counts are added to the report of that part.
 //
 // In `make test` and in `.ci/run` each seed is fixed, so that a change is never rejected for a fault that another
 // change has caused.

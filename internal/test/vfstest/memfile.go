@@ -226,7 +226,7 @@ func (n *memNode) drop() {
 }
 
 // readLost replaces bytes that are only in the page cache after a failed sync by the content on the disk, which a
-// direct read returns. offset is the offset of b in the file, at the begin of a sector.
+// direct read returns. offset is the offset of b in the file, at the start of a sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {
 		return
