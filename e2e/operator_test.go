@@ -188,7 +188,7 @@ func (s *space) calm(objects ...string) func() {
 			if strings.HasPrefix(object, "diskset/") {
 				most *= 4 // the stores of other scenarios wake every DiskSet
 			}
-			// One more reconcile may fall between both ends.
+			// A minute may contain one more reconcile, depending on when it begins.
 			if count > most+1 {
 				wrong = append(wrong, words)
 			}

@@ -29,7 +29,7 @@ type Options struct {
 	Program   string        // the program that runs `sheaf dev`; empty: this one
 }
 
-// demo is one run.
+// demo is the state of one run.
 type demo struct {
 	Options
 	dir     string

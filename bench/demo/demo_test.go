@@ -118,7 +118,7 @@ func free(t *testing.T) string {
 func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
-		words []string // of the error
+		words []string // words in the error
 		stall bool     // the demo waits until it sees no progress: it reports that, and the log has stacks
 	}{
 		"silent": {[]string{"nothing has moved", "/status did not answer"}, true},

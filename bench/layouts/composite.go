@@ -154,7 +154,7 @@ func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int,
 	return p.records, nil
 }
 
-// compositeParser goes from header to header.
+// compositeParser parses the entries of a composite file one after another.
 type compositeParser struct {
 	*composite
 	used    []byte // the bitmap; nil if there is none

@@ -24,7 +24,7 @@ import (
 // ours is Sheaf's group file: one group, written with the same calls and the same commit as in a shard.
 type ours struct {
 	residency group.Residency
-	loaded    *group.Log // by the last read
+	loaded    *group.Log // the group that the last read has loaded
 }
 
 const (

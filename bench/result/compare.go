@@ -23,7 +23,7 @@ type Change struct {
 	Old    string  `json:"old"`
 	New    string  `json:"new"`
 	Factor float64 `json:"factor,omitempty"` // new / old; 0: there is no figure now, or a target that was met is missed
-	key    string  // of the row
+	key    string  // key of the row
 }
 
 // A figure counts as changed if the ranges of the rounds do not overlap and the medians differ by more than this

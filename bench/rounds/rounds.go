@@ -20,7 +20,8 @@ type Cell struct {
 	Against string  // neighbouring cells with the same value are compared: they take turns
 	Seconds float64 // expected duration of one round
 	Run     func(ctx context.Context, f *Figures) error
-	// Finding reports whether an error is a result to show: the run goes on without this cell. Nil: no error is.
+	// Finding reports whether an error is a result to show. If it is, the run continues without this cell. If Finding is
+	// nil, every error ends the run.
 	Finding func(error) bool
 }
 
@@ -70,7 +71,7 @@ func (f *Figures) Words(columns []result.Column) string {
 	return strings.Join(parts, ", ")
 }
 
-// Options of Measure.
+// Options are the options of Measure.
 type Options struct {
 	Rounds  int
 	Round   func(n int)     // called after each round, counted from 1; may be nil

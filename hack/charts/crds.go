@@ -16,7 +16,7 @@ type crd struct {
 	text  string
 	group string
 	kind  string
-	// version -> OpenAPI schema
+	// versions maps each version to its OpenAPI schema.
 	versions map[string]map[string]any
 }
 

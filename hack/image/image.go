@@ -31,7 +31,7 @@ const (
 type Spec struct {
 	Name       string // with a tag
 	Binaries   []Binary
-	Entrypoint string // absolute
+	Entrypoint string // absolute path
 	Created    time.Time
 	// These become labels org.opencontainers.image.*. An empty one is omitted.
 	Title, Description, Version, Revision string

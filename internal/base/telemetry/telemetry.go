@@ -22,6 +22,6 @@ func NewRegistry(version string) *prometheus.Registry {
 	return registry
 }
 
-// Seconds returns the buckets of all duration histograms: factors of two from 50 µs to 26 s. A quantile is exact to a
-// factor of two, from a read from memory to a call that waited for a hanging disk.
+// Seconds returns the buckets of all duration histograms: factors of two from 50 µs, as for a read from memory, to 26
+// s, as for a call that waited for a hanging disk. A quantile is exact to a factor of two.
 func Seconds() []float64 { return prometheus.ExponentialBuckets(50e-6, 2, 20) }

@@ -158,7 +158,7 @@ func (l *logOf) cut(from uint64) {
 	l.last = min(l.last, from-1)
 }
 
-// differ describes where two logs of a group differ.
+// differ returns an error that says where two logs of a group differ.
 func differ(g int, a, b *logOf) error {
 	for index, f := range a.facts {
 		if other, both := b.facts[index]; both && !f.agrees(other) {
@@ -177,7 +177,7 @@ func differ(g int, a, b *logOf) error {
 	return nil
 }
 
-// holds reports which record differs from what the last reads returned.
+// holds returns an error that names a record whose newest version differs from the one that the last reads returned.
 func (l *logOf) holds(g int, newest map[int64]uint64) error {
 	for id, f := range l.newest {
 		version, read := newest[id]

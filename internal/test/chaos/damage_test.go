@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// damageCopy damages one of three copies by hand while its shard is down: it zeroes or truncates a segment. Verify of
-// the volume must name the file. Verify of the group must name the shard, unless the shard found the damage when it
-// started. No scan may return an earlier version of a record. The copy must be repaired.
+// damageCopy damages one of three copies by hand while its shard is down: it zeroes or truncates a segment. `sheaf
+// verify` on the volume must name the file. `sheaf verify` on the group must name the shard, unless the shard found
+// the damage when it started. No scan may return an earlier version of a record. The copy must be repaired.
 func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	all, err := n.survey()
 	if err != nil {

@@ -49,8 +49,8 @@ func (r *rig) newMachine(name, address string) *machine {
 	return m
 }
 
-// dropMounts unmounts, inside this machine, the disks of other machines. Otherwise those machines could not unmount
-// them completely before the run ends.
+// dropMounts unmounts the disks of other machines inside this machine. Otherwise those machines could not unmount them
+// completely before the run ends.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must(m.rig.t, err)

@@ -33,11 +33,11 @@ type nemesis struct {
 	signs  signs
 }
 
-// fault is one kind of trouble.
+// fault describes one kind of fault.
 type fault struct {
 	name string
 	etcd bool // needs etcd, at least to make the shard lead a group
-	disk bool // needs the disks
+	disk bool // needs disks on loop devices
 	bad  bool // bytes on a disk are bad for a while, and readers may receive errors about them
 	// run causes the fault on a shard, checks that it takes effect, and heals it. It returns the evidence in words.
 	run func(n *nemesis, victim *server) (evidence string, err error)
@@ -69,7 +69,7 @@ var faults = []*fault{
 	{name: "zeroed-disk", etcd: true, disk: true, bad: true, run: (*nemesis).zeroDisk, victim: onLoopDevice},
 }
 
-// onSlowDisk returns the shard whose disk can be slowed, and made to fail.
+// onSlowDisk returns the shard whose disk can be made slow or made to fail.
 func onSlowDisk(n *nemesis) *server { return n.shards[slowedDisk] }
 
 // onLoopDevice returns a shard whose disk is a loop device without slowdisk.

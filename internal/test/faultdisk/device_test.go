@@ -32,8 +32,8 @@ func content(t testing.TB, d *Device) []byte {
 	return b
 }
 
-// The disk reads back the same bytes as a plain array, whatever is written at whatever offsets. Images do not change
-// with their disk.
+// The disk returns the same bytes as a plain array, regardless of the writes and their offsets. An image does not
+// change when its disk does.
 func TestReadsBackWhatWasWritten(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const size = 16 * PageBytes

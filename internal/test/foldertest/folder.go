@@ -41,7 +41,7 @@ type Folder struct {
 	Blobs    []format.BlobRef
 }
 
-// Frame is one frame of a segment, with what it holds.
+// Frame is one frame of a segment, with its content.
 type Frame struct {
 	Offset, Bytes int64
 	Entry         format.Entry

@@ -134,7 +134,7 @@ func inputOf(method string) (proto.Message, error) {
 	return kind.New().Interface(), nil
 }
 
-// await waits until enough returns true for what was seen of a method.
+// await waits until enough returns true for the recorded calls of a method.
 func (i *Interceptors) await(ctx context.Context, method string, enough func(*sight) bool) error {
 	for {
 		i.mu.Lock()
@@ -313,7 +313,7 @@ func fill(m protoreflect.Message, depth int) {
 	}
 }
 
-// scalar returns a non-empty value for a field. No group or shard has such a name.
+// scalar returns a non-empty value for a field. It is not the name of any group or shard.
 func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.BoolKind:

@@ -124,7 +124,7 @@ func lastLine(name string) string {
 	return lines[len(lines)-1]
 }
 
-// readyWords reports how far a store is.
+// readyWords reports whether a store is ready, and describes its progress.
 func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool,
 	string) {
 	t.Helper()

@@ -107,7 +107,7 @@ func (w *world) converge() {
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
 		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
-			continue // removed
+			continue // removed from the group
 		}
 		w.compareLog(p, last)
 		for id := range w.cfg.keys {

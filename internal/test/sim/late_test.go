@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// repeatLate now and then sends a write again that was answered before, long after its client has continued: a gateway
-// that was stopped for a while does so. The duplicate must have no effect: the ledger checks this.
+// repeatLate sometimes sends a write again that was answered before, long after its client has continued. A gateway
+// that was stopped for a while does this. The duplicate must have no effect, which the ledger checks.
 //
 // Only the process that answered a write without an entry remembers that write. Its duplicate is not sent to another
 // process.

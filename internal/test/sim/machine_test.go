@@ -523,7 +523,7 @@ func (w *world) source(m *machine, from uint64) *process {
 	return can[w.random.IntN(len(can))]
 }
 
-// take transfers one export.
+// take installs an export of another process on the disk.
 func (m *machine) take(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
 	ctx := m.world.ctx
 	export, err := source.log.Export(ctx)

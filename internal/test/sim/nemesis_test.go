@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fault is one kind of trouble; it reports whether it was caused.
+// fault describes one kind of fault. Its function reports whether it has caused the fault.
 type fault struct {
 	name   string
 	weight int

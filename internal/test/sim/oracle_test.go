@@ -3,7 +3,7 @@ package sim
 // oracle is a condition that must hold.
 type oracle string
 
-// The oracles.
+// These are the oracles.
 const (
 	oracleOneLead oracle = "in each term one leads"
 	oracleAgree   oracle = "the replicas agree on every entry, and apply them in order"

@@ -30,7 +30,7 @@ type place struct {
 	file          string
 	offset, bytes int64
 	segment       *format.ManifestSegment // nil: a blob
-	synced        int64                   // of the segment
+	synced        int64                   // synced bytes of the segment
 }
 
 // rotOne makes bytes on one disk rot. Nothing is lost, because the other disks hold the same data.

@@ -160,7 +160,7 @@ func shardOn(name string, sb volume.Superblock) placement.Shard {
 	}
 }
 
-// mayRegister asks the registry in etcd.
+// mayRegister asks the registry in etcd whether a shard may register. It also returns the step that the registry has.
 func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

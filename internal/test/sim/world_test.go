@@ -42,7 +42,7 @@ type config struct {
 // mutation is a safety rule outside of the replica that is switched off.
 type mutation uint8
 
-// The mutations.
+// These are the mutations.
 const (
 	mutateNothing  mutation = iota
 	mutateReuse             // an emptied volume continues under its old Raft id
@@ -194,7 +194,7 @@ func (w *world) violate(o oracle, format string, args ...any) {
 	w.found(o, fmt.Sprintf(format, args...))
 }
 
-// found does the same as violate, with mu held.
+// found does the same as violate. Called with mu held.
 func (w *world) found(o oracle, what string) {
 	if len(w.violations) < 10 {
 		w.violations = append(w.violations, violation{o, what})

@@ -16,7 +16,7 @@ import (
 
 // These are the environment variables that hack/soak.sh and the gate set.
 const (
-	// Variable has any non-empty value in a soak.
+	// Variable is set to a non-empty value in a soak.
 	Variable = "SHEAF_SOAK"
 	// SeedVariable holds the seed of a run that is repeated, as a decimal uint64.
 	SeedVariable = "SHEAF_SEED"
