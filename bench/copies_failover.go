@@ -56,7 +56,7 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		if err := s.start(victim); err != nil {
 			return err
 		}
-		// Wait until the leaders that the targets name lead again. Only a member that has the whole log becomes leader.
+		// Wait until the leaders that the targets name lead again. Only a member that has caught up is made a leader.
 		if err := s.settled(ctx); err != nil {
 			return fmt.Errorf("behind kill %d: %w", i+1, err)
 		}

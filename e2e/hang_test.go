@@ -13,7 +13,7 @@ import (
 )
 
 // hang makes the disk of one shard of pool next hang for a while, under load. Requests to that disk wait without an
-// error, so no copy on it can acknowledge a write.
+// error. The copies on it must not count as available.
 func (s *space) hang(l *load) {
 	var shard v1alpha1.ShardStatus
 	Eventually(func() int32 { // twice a minute, the status reports how many groups a shard leads

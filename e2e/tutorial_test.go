@@ -42,7 +42,7 @@ func sessionOf(steps []pagetest.Step) string {
 
 func isWord(line string) bool { return strings.TrimSpace(line) != "" }
 
-// answersOf splits the output of such a script by the numbers of the commands.
+// answersOf splits the output of a script that sessionOf has made, by the numbers of the commands.
 func answersOf(printed string) map[int]string {
 	answers := map[int]string{}
 	for _, part := range strings.Split("\n"+printed, "\n@@ ")[1:] {

@@ -29,7 +29,8 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	if cmd.Stderr == nil {
 		cmd.Stdout, cmd.Stderr = &p.said, &p.said
 	}
-	// The process group is separate, so that Ctrl-C reaches only this process, which then ends the program.
+	// The program runs in a process group of its own, so that Ctrl-C reaches only this process, which then ends the
+	// program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: signal, Setpgid: true}
 	started := make(chan error)
 	go func() {

@@ -146,7 +146,7 @@ func (f *fileSystem) mkfsCommand(device string, files int) []string {
 // command runs a program and waits for it. Its output is part of the error.
 func command(ctx context.Context, fine []int, words ...string) error {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	// The process group is separate, so that Ctrl-C reaches only this process. ctx ends the program.
+	// The program runs in a process group of its own, so that Ctrl-C reaches only this process. ctx ends the program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {

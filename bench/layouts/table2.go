@@ -56,8 +56,8 @@ type oneByOne interface {
 	remove(ctx context.Context, numbers []int) error
 }
 
-// randomAccess creates all records, and then opens, reads and deletes some. It starts each of these steps with cold
-// caches, and the time of a step includes start.
+// randomAccess creates all records, and then opens, reads and deletes some. It measures each of these steps with cold
+// caches first, and the time of a step includes the call of start.
 func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n int) (err error) {
 	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
 	begin := time.Now()

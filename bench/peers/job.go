@@ -24,7 +24,7 @@ import (
 // Every step of every store runs in a process of its own, so that its peak memory is measured separately and no
 // earlier step leaves anything in its memory.
 
-// job is the request to such a process, on its standard input.
+// job is the request to a process that runs one step with one store. The process reads it from its standard input.
 type job struct {
 	Store   string
 	Step    string
@@ -38,7 +38,7 @@ type job struct {
 	Time    time.Duration // duration of the warm gets
 }
 
-// outcome is the answer of the process, on its standard output.
+// outcome is the answer to a job. The process of the job writes it to its standard output.
 type outcome struct {
 	Seconds   float64
 	Units     float64 // number of records that were put or read

@@ -179,7 +179,7 @@ func writeRules(root string) error {
 		Kind  string `json:"kind"`
 		Rules []rule `json:"rules"`
 	}
-	// A Role for a single namespace would be a further document in this file. The operator has none.
+	// A Role for a single namespace would be a further document in role.yaml. The operator has no such Role.
 	if err := yaml.Unmarshal(data, &role); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -35,7 +35,7 @@ const ComponentOperator = "operator"
 const (
 	// ClaimTemplate is the name of the claim template and the volume of shards and etcd members.
 	ClaimTemplate = "data"
-	// DataDir is the mount path of that volume.
+	// DataDir is the mount path of the volume named ClaimTemplate.
 	DataDir = "/data"
 	// EtcdTLSDir is the mount path of the Secret for an external etcd.
 	EtcdTLSDir = "/etc/sheaf/etcd"

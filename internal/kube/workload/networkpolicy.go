@@ -15,7 +15,7 @@ func EtcdNetworkPolicy(store string) string { return store + "-etcd" }
 // ShardNetworkPolicy returns the name of the NetworkPolicy for a store's shards.
 func ShardNetworkPolicy(store string) string { return store + "-shards" }
 
-// NetworkPolicy is a NetworkPolicy together with a flag that says whether the store wants it.
+// NetworkPolicy holds a NetworkPolicy, and whether the store wants it.
 type NetworkPolicy struct {
 	Policy *networkingv1.NetworkPolicy
 	Wanted bool

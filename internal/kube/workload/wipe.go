@@ -22,7 +22,8 @@ const (
 	// AnnotationWipes is on the volume through which a disk is wiped. It names the PersistentVolume that this volume
 	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
-	// AnnotationWipeHeld is on the same volume. It names the claim whose data was on the disk, as namespace/name.
+	// AnnotationWipeHeld is on the volume through which a disk is wiped. It names the claim whose data was on the disk,
+	// as namespace/name.
 	AnnotationWipeHeld = "sheaf.dev/wipe-held"
 )
 

@@ -30,7 +30,7 @@ type machine struct {
 	slow    *slowDisk
 }
 
-// newMachine makes a machine. plug connects it to the hub.
+// newMachine makes a machine that has no network yet. newNode makes one that is connected to the hub.
 func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error
@@ -49,8 +49,8 @@ func (r *rig) newMachine(name, address string) *machine {
 	return m
 }
 
-// dropMounts unmounts the disks of other machines inside this machine. Otherwise those machines could not unmount them
-// completely before the run ends.
+// dropMounts unmounts, inside this machine, the mounts of other processes that its namespace has copied. Otherwise
+// those processes could not unmount them completely before the run ends.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must(m.rig.t, err)
@@ -63,12 +63,12 @@ func (m *machine) dropMounts() {
 			return at == path || strings.HasPrefix(at, path+"/")
 		})
 		if !needed && !system {
-			_, _ = m.run("umount", "--lazy", at) // the owner may have unmounted it already
+			_, _ = m.run("umount", "--lazy", at) // its owner may have unmounted it already
 		}
 	}
 }
 
-// newNode makes a machine on the network.
+// newNode makes a machine that is connected to the hub.
 func (r *rig) newNode(name string) *machine {
 	r.mu.Lock()
 	number := len(r.machines)

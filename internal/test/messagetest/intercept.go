@@ -28,7 +28,7 @@ type Interceptors struct {
 	news chan struct{}     // closed and replaced when a call is seen
 }
 
-// sight is what was seen of calls to one method.
+// sight records the calls to one method.
 type sight struct {
 	unary, stream int
 	received      any // the request, or the first message of a stream, as the handler receives it

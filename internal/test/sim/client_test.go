@@ -74,7 +74,7 @@ func (w *world) client(number int) {
 	}
 }
 
-// Records with ids from churnIDs on belong to churn.
+// churn writes the records with ids from churnIDs on.
 const churnIDs = 1000
 
 // churn writes without request ids. Compaction can drop these writes when they are superseded, because no client will

@@ -65,7 +65,7 @@ func nameOf(kind string) string {
 	return kind
 }
 
-// fileKind returns the kind of a file that writes of the group reach in each round, or "" for another file.
+// fileKind returns the kind of a file to which the committer writes, or "" for any other file.
 func fileKind(name string) string {
 	base := path.Base(name)
 	_, isSegment := format.ParseSegmentName(base)

@@ -28,7 +28,7 @@ const (
 	neighbourVoter = 1 // Raft id
 )
 
-// neighbour is one of these additional groups in a process.
+// neighbour is an additional group on a volume, as it runs in a process.
 type neighbour struct {
 	number  int
 	log     *group.Log

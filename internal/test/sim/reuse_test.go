@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// Records with ids from reuseIDs on are written by reuse.
+// reuse writes the records with ids from reuseIDs on.
 const reuseIDs = 2000
 
 // reuse repeats the request id of an acknowledged write with a different write: for another record, with other data,

@@ -220,7 +220,7 @@ func (w *world) trace(format string, args ...any) {
 	w.events.list = append(w.events.list, fmt.Sprintf("%10v ", time.Since(w.begun))+fmt.Sprintf(format, args...))
 }
 
-// sleep returns false if the end of the run interrupts it.
+// sleep waits for d. It returns false if the run ends before.
 func (w *world) sleep(d time.Duration) bool {
 	select {
 	case <-w.ctx.Done():

@@ -24,8 +24,8 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// worstRot makes the last synced bytes of the log rot at such a moment. The damage is found immediately, because the
-// machine restarts or scrubs.
+// worstRot makes the last synced bytes of the log rot on one voter at the worst moment: one other voter is left
+// behind, and the leader is disconnected. The damage is found immediately, because the machine restarts or scrubs.
 func (w *world) worstRot(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {
