@@ -56,7 +56,7 @@ func watchOperators() (end func()) {
 		for container, log := range l.logs {
 			for _, line := range strings.Split(log.String(), "\n") {
 				if strings.Contains(line, `"reason":"`) {
-					continue // this line quotes other processes, and a member of etcd may have panicked
+					continue // lines with a reason quote other processes, such as an etcd member that panicked
 				}
 				Expect(line).NotTo(MatchRegexp(stackTrace.String()), "operator %s:\n%s", container, log)
 			}

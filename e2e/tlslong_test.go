@@ -133,7 +133,7 @@ func (s *space) leafSecrets() map[string]*x509.Certificate {
 	for _, item := range list.Items {
 		block, _ := pem.Decode(item.Data["tls.crt"])
 		if block == nil {
-			continue // it holds the authorities
+			continue // a Secret without a certificate holds the authorities
 		}
 		leaf, err := x509.ParseCertificate(block.Bytes)
 		Expect(err).NotTo(HaveOccurred(), item.Metadata.Name)

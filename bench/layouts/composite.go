@@ -15,7 +15,7 @@ import (
 type flags int
 
 const (
-	noFlags     flags = iota // it does not mark them: a reader handles every version, and the last one of a record wins
+	noFlags     flags = iota // superseded versions are not marked: a reader handles all, and the last one of a record wins
 	flagInPlace              // a byte in each header, overwritten when a newer version is written (the text's "used" flag)
 	flagBitmap               // one bit for each version in a separate file, written at the end
 )

@@ -30,7 +30,7 @@ type ours struct {
 const (
 	oursTitle = "group file"
 	groupDir  = "group"
-	// These limit the size of one commit, as BatchPut and concurrent callers would fill it.
+	// These constants limit the size of one commit, as BatchPut and concurrent callers would fill it.
 	batchBytes   = 8 << 20
 	batchEntries = 8192
 	// splitBytes is the size of the part that a worker scans at a time.

@@ -34,7 +34,8 @@ type absence struct {
 	why string
 }
 
-// These limit what a run uses of the machine.
+// These constants are the disk space that a run leaves free, and the space that an image has in addition to the
+// records.
 const (
 	imageExtra   = 256 << 20
 	diskReserve  = 512 << 20 // bytes that are left free
@@ -225,8 +226,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	return r.set.Measure(ctx, cells, opts)
 }
 
-// inRounds returns the measurements as cells. If a file system reaches one of its limits, that is a result, except for
-// Sheaf's layout, where it is an error. On a file system that has a FUSE program every error is a result.
+// inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result,
+// except with Sheaf's layout, where it ends the run. On a file system that has a FUSE program, every error is a
+// result.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {

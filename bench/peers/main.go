@@ -81,7 +81,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the program. A missed target is shown but is not a failure, because a machine under load misses targets.
+// run runs the program and returns its exit code. A missed target is shown but is not a failure, because a machine
+// under load misses targets.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {

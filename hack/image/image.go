@@ -33,7 +33,7 @@ type Spec struct {
 	Binaries   []Binary
 	Entrypoint string // absolute path
 	Created    time.Time
-	// These become labels org.opencontainers.image.*. An empty one is omitted.
+	// These fields become the labels org.opencontainers.image.*. An empty field is omitted.
 	Title, Description, Version, Revision string
 }
 

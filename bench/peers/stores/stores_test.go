@@ -122,7 +122,7 @@ func TestContract(t *testing.T) {
 	for _, k := range All() {
 		for _, inMemory := range []bool{false, true} {
 			if inMemory && !k.Ours {
-				continue // this store cannot tell the difference
+				continue // peers ignore the option InMemory
 			}
 			t.Run(fmt.Sprintf("%s, in memory %v", k.Name, inMemory), func(t *testing.T) {
 				t.Parallel()

@@ -68,7 +68,7 @@ func (o *Objects) PodsOf(component string) (pods []corev1.Pod, ready int) {
 	return pods, ready
 }
 
-// These limit the findings.
+// These constants limit the length of evidence, and the number and age of reported events.
 const (
 	evidenceMax = 600
 	eventsMax   = 5

@@ -25,8 +25,8 @@ import (
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
-	// burstTakenMax limits the bytes that a burst stores. They remain on three disks for ten minutes, because a gateway
-	// gives each put a request id.
+	// burstTakenMax limits the bytes that a burst stores. A gateway gives each put a request id, so compaction keeps the
+	// data on three disks for ten minutes.
 	burstTakenMax = 32 << 20
 	burstRefusals = 20              // required number of refusals
 	burstLasts    = 7 * time.Second // duration after these refusals: longer than most calls of the workers try

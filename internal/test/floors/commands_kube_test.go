@@ -310,7 +310,7 @@ func setsWhatIs(chart, settings string) error {
 	return nil
 }
 
-// reaches reports whether values have a value at a path.
+// reaches reports whether a path exists in the values of a chart.
 func reaches(values map[string]any, path []string) bool {
 	value, ok := values[path[0]]
 	if !ok || len(path) == 1 {

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// These limit the duration of a lease in seconds. An etcd of internal/placement/etcd has the same limits.
+// These constants limit the duration of a lease in seconds. An etcd of internal/placement/etcd has the same limits.
 const (
 	leaseSecondsMin = 1
 	leaseSecondsMax = 9_000_000_000

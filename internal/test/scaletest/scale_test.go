@@ -113,7 +113,7 @@ func (c *cluster) lives(t *testing.T) {
 		return
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
-	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // it is a zombie, for which nobody has waited yet
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // a zombie, for which nobody has waited yet
 		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
 	}
 }

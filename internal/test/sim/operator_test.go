@@ -109,7 +109,7 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 		}
 		if !slices.Contains(s.voters, m.raftID) && !slices.Contains(s.learners, m.raftID) && len(s.learners) == 0 {
 			if w.ledger.wasMember(m.raftID) {
-				m.raftID = w.random.Uint64() | 1 // it was a member before, so it returns as a new incarnation
+				m.raftID = w.random.Uint64() | 1 // a former member returns as a new incarnation
 				w.at[m.raftID] = m
 			}
 			return &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddLearnerNode, m.raftID)}},

@@ -80,8 +80,8 @@ func StartWith(t testing.TB, cfg Config) *Server {
 // shards, and the shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// This cleanup runs last. It waits because a shard that has ended returns the lease of its wakes in the background,
-	// within limited time.
+	// This cleanup runs last. It waits, because a shard that has ended returns the lease of its wakes
+	// (internal/placement/wakes.go) in the background, within limited time.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
