@@ -68,7 +68,8 @@ type span struct {
 	open       bool
 }
 
-// spanOf reads etcd's notation. Without an end the span is one key, and an end that is one zero byte means no end.
+// spanOf reads etcd's notation. Without an end, the span is one key. An end of one zero byte means that the span
+// includes all later keys.
 func spanOf(key, end []byte) span {
 	return span{first: key, end: end, open: len(end) == 1 && end[0] == 0}
 }

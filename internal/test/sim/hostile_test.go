@@ -21,7 +21,7 @@ const hostileBlock = 4096
 // hostile is a disk that refuses to read a block during the next start.
 type hostile struct {
 	disk   *vfstest.Mem
-	name   string // of the file
+	name   string // name of the file
 	offset int64
 	times  int64 // number of refused reads; 0: all reads until the start ends
 }

@@ -79,7 +79,7 @@ type world struct {
 	}
 
 	mu         sync.Mutex // guards all below
-	random     *rand.Rand // of the network
+	random     *rand.Rand // used by the network
 	machines   []*machine
 	at         map[uint64]*machine                  // Raft id -> its present or former machine
 	lost       map[uint64]bool                      // incarnations whose disk is gone
