@@ -24,19 +24,19 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// WritePathOptions of WritePath.
+// WritePathOptions are the options of WritePath.
 type WritePathOptions struct {
 	Options
 	Binary  string        // the program sheaf
 	GoTool  string        // the program go, which reads execution traces
 	Time    time.Duration // length of a processor profile, in whole seconds
 	Groups  []int
-	Sizes   []int // bytes of data
+	Sizes   []int // bytes of data in a record
 	Callers int
 	Batch   int // records in a BatchPut
 }
 
-// writePath is one run. The shard is a process of its own, so that its profiles hold no caller.
+// writePath is one run. The shard is a process of its own, so that its profiles do not include callers.
 type writePath struct {
 	outcome
 	opts  WritePathOptions
@@ -61,8 +61,9 @@ func (c writeCase) key() string { return fmt.Sprintf("%d-%d-%d", c.size, c.batch
 // traceTime is the length of an execution trace. A trace of a busy shard has some 20 MB a second.
 const traceTime = time.Second
 
-// WritePath shows where a durable write spends its time in a shard with one copy. Each stage has its processor time for
-// a record, which the kernel's timers sample, and the time that goroutines wait there, which an execution trace tells.
+// WritePath shows where a durable write spends its time in a shard with one copy. For each stage it reports the
+// processor time for a record, which the kernel's timers sample, and the time that goroutines wait in that stage,
+// which an execution trace records.
 func WritePath(ctx context.Context, opts WritePathOptions) (report *result.Report, err error) {
 	b := &writePath{opts: opts, outcome: outcome{Options: opts.Options}, set: rounds.New()}
 	report, err = parts[writePath]{{"write path", (*writePath).measure}}.measure(ctx, b, &b.outcome, "write-path")
@@ -98,7 +99,7 @@ func (b *writePath) withGroups(ctx context.Context, groups int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = shard.Close() }() // nothing is under way
+	defer func() { _ = shard.Close() }() // no call is in progress
 	var cells []rounds.Cell
 	for _, size := range b.opts.Sizes {
 		for _, batch := range []int{0, b.opts.Batch} {
@@ -115,7 +116,7 @@ func (b *writePath) withGroups(ctx context.Context, groups int) error {
 	})
 }
 
-// freeAddress returns an address of the loopback device on which nobody listens.
+// freeAddress returns an address of the loopback device on which nothing listens.
 func freeAddress(ctx context.Context) (string, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -128,11 +129,11 @@ func freeAddress(ctx context.Context) (string, error) {
 type writeTarget struct {
 	store    *benchStore
 	shard    *grpc.ClientConn
-	profiles string // URL of its profiles
+	profiles string // URL of the shard's profiles
 	written  atomic.Int64
 }
 
-// one measures a case once: callers write, while first the processor's samples are taken and then a trace.
+// one measures a case once. While callers write, it first takes a processor profile and then an execution trace.
 func (b *writePath) one(ctx context.Context, c writeCase, t *writeTarget, f *rounds.Figures) (err error) {
 	writing, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -171,7 +172,7 @@ func (b *writePath) one(ctx context.Context, c writeCase, t *writeTarget, f *rou
 	return b.waits(ctx, t, f)
 }
 
-// waits takes an execution trace and sets how long goroutines waited, by stage.
+// waits takes an execution trace, and sets the figures of how long goroutines waited in each stage.
 func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures) error {
 	records := t.written.Load()
 	trace, err := t.fetch(ctx, fmt.Sprintf("trace?seconds=%d", int(traceTime.Seconds())))
@@ -196,8 +197,8 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 	return os.Remove(name)
 }
 
-// waitKinds are the kinds of waiting that `go tool trace` tells apart: for locks and channels, in system calls that
-// block, and for a processor.
+// waitKinds are the kinds of waiting that `go tool trace` distinguishes: for locks and channels, in blocking system
+// calls, and for a processor.
 var waitKinds = []string{"sync", "syscall", "sched"}
 
 // said returns what a program wrote before it failed.
@@ -209,7 +210,7 @@ func said(err error) string {
 	return ""
 }
 
-// write writes until the context ends. Each caller overwrites a thousand records of its own.
+// write writes records until ctx ends. Each caller overwrites a thousand records of its own.
 func (b *writePath) write(ctx context.Context, c writeCase, t *writeTarget) error {
 	const own = 1000
 	records, data := recordv1.NewRecordServiceClient(t.shard), randomBytes(c.size)
@@ -241,7 +242,7 @@ func (b *writePath) write(ctx context.Context, c writeCase, t *writeTarget) erro
 	return err
 }
 
-// processorTime returns what the shard's process has used, as the kernel counts it.
+// processorTime returns the processor time that the shard's process has used, as the kernel counts it.
 func (t *writeTarget) processorTime() (time.Duration, error) {
 	times, err := t.store.processorTimes()
 	return times["1"], err
@@ -264,7 +265,7 @@ func (t *writeTarget) fetch(ctx context.Context, what string) (content []byte, e
 	return content, err
 }
 
-// setStages sets a figure in seconds a record for each stage of a profile, named kind/stage.
+// setStages sets a figure for each stage of a profile, in seconds for a record, with the name kind/stage.
 func setStages(f *rounds.Figures, kind string, content []byte, records float64) error {
 	p, err := profile.ParseData(content)
 	if err != nil {
@@ -280,7 +281,8 @@ func setStages(f *rounds.Figures, kind string, content []byte, records float64) 
 	return nil
 }
 
-// tables are the pictures: for each size the totals, the processor time by stage, and the waiting by stage.
+// tables returns the tables of the report: for each size the totals, the processor time by stage, and the waiting
+// times by stage.
 func (b *writePath) tables() []result.Table {
 	tables := make([]result.Table, 0, 3*len(b.opts.Sizes))
 	for _, size := range b.opts.Sizes {

@@ -6,11 +6,12 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// stage is a part of the way of a write through a shard. A stack belongs to the stage of its innermost function that
-// has one: the copy of a record's bytes into a frame belongs to the frame, not to the round that writes it.
+// stage is a part of the path of a write through a shard. A stack belongs to the stage of its innermost function that
+// has a stage. For example, copying a record's bytes into a frame belongs to the frame and not to the round that
+// writes it.
 type stage struct {
 	name      string
-	functions []string // beginnings of their names; the longest one that fits decides
+	functions []string // prefixes of names; the longest match decides
 }
 
 const (
@@ -74,7 +75,7 @@ func stageNames() []string {
 	return names
 }
 
-// stageOf returns the stage of a stack, whose first function is the innermost.
+// stageOf returns the stage of a stack. The first function is the innermost one.
 func stageOf(functions []string) string {
 	for _, function := range functions {
 		longest, found := 0, ""
@@ -95,7 +96,7 @@ func stageOf(functions []string) string {
 // stageTimes sums a profile's times by stage, in seconds.
 func stageTimes(p *profile.Profile) map[string]float64 {
 	times := map[string]float64{}
-	value := len(p.SampleType) - 1 // samples of time stand behind their number
+	value := len(p.SampleType) - 1 // the time of a sample follows the number of samples
 	for _, s := range p.Sample {
 		var functions []string
 		for _, l := range s.Location {

@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/bench"
 )
 
-// One round shows the stages of puts and batches. The figures of so short a time mean nothing, so the test judges none.
+// One round shows the stages of puts and batches. The figures mean nothing after so short a time, so the test does not
+// check them.
 func TestTheWritePathIsShown(t *testing.T) {
 	t.Parallel()
 	report, err := bench.WritePath(t.Context(), bench.WritePathOptions{

@@ -62,7 +62,7 @@ func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
 	})
 }
 
-// pair returns the ends of a connection.
+// pair returns the two ends of a connection.
 func pair(t *testing.T, network *Net) (client, server net.Conn) {
 	listener, err := network.Listen(t.Context(), "10.0.0.1:0")
 	if err != nil {

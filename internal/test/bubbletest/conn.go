@@ -11,14 +11,16 @@ import (
 	"time"
 )
 
-// bufferBytes is how much one direction of a connection holds before a write to it waits, like the buffers of a socket.
+// bufferBytes is the number of bytes that one direction of a connection holds before a write waits, like the buffers
+// of a socket.
 const bufferBytes = 256 << 10
 
 // conn is one end of a connection in memory.
 //
-// It is used in place of google.golang.org/grpc/test/bufconn, which makes four timers for each connection that fire at
-// once. Under the race detector, Go 1.26 runs such timers of one bubble side by side with one context of the detector,
-// and crashes: the race step of a run died so, and eight goroutines that call time.AfterFunc(0, f) in a bubble show it.
+// It replaces google.golang.org/grpc/test/bufconn, which creates four timers for each connection that fire
+// immediately. Under the race detector, Go 1.26 runs such timers of one bubble concurrently with a single context of
+// the detector, and crashes. This crash ended the race step of a run. Eight goroutines that call time.AfterFunc(0, f)
+// in a bubble reproduce it.
 type conn struct {
 	in, out *half
 	closed  atomic.Bool
@@ -40,8 +42,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told gives an error of this end, if it was closed here, the words of a socket's error. By these words clients
-// distinguish it from a connection that the other end refused.
+// told gives an error the text of a socket's error if this end was closed. Clients distinguish it by this text from a
+// connection that the other end refused.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
@@ -49,7 +51,7 @@ func (c *conn) told(op string, err error) error {
 	return err
 }
 
-// Close lets the other end read what was written, and then io.EOF.
+// Close closes this end. The other end can still read what was written, and then gets io.EOF.
 func (c *conn) Close() error {
 	c.closed.Store(true)
 	c.in.change(func() { c.in.noReader = true })
@@ -76,15 +78,15 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 // half is one direction of a connection.
 type half struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	changed sync.Cond
-	data    bytes.Buffer // written, and not read yet
-	// Set when the end that reads, or the end that writes, is closed.
+	data    bytes.Buffer // written but not yet read
+	// noReader is set when the reading end is closed, and noWriter when the writing end is.
 	noReader, noWriter bool
 	readBy, writeBy    deadline
 }
 
-// deadline is a time from which on reads or writes fail. Timers are made only for times that have not come.
+// deadline is a time after which reads or writes fail. It has a timer only until that time.
 type deadline struct {
 	timer  *time.Timer // nil: there is no deadline, or it has passed
 	passed bool
@@ -96,7 +98,7 @@ func newHalf() *half {
 	return h
 }
 
-// change changes the state, and wakes the reads and writes that wait.
+// change calls set to change the state, and wakes the waiting reads and writes.
 func (h *half) change(set func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,7 +146,7 @@ func (h *half) write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// setDeadline replaces a deadline of this half. The zero time takes it away.
+// setDeadline replaces a deadline of this half. The zero time removes it.
 func (h *half) setDeadline(d *deadline, at time.Time) {
 	h.change(func() {
 		if d.timer != nil {
@@ -157,7 +159,7 @@ func (h *half) setDeadline(d *deadline, at time.Time) {
 		}
 		var own *time.Timer
 		own = time.AfterFunc(left, func() {
-			h.change(func() { d.passed = d.passed || d.timer == own }) // not if a later deadline has replaced this one
+			h.change(func() { d.passed = d.passed || d.timer == own }) // unless it was replaced
 		})
 		d.timer = own
 	})
