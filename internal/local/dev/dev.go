@@ -363,7 +363,10 @@ func (d *Dev) close() error {
 	d.background.Wait()
 	d.secured.close()
 	if d.client != nil {
-		errs = append(errs, d.client.Close())
+		// A client without a connection returns the end of its context, which Close has caused.
+		if err := d.client.Close(); !errors.Is(err, context.Canceled) {
+			errs = append(errs, err)
+		}
 	}
 	if d.etcd != nil {
 		d.etcd.Close()

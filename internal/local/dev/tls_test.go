@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // startTLS starts a store of three copies that uses TLS, with a record 1. It is not for bubbles: the tests of this file
@@ -302,5 +304,28 @@ func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
 	}
 	if _, err := openAuthority(dir, time.Now()); err == nil {
 		t.Error("another one is made beside a certificate")
+	}
+}
+
+// The gateway, the shards and HTTP have the only ports of a store. Its etcd holds the grants and the signing key, and
+// has none: whoever is on the machine would reach it.
+func TestTheEtcdOfAStoreHasNoPort(t *testing.T) {
+	before, err := loopback.Listeners(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := startTLS(t)
+	own := []string{d.Addr(), d.HTTPAddr()}
+	for _, s := range d.Status().Shards {
+		own = append(own, s.Address)
+	}
+	after, err := loopback.Listeners(os.Getpid())
+	if err != nil || len(after) < len(before)+len(own)-1 {
+		t.Fatalf("%v (%v), and %v belong to the store", after, err, own)
+	}
+	for _, l := range after {
+		if !slices.Contains(before, l) && (l.Network != "tcp" || !slices.Contains(own, l.Address)) {
+			t.Errorf("the store listens on %s %s, which belongs to neither gateway, shards nor HTTP", l.Network, l.Address)
+		}
 	}
 }

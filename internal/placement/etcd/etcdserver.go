@@ -15,6 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,20 +36,24 @@ type Server struct {
 	closeOnce sync.Once
 }
 
-// StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. listen are the
-// addresses for clients, host:port or unix:///path; if there are none, etcd listens on a free port of 127.0.0.1.
-// Peers cannot connect: the cluster always has one member.
-func StartEmbedded(dir string, listen ...string) (*Server, error) {
-	cfg, err := config(dir, listen)
+// StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. It listens nowhere:
+// only Client reaches it, from inside this process. Other users of the machine could otherwise read and write the
+// placement, the grants and the signing key. The cluster always has one member.
+func StartEmbedded(dir string) (*Server, error) {
+	cfg, err := config(dir, nil)
 	if err != nil {
 		return nil, err
 	}
 	return embedded(dir, cfg)
 }
 
-// StartUnsynced does what StartEmbedded does, for tests, which should not wait for a busy disk: it syncs nothing.
-// Writes survive the end of the process, but not a failure of the machine.
+// StartUnsynced is StartEmbedded for tests, which should not wait for a busy disk: nothing is synced. Writes survive
+// the end of the process, but not a failure of the machine. Clients in other processes reach it without TLS at the
+// addresses of listen, host:port or unix:///path; none: a free port of 127.0.0.1.
 func StartUnsynced(dir string, listen ...string) (*Server, error) {
+	if len(listen) == 0 {
+		listen = []string{"127.0.0.1:0"}
+	}
 	cfg, err := config(dir, listen)
 	if err != nil {
 		return nil, err
@@ -103,9 +108,6 @@ func config(dir string, listen []string) (*embed.Config, error) {
 	if dir == "" {
 		return nil, errors.New("embedded etcd: the folder is empty: give one")
 	}
-	if len(listen) == 0 {
-		listen = []string{"127.0.0.1:0"}
-	}
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
 	cfg.Name = "sheaf"
@@ -141,11 +143,16 @@ func config(dir string, listen []string) (*embed.Config, error) {
 // breaks.
 const progressEvery = time.Minute
 
-// Endpoints returns the client addresses: host:port or unix:///path.
+// Endpoints returns the client addresses: host:port or unix:///path; none with StartEmbedded.
 func (s *Server) Endpoints() []string { return s.endpoints }
 
-// Client connects to the server. The caller closes it.
-func (s *Server) Client() (*clientv3.Client, error) { return Connect(s.endpoints) }
+// Client connects to the server. The caller closes it before the server.
+func (s *Server) Client() (*clientv3.Client, error) {
+	if len(s.endpoints) == 0 {
+		return v3client.New(s.etcd.Server), nil
+	}
+	return Connect(s.endpoints)
+}
 
 // Connect does what Dial does, without TLS.
 func Connect(endpoints []string) (*clientv3.Client, error) {

@@ -11,7 +11,8 @@ import (
 
 func TestAnEmbeddedEtcdKeepsWhatWasWritten(t *testing.T) {
 	for name, start := range map[string]func(dir string, listen ...string) (*etcd.Server, error){
-		"synced": etcd.StartEmbedded, "unsynced": etcd.StartUnsynced,
+		"synced":   func(dir string, _ ...string) (*etcd.Server, error) { return etcd.StartEmbedded(dir) },
+		"unsynced": etcd.StartUnsynced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -49,7 +50,7 @@ func TestStartEmbeddedRefusesWhatCannotBe(t *testing.T) {
 	if _, err := etcd.StartEmbedded(""); err == nil {
 		t.Error("an empty folder was taken")
 	}
-	if _, err := etcd.StartEmbedded(t.TempDir(), "127.0.0.1:notaport"); err == nil {
+	if _, err := etcd.StartUnsynced(t.TempDir(), "127.0.0.1:notaport"); err == nil {
 		t.Error("an address that cannot be was taken")
 	}
 }

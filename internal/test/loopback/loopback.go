@@ -1,4 +1,5 @@
-// Package loopback finds loopback addresses for servers that must know their address before they listen.
+// Package loopback finds addresses of the loopback device for servers that must know their address before they listen,
+// and lists the sockets on which a process listens.
 package loopback
 
 import (

@@ -1,0 +1,110 @@
+package loopback
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Listener is a socket on which a process takes connections or datagrams.
+type Listener struct {
+	Network string // tcp, udp or unix
+	Address string // host:port, or the path of a unix socket: @ is the first byte of one that has no file
+}
+
+// Listeners returns the sockets on which a process of this machine listens, as the kernel says, in order. Another
+// user's process needs root.
+func Listeners(pid int) ([]Listener, error) {
+	of := fmt.Sprintf("/proc/%d/", pid)
+	own, err := sockets(of + "fd")
+	if err != nil {
+		return nil, err
+	}
+	var out []Listener
+	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "unix"} {
+		rows, err := os.ReadFile(of + "net/" + table)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		for row := range strings.Lines(string(rows)) {
+			l, inode := listener(table, strings.Fields(row))
+			if l.Network != "" && own[inode] {
+				out = append(out, l)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Listener) int {
+		return strings.Compare(a.Network+a.Address, b.Network+b.Address)
+	})
+	return out, nil
+}
+
+// sockets returns the inodes of the sockets that a process has open.
+func sockets(dir string) (map[string]bool, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, f := range files {
+		to, err := os.Readlink(dir + "/" + f.Name())
+		if err != nil {
+			continue // closed since
+		}
+		if inode, ok := strings.CutPrefix(to, "socket:["); ok {
+			out[strings.TrimSuffix(inode, "]")] = true
+		}
+	}
+	return out, nil
+}
+
+// listener returns the listening socket of a row of /proc/PID/net, with its inode; the zero Listener: it does not listen.
+func listener(table string, row []string) (l Listener, inode string) {
+	if table == "unix" {
+		const accepts = "00010000"
+		if len(row) < 7 || row[3] != accepts {
+			return Listener{}, ""
+		}
+		address := "(unnamed)"
+		if len(row) > 7 {
+			address = row[7]
+		}
+		return Listener{Network: "unix", Address: address}, row[6]
+	}
+	network := strings.TrimSuffix(table, "6")
+	takes := map[string]string{"tcp": "0A", "udp": "07"}[network] // the state of a socket that has no peer
+	if len(row) < 10 || row[3] != takes {
+		return Listener{}, ""
+	}
+	host, port, _ := strings.Cut(row[1], ":")
+	number, err := strconv.ParseUint(port, 16, 16)
+	if err != nil {
+		return Listener{}, "" // the heading
+	}
+	return Listener{Network: network, Address: net.JoinHostPort(ip(host), strconv.FormatUint(number, 10))}, row[9]
+}
+
+// ip decodes an address: words of 32 bits in the byte order of the machine, which is taken to be little-endian.
+func ip(text string) string {
+	b, err := hex.DecodeString(text)
+	if err != nil {
+		return text
+	}
+	for word := range slices.Chunk(b, 4) {
+		slices.Reverse(word)
+	}
+	address, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return text
+	}
+	return address.Unmap().String()
+}
