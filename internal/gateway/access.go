@@ -17,8 +17,8 @@ import (
 // may decides whether the caller may use a verb in the group of a key. It decides before it looks anything up in the
 // group.
 func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
-	if access.CallOf(ctx) == nil {
-		return nil // this gateway does not identify callers
+	if !access.Identified(ctx) {
+		return nil
 	}
 	t, err := g.router.wait(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func replaceBytes(message *frame, number protowire.Number, value []byte) {
 
 // refuseItems answers the items of a batch to which the caller has no access.
 func (g *Gateway) refuseItems(ctx context.Context, verb access.Verb, b *batch) error {
-	if access.CallOf(ctx) == nil {
+	if !access.Identified(ctx) {
 		return nil
 	}
 	t, err := g.router.wait(ctx)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -170,8 +171,8 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if !cfg.watched {
 		floods = ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: cfg.Limits.unfinishedMax(),
 			Logger: cfg.Logger})
-		cfg.ServerOptions = append([]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))},
-			cfg.ServerOptions...)
+		cfg.ServerOptions = slices.Concat(guard.Plaintext(),
+			[]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))}, cfg.ServerOptions)
 	}
 	listener, err := cfg.Listener(ctx, cfg.Listen)
 	if err != nil {

@@ -141,7 +141,7 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 	}
 	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
 	change := func(out *frame) error { return changeCursor(stream.Context(), out, all) }
-	if !all && access.CallOf(stream.Context()) == nil {
+	if !all && !access.Identified(stream.Context()) {
 		change = nil
 	}
 	return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
@@ -167,7 +167,10 @@ func changeCursor(ctx context.Context, out *frame, all bool) error {
 		c.All = true
 		encoded = c.Encode()
 	}
-	replaceBytes(out, cursorField, access.Sign(ctx, encoded, sealed))
+	if encoded, err = access.Sign(ctx, encoded, sealed); err != nil {
+		return err
+	}
+	replaceBytes(out, cursorField, encoded)
 	return nil
 }
 
@@ -221,7 +224,9 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 			if r := t.byName(groups[i]); len(split.GetAddresses()) == 0 && r != nil {
 				split.Addresses = r.voters
 			}
-			split.Split = access.Sign(ctx, split.GetSplit(), sealed)
+			if split.Split, err = access.Sign(ctx, split.GetSplit(), sealed); err != nil {
+				return nil, err
+			}
 			out.Splits = append(out.Splits, split)
 		}
 	}

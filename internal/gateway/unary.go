@@ -207,7 +207,12 @@ func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, 
 		return nil, err
 	}
 	if len(token) > 0 {
-		replaceBytes(out, nextPageTokenField, []byte(access.SignPage(ctx, group, string(token))))
+		signed, err := access.SignPage(ctx, group, string(token))
+		if err != nil {
+			out.free()
+			return nil, err
+		}
+		replaceBytes(out, nextPageTokenField, []byte(signed))
 	}
 	return out, nil
 }

@@ -81,8 +81,11 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 		cursor, err := bytesOf(out, cursorField)
 		if err == nil && len(cursor) > 0 {
 			request.Cursor, moved = cursor, true
-			if access.CallOf(ctx) != nil {
-				replaceBytes(out, cursorField, access.Sign(ctx, cursor, 0))
+			if access.Identified(ctx) {
+				if cursor, err = access.Sign(ctx, cursor, 0); err != nil {
+					return err
+				}
+				replaceBytes(out, cursorField, cursor)
 			}
 		}
 		return err

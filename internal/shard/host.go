@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/host"
@@ -61,7 +63,8 @@ func (c *Config) serverOptions() host.ServerOptions {
 				_ = c.Registry.Register(of) // it fails where another shard of this process has registered its own
 			}
 		}
-		extra = append([]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))}, extra...)
+		extra = slices.Concat(guard.Plaintext(),
+			[]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))}, extra)
 	}
 	return host.ServerOptions{
 		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax,

@@ -18,6 +18,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -371,7 +372,7 @@ func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		f.put(3, []byte("x"))
 		server := f.shard.calls.Records()
-		late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+		late, cancel := context.WithDeadline(access.WithCall(t.Context(), access.Everybody), time.Now().Add(-time.Second))
 		defer cancel()
 		_, err := server.Put(late, &recordv1.PutRequest{Key: key(3), Data: []byte("y")})
 		want(t, err, codes.DeadlineExceeded, "")
@@ -546,7 +547,7 @@ func TestDeadlinePassed(t *testing.T) {
 		t.Errorf("code %v: %v", code, err)
 	}
 	// If the shard itself sees the deadline pass after it has begun the write, the outcome is unknown.
-	gone, stop := context.WithCancel(context.Background())
+	gone, stop := context.WithCancel(access.WithCall(context.Background(), access.Everybody))
 	stop()
 	unknown := 0
 	for range 50 {

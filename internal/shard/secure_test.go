@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
@@ -82,7 +83,8 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			bound, cancel := context.WithTimeout(ctx, 10*time.Second)
+			bound, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "sheaf-caller", "admin/a"),
+				10*time.Second)
 			_, err = recordv1.NewRecordServiceClient(conn).Put(bound, &recordv1.PutRequest{Key: key(1), Data: []byte("by TLS")})
 			cancel()
 			_ = conn.Close()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -178,6 +179,9 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 						patience = 2 * time.Second // open streams end so
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					if name == "a gateway" {
+						ctx = metadata.AppendToOutgoingContext(ctx, "sheaf-unnamed", "process")
+					}
 					err := call(ctx, cc, method)
 					cancel()
 					code, words := status.Code(err), status.Convert(err).Message()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Call is one call in progress, as seen by its handler.
@@ -43,27 +44,83 @@ func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// CallOf returns the call of a context; nil: this process speaks plaintext, so it does not identify callers, and every
-// caller may do everything.
+// Everybody is the call of a caller that nobody identifies, because the connection is plaintext: everything is allowed
+// to it, and nothing is signed for it. The server puts it into the context of each such call, so that a context without
+// a call stands for a mistake.
+var Everybody Call = everybody{}
+
+// everybody implements Call for Everybody.
+type everybody struct{}
+
+// Caller implements Call.
+func (everybody) Caller() *Caller { return &Caller{} }
+
+// May implements Call.
+func (everybody) May(Verb, string) error { return nil }
+
+// MayRecord implements Call.
+func (everybody) MayRecord(Verb, string, int64) error { return nil }
+
+// Wrote implements Call.
+func (everybody) Wrote(int, func(i int) Written) {}
+
+// Can implements Call.
+func (everybody) Can(Verb, string) error { return nil }
+
+// Sees implements Call.
+func (everybody) Sees(string) bool { return true }
+
+// Sign implements Call.
+func (everybody) Sign(value []byte, _ time.Duration) []byte { return value }
+
+// Open implements Call.
+func (everybody) Open(sealed []byte) ([]byte, error) { return sealed, nil }
+
+// Signs implements Call.
+func (everybody) Signs() bool { return false }
+
+// Table implements Call.
+func (everybody) Table() int64 { return 0 }
+
+// CallOf returns the call of a context; nil: it has none, and nothing may be done for it. The functions of this package
+// that take a context then return an error.
 func CallOf(ctx context.Context) Call {
 	call, _ := ctx.Value(callKey{}).(Call)
 	return call
 }
 
-// May asks the call of a context. A context without a call allows everything.
-func May(ctx context.Context, verb Verb, group string) error {
+// Identified reports whether the caller of a context was identified, so that what it does must be decided. A context
+// without a call counts as identified: the decision then refuses it.
+func Identified(ctx context.Context) bool { return CallOf(ctx) != Everybody }
+
+// errNoCall is the answer where a context has no call. Nobody can cause that from outside.
+var errNoCall = status.Error(codes.Internal, "who makes this call was not found out before it came here, so that nothing "+
+	"is done for it: this is a defect of Sheaf, please report it")
+
+// callOf returns the call of a context, or errNoCall.
+func callOf(ctx context.Context) (Call, error) {
 	if call := CallOf(ctx); call != nil {
-		return call.May(verb, group)
+		return call, nil
 	}
-	return nil
+	return nil, errNoCall
 }
 
-// MayRecord asks the call of a context about a record, if it has one.
-func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
-	if call := CallOf(ctx); call != nil {
-		return call.MayRecord(verb, group, id)
+// May asks the call of a context, and refuses if the context has none.
+func May(ctx context.Context, verb Verb, group string) error {
+	call, err := callOf(ctx)
+	if err != nil {
+		return err
 	}
-	return nil
+	return call.May(verb, group)
+}
+
+// MayRecord asks the call of a context about a record, and refuses if the context has none.
+func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
+	call, err := callOf(ctx)
+	if err != nil {
+		return err
+	}
+	return call.MayRecord(verb, group, id)
 }
 
 // Written is a write with its outcome.

@@ -13,20 +13,21 @@ const pageLasts = 7 * 24 * time.Hour
 
 // SignPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
 // empty token, which means that no further page exists, stays empty. A signed token is text in URL-safe base64 without
-// padding.
-func SignPage(ctx context.Context, group, token string) string {
-	call := CallOf(ctx)
-	if token == "" || call == nil || !call.Signs() {
-		return token
+// padding. It refuses if the context has no call.
+func SignPage(ctx context.Context, group, token string) (string, error) {
+	call, err := callOf(ctx)
+	if err != nil || token == "" || !call.Signs() {
+		return token, err
 	}
-	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts))
+	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts)), nil
 }
 
-// OpenPage is the inverse of SignPage. It returns ErrForged (also for a token of another group) or ErrOutdated.
+// OpenPage is the inverse of SignPage. Errors are ErrForged (also for a token of another group) or ErrOutdated, and
+// others if the context has no call.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
-	call := CallOf(ctx)
-	if sealed == "" || call == nil || !call.Signs() {
-		return sealed, nil
+	call, err := callOf(ctx)
+	if err != nil || sealed == "" || !call.Signs() {
+		return sealed, err
 	}
 	value, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
 	if err != nil {

@@ -16,9 +16,9 @@ type Service struct {
 
 // WhoAmI implements AccessService.
 func (Service) WhoAmI(ctx context.Context, _ *recordv1.WhoAmIRequest) (*recordv1.WhoAmIResponse, error) {
-	call := CallOf(ctx)
-	if call == nil {
-		return &recordv1.WhoAmIResponse{}, nil
+	call, err := callOf(ctx)
+	if err != nil || call == Everybody {
+		return &recordv1.WhoAmIResponse{}, err
 	}
 	caller := call.Caller()
 	out := &recordv1.WhoAmIResponse{Caller: caller.String(), TableVersion: call.Table()}
@@ -38,10 +38,12 @@ func (Service) CanI(ctx context.Context, in *recordv1.CanIRequest) (*recordv1.Ca
 		return nil, status.Errorf(codes.InvalidArgument, "group: has %d bytes, at most %d are allowed", len(in.GetGroup()),
 			nameBytesMax)
 	}
-	if call := CallOf(ctx); call != nil {
-		if err := call.Can(verb, in.GetGroup()); err != nil {
-			return &recordv1.CanIResponse{Reason: status.Convert(err).Message()}, nil
-		}
+	call, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := call.Can(verb, in.GetGroup()); err != nil {
+		return &recordv1.CanIResponse{Reason: status.Convert(err).Message()}, nil
 	}
 	return &recordv1.CanIResponse{Allowed: true}, nil
 }

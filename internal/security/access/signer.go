@@ -108,18 +108,21 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Sign signs a value for the caller of a context, if that caller gets signed values.
-func Sign(ctx context.Context, value []byte, lasts time.Duration) []byte {
-	if call := CallOf(ctx); call != nil {
-		return call.Sign(value, lasts)
+// Sign signs a value for the caller of a context, if that caller gets signed values. It refuses if the context has no
+// call.
+func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error) {
+	call, err := callOf(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return value
+	return call.Sign(value, lasts), nil
 }
 
-// Open is the inverse of Sign. Errors are ErrForged or ErrOutdated.
+// Open is the inverse of Sign. Errors are ErrForged or ErrOutdated, and others if the context has no call.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
-	if call := CallOf(ctx); call != nil {
-		return call.Open(sealed)
+	call, err := callOf(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return sealed, nil
+	return call.Open(sealed)
 }

@@ -54,7 +54,10 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	out := &recordv1.ListVersionsResponse{}
 	if len(records) > n {
 		records = records[:n]
-		out.NextPageToken = access.SignPage(ctx, sv.Name(), cursor.PageToken(id, records[n-1].Index))
+		token := cursor.PageToken(id, records[n-1].Index)
+		if out.NextPageToken, err = access.SignPage(ctx, sv.Name(), token); err != nil {
+			return nil, err
+		}
 	}
 	for i := range records {
 		record := &recordv1.Record{}

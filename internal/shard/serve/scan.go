@@ -113,8 +113,12 @@ func (s *Server) splits(ctx context.Context, name string, log *group.Log, id gro
 	var splits []*recordv1.ScanSplit
 	for i := 1; i < len(bounds); i++ {
 		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
+		split, err := access.Sign(ctx, c.Encode(), sealed)
+		if err != nil {
+			return nil, err
+		}
 		splits = append(splits, &recordv1.ScanSplit{
-			Group: name, Split: access.Sign(ctx, c.Encode(), sealed), Addresses: []string{s.shard.Address()},
+			Group: name, Split: split, Addresses: []string{s.shard.Address()},
 			Bytes: info.Bytes / n, Records: info.Records / n,
 		})
 	}

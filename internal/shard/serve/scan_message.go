@@ -128,7 +128,9 @@ func (sc *scan) prepare() error {
 // wait for theirs, or the caller does not read the message. If the message is still being sent, flush returns its
 // result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
-	sc.out.Cursor = access.Sign(sc.stream.Context(), at.Encode(), sealed)
+	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
+		return false, err
+	}
 	sc.sending = true
 	go func() {
 		var err error
@@ -176,8 +178,12 @@ func (sc *scan) send(at *cursor.Cursor) error {
 	if len(sc.out.Records) == 0 {
 		return nil
 	}
-	sc.out.Cursor = access.Sign(sc.stream.Context(), at.Encode(), sealed)
-	err := sc.transmit()
+	signed, err := access.Sign(sc.stream.Context(), at.Encode(), sealed)
+	if err != nil {
+		return err
+	}
+	sc.out.Cursor = signed
+	err = sc.transmit()
 	sc.clear()
 	return err
 }

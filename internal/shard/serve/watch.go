@@ -203,10 +203,11 @@ func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 
 // send sends records and the cursor after them.
 func (w *watch) send(records []group.Record) error {
-	out := &recordv1.WatchResponse{
-		Records: make([]*recordv1.Record, len(records)), Cursor: access.Sign(w.stream.Context(),
-			cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(), 0),
+	place, err := access.Sign(w.stream.Context(), cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(), 0)
+	if err != nil {
+		return err
 	}
+	out := &recordv1.WatchResponse{Records: make([]*recordv1.Record, len(records)), Cursor: place}
 	for i := range records {
 		r := &records[i]
 		out.Records[i] = &recordv1.Record{}
@@ -219,7 +220,7 @@ func (w *watch) send(records []group.Record) error {
 	for i := range records {
 		moved += movedOf(&records[i])
 	}
-	err := w.stream.Send(out)
+	err = w.stream.Send(out)
 	if err == nil && w.tenant != nil {
 		w.tenant.Moved(moved)
 	}

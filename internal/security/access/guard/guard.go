@@ -30,7 +30,7 @@ type Config struct {
 	// Who returns the identity in the certificate of the call's connection.
 	Who func(ctx context.Context) (identity.Identity, bool)
 	// Open reports that the connection of a call is plaintext, which the mode allows, so that its caller cannot be
-	// identified: such a call is not checked. nil: there are no such connections.
+	// identified: its call is access.Everybody. nil: there are no such connections.
 	Open func(ctx context.Context) bool
 	// Follow passes the current table of grants, and again after each change, until ctx ends; nil bytes: there is
 	// none.
@@ -40,7 +40,7 @@ type Config struct {
 	Required func() bool
 	// Key returns the store's signing key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded: gateways of the store name in a header the caller for whom they call.
+	// Forwarded: gateways of the store say in a header for whom they call. One that does not say it is refused.
 	Forwarded bool
 	// Audit receives refusals and completed operations; nil: no audit log.
 	Audit *Audit
@@ -293,10 +293,15 @@ const (
 	tokenHeader = "authorization"
 	// callerHeader is the header in which a gateway names the caller to a shard.
 	callerHeader = "sheaf-caller"
+	// unnamedHeader is the header in its place if the gateway has no caller to name: "process", a process of the store
+	// called it; "everybody", its caller came over plaintext. A call that lost its caller has neither header.
+	unnamedHeader    = "sheaf-unnamed"
+	unnamedProcess   = "process"
+	unnamedEverybody = "everybody"
 )
 
-// enter identifies the caller, and decides what can be decided before the request is read. Nil: anyone may make the
-// call, or callers cannot be identified. It runs twice for each call: with waits false when the headers have come, so
+// enter identifies the caller, and decides what can be decided before the request is read. Nil: nothing was decided,
+// because anyone may make the call, or because the connection is plaintext. It runs twice for each call: with waits false when the headers have come, so
 // that no memory is used for the message of a caller who may not call; and with waits true when the message has come,
 // because the table may have changed meanwhile. The second one uses the caller of the first one.
 func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
@@ -357,16 +362,21 @@ func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 	if !g.cfg.Forwarded || id.Role != identity.Gateway {
 		return nil // only gateways may name another caller: the header of others is ignored
 	}
-	switch told := metadata.ValueFromIncomingContext(ctx, callerHeader); len(told) {
-	case 0:
-		return nil // the gateway calls on its own behalf
-	case 1:
+	told := metadata.ValueFromIncomingContext(ctx, callerHeader)
+	unnamed := metadata.ValueFromIncomingContext(ctx, unnamedHeader)
+	switch {
+	case len(told)+len(unnamed) > 1:
+		return status.Errorf(codes.Unauthenticated, "a gateway calls for %d callers at once", len(told)+len(unnamed))
+	case len(told) == 1:
 		c.via = caller.String()
 		c.caller, err = g.forwarded.of(told[0])
 		return err
-	default:
-		return status.Errorf(codes.Unauthenticated, "a gateway calls for %d callers at once", len(told))
+	case len(unnamed) == 1 && (unnamed[0] == unnamedProcess || unnamed[0] == unnamedEverybody):
+		return nil // the call counts as the gateway's own
 	}
+	c.caller = access.Caller{}
+	return status.Errorf(codes.Unauthenticated, "a gateway does not say in the header %s or %s for whom it calls: "+
+		"if it is of an older version, upgrade gateways before shards", callerHeader, unnamedHeader)
 }
 
 // byToken sets the caller that a token identifies.

@@ -54,6 +54,11 @@ func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.Ge
 	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
 }
 
+// Scan answers what the caller may.
+func (s *served) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
+	return access.May(stream.Context(), access.Scan, in.GetGroup())
+}
+
 // Put answers what the caller may.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
@@ -134,7 +139,16 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 	change(&cfg)
 	s.Guard = New(cfg)
 	t.Cleanup(s.Close)
-	server := grpc.NewServer(s.ServerOptions()...)
+	s.conn = s.listen(t, s.ServerOptions()...)
+	s.access, s.record, s.admin = recordv1.NewAccessServiceClient(s.conn), recordv1.NewRecordServiceClient(s.conn),
+		recordv1.NewAdminServiceClient(s.conn)
+	return s
+}
+
+// listen returns a connection to a server that has these options.
+func (s *served) listen(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
+	t.Helper()
+	server := grpc.NewServer(options...)
 	recordv1.RegisterRecordServiceServer(server, s)
 	recordv1.RegisterAdminServiceServer(server, s)
 	recordv1.RegisterAccessServiceServer(server, access.Service{})
@@ -149,10 +163,7 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cc.Close() })
-	s.conn = cc
-	s.access, s.record, s.admin = recordv1.NewAccessServiceClient(cc), recordv1.NewRecordServiceClient(cc),
-		recordv1.NewAdminServiceClient(cc)
-	return s
+	return cc
 }
 
 func as(t *testing.T, who string) context.Context {
@@ -195,6 +206,93 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil ||
 		may.GetAllowed() {
 		t.Error(may, err)
+	}
+}
+
+// A call over plaintext is everybody's. One that reaches a handler without a call may do nothing.
+func TestOnlyPlaintextIsEverybody(t *testing.T) {
+	plain := serveWith(t, nil, func(cfg *Config) {
+		cfg.Open = func(ctx context.Context) bool {
+			return len(metadata.ValueFromIncomingContext(ctx, "who")) == 0
+		}
+	})
+	plain.give([]byte(tableOf))
+	if _, err := plain.record.Get(t.Context(), &recordv1.GetRequest{}); err != nil {
+		t.Errorf("over plaintext: %v", err)
+	}
+	if got := plain.get(t, "client/c", "b"); got != codes.PermissionDenied {
+		t.Errorf("over TLS: %s", got)
+	}
+	s := &served{}
+	for name, options := range map[string][]grpc.ServerOption{"": nil, "plaintext": Plaintext()} {
+		conn := s.listen(t, options...)
+		_, unary := recordv1.NewRecordServiceClient(conn).Get(t.Context(), &recordv1.GetRequest{})
+		stream, err := recordv1.NewRecordServiceClient(conn).Scan(t.Context(), &recordv1.ScanRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, streamed := stream.Recv()
+		if want := name != ""; want != (unary == nil) || want != errors.Is(streamed, io.EOF) {
+			t.Errorf("a server with the options of %q: %v, %v", name, unary, streamed)
+		}
+	}
+}
+
+// A gateway says for whom it calls. What a gateway does not say is not taken for its own call.
+func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
+	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
+	s.give([]byte(tableOf))
+	for _, c := range []struct {
+		name    string
+		headers []string
+		want    codes.Code
+	}{
+		{"nobody", nil, codes.Unauthenticated},
+		{"a caller", []string{callerHeader, "client/c"}, codes.OK},
+		{"a caller without a grant", []string{callerHeader, "client/d"}, codes.PermissionDenied},
+		{"a process", []string{unnamedHeader, unnamedProcess}, codes.OK},
+		{"everybody", []string{unnamedHeader, unnamedEverybody}, codes.OK},
+		{"something else", []string{unnamedHeader, "x"}, codes.Unauthenticated},
+		{"two", []string{unnamedHeader, unnamedProcess, unnamedHeader, unnamedProcess}, codes.Unauthenticated},
+		{"a caller and a process", []string{callerHeader, "client/d", unnamedHeader, unnamedProcess}, codes.Unauthenticated},
+	} {
+		_, err := s.record.Get(metadata.AppendToOutgoingContext(as(t, "gateway"), c.headers...),
+			&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}})
+		if status.Code(err) != c.want {
+			t.Errorf("a gateway that calls for %s: %v", c.name, err)
+		}
+	}
+	if _, err := s.record.Get(metadata.AppendToOutgoingContext(as(t, "client/d"), unnamedHeader, unnamedProcess),
+		&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a caller that says it is a process: %v", err)
+	}
+	// What the gateway's connections add, by the call that a context has.
+	process, err := access.ParseCaller("operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := access.ParseCaller("client/c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, own := range map[string]access.Call{
+		"": nil, unnamedHeader + " " + unnamedEverybody: access.Everybody,
+		unnamedHeader + " " + unnamedProcess: &call{caller: process}, callerHeader + " client/c": &call{caller: client},
+	} {
+		ctx := t.Context()
+		if own != nil {
+			ctx = access.WithCall(ctx, own)
+		}
+		added, _ := metadata.FromOutgoingContext(forward(ctx))
+		var got []string
+		for _, header := range []string{callerHeader, unnamedHeader} {
+			for _, value := range added[header] {
+				got = append(got, header+" "+value)
+			}
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("for %v it says %q, and must say %q", own, got, want)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 	if c == nil {
-		return do(ctx, request)
+		return do(g.undecided(ctx), request)
 	}
 	group, shard := "", ""
 	if of, ok := request.(interface{ GetShard() string }); ok {
@@ -69,13 +69,37 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return out, err
 }
 
+// undecided returns the context of a call about which nothing was decided. Over plaintext it is Everybody's; otherwise
+// anyone may make the call, and it has no right to anything else.
+func (g *Guard) undecided(ctx context.Context) context.Context {
+	if g.cfg.Open != nil && g.cfg.Open(ctx) {
+		return access.WithCall(ctx, access.Everybody)
+	}
+	return ctx
+}
+
+// Plaintext returns the options of a gRPC server without a Guard, all of whose connections are plaintext: each call is
+// access.Everybody.
+func Plaintext() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
+			do grpc.UnaryHandler) (any, error) {
+			return do(access.WithCall(ctx, access.Everybody), request)
+		}),
+		grpc.ChainStreamInterceptor(func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+			do grpc.StreamHandler) error {
+			return do(server, &guarded{stream, access.WithCall(stream.Context(), access.Everybody)})
+		}),
+	}
+}
+
 func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
 	c, err := g.enter(stream.Context(), info.FullMethod, true)
 	if err != nil {
 		return err
 	}
 	if c == nil {
-		return do(server, stream)
+		return do(server, &guarded{stream, g.undecided(stream.Context())})
 	}
 	ctx, cancel := context.WithCancel(access.WithCall(stream.Context(), c))
 	defer cancel()
@@ -128,7 +152,7 @@ type guarded struct {
 // Context implements grpc.ServerStream.
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions make a gateway name the caller to shards: the caller of the call that a context derives from.
+// DialOptions make a gateway say to shards for whom it calls: for the caller of the call that a context derives from.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
@@ -145,8 +169,13 @@ func DialOptions() []grpc.DialOption {
 
 func forward(ctx context.Context) context.Context {
 	call := access.CallOf(ctx)
-	if call == nil || call.Caller().IsProcess() {
-		return ctx
+	switch {
+	case call == nil:
+		return ctx // nobody is named: shards allow what they allow to anyone, such as health checks
+	case call == access.Everybody:
+		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedEverybody)
+	case call.Caller().IsProcess():
+		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 	}
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
 }

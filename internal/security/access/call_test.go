@@ -1,0 +1,56 @@
+package access
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+)
+
+// Whatever asks about a context that has no call is refused: somebody forgot to find out who calls. Everybody, by
+// contrast, is a call.
+func TestWhatHasNoCallIsRefused(t *testing.T) {
+	questions := map[string]func(context.Context) error{
+		"May":       func(ctx context.Context) error { return May(ctx, Get, "a") },
+		"MayRecord": func(ctx context.Context) error { return MayRecord(ctx, Put, "a", 1) },
+		"Sign": func(ctx context.Context) error {
+			_, err := Sign(ctx, []byte("x"), time.Minute)
+			return err
+		},
+		"Open": func(ctx context.Context) error {
+			_, err := Open(ctx, []byte("x"))
+			return err
+		},
+		"SignPage": func(ctx context.Context) error {
+			_, err := SignPage(ctx, "a", "x")
+			return err
+		},
+		"OpenPage": func(ctx context.Context) error {
+			_, err := OpenPage(ctx, "a", "x")
+			return err
+		},
+		"WhoAmI": func(ctx context.Context) error {
+			_, err := Service{}.WhoAmI(ctx, &recordv1.WhoAmIRequest{})
+			return err
+		},
+		"CanI": func(ctx context.Context) error {
+			_, err := Service{}.CanI(ctx, &recordv1.CanIRequest{Verb: "get"})
+			return err
+		},
+	}
+	for name, ask := range questions {
+		if err := ask(t.Context()); status.Code(err) != codes.Internal {
+			t.Errorf("%s without a call: %v", name, err)
+		}
+		if err := ask(WithCall(t.Context(), Everybody)); err != nil {
+			t.Errorf("%s by everybody: %v", name, err)
+		}
+	}
+	if !Identified(t.Context()) || Identified(WithCall(t.Context(), Everybody)) {
+		t.Error("only everybody is not identified")
+	}
+}
