@@ -146,6 +146,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 		"an administrator": {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may},
 		"a gateway":        {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may},
 		"a shard":          {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may},
+		"a member of etcd": {shows(t, a, of(own, identity.Etcd, ""), nil), refused, refused, refused, may},
 	}
 	servers := map[string]struct {
 		address string

@@ -15,7 +15,7 @@ import (
 type Caller struct {
 	text     string    // as returned by String, and as a gateway forwards it; empty: unknown
 	subjects []Subject // subjects that grants may name for this caller
-	process  bool      // it is a process of the store itself
+	process  bool      // it is a process of the store itself that calls others: etcd does not
 	admin    bool      // administrator by certificate
 	// Expires is the end of the token that identifies the caller; zero: a certificate identifies it.
 	Expires time.Time
@@ -27,7 +27,8 @@ var anybody = Subject{Kind: Anybody}
 // Certified returns the caller with this identity in its certificate. The caller of this function checks that the
 // certificate belongs to the store.
 func Certified(id identity.Identity) Caller {
-	c := Caller{text: string(id.Role), process: id.IsComponent(), admin: id.Role == identity.Admin}
+	c := Caller{text: string(id.Role), process: id.IsComponent() && id.Role != identity.Etcd,
+		admin: id.Role == identity.Admin}
 	if id.Name != "" {
 		c.text += "/" + url.PathEscape(id.Name)
 	}
@@ -73,6 +74,9 @@ func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
+// isEtcd reports whether the caller is a member of etcd, which has nothing to ask of gateways and shards.
+func (c *Caller) isEtcd() bool { return c.text == string(identity.Etcd) }
+
 // isKnown reports whether the caller is identified.
 func (c *Caller) isKnown() bool { return c.text != "" }
 
@@ -95,7 +99,8 @@ func (c *Caller) String() string {
 // ErrCaller is wrapped by the errors of ParseCaller.
 var ErrCaller = errors.New("no caller")
 
-// ParseCaller is the inverse of Caller.String, except for the token's expiry. Errors wrap ErrCaller.
+// ParseCaller is the inverse of Caller.String, except for the token's expiry. Nobody calls for a member of etcd. Errors
+// wrap ErrCaller.
 func ParseCaller(text string) (Caller, error) {
 	if len(text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))
@@ -118,7 +123,7 @@ func ParseCaller(text string) (Caller, error) {
 		if len(rest) == 1 {
 			id.Name = rest[0]
 		}
-		single := slices.Contains([]identity.Role{identity.Gateway, identity.Operator, identity.Etcd}, id.Role)
+		single := slices.Contains([]identity.Role{identity.Gateway, identity.Operator}, id.Role)
 		named := slices.Contains([]identity.Role{identity.Client, identity.Admin, identity.Shard}, id.Role)
 		if !single && !named || named == (id.Name == "") {
 			return Caller{}, fmt.Errorf("%w: %.200q", ErrCaller, text)

@@ -134,6 +134,9 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 		return nil
 	case !caller.isKnown():
 		return status.Errorf(codes.Unauthenticated, "%s is for %s: %s", method, rule.For, c.how())
+	case caller.isEtcd():
+		return status.Errorf(codes.PermissionDenied, "%s may not call %s: members of etcd call nobody but each other", caller,
+			method)
 	case rule.For == Known:
 		return nil
 	case rule.For == Shards && caller.isShard():

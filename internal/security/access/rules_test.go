@@ -49,12 +49,12 @@ func TestWhoMayCallWhat(t *testing.T) {
 		user("https://id.example.org", "ada", []string{"admin"})}
 	rows := map[string][]codes.Code{
 		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, ok, denied, denied},
-		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
+		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
+		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
+		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
+		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
+		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, denied, denied, denied},
+		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
 		"/sheaf.peer.v1.PeerService/":                {unknown, denied, denied, denied, denied, ok, denied, denied, denied},
 	}
 	// With a table, callers may do what is granted, and this table grants nothing.
