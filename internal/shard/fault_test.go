@@ -3,10 +3,13 @@ package shard
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +18,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -126,6 +130,44 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	if n != len(whole) {
 		f.t.Errorf("%d records, want %d", n, len(whole))
 	}
+}
+
+// HTTP has no authentication, so that it counts the records that damage has hit, and names none. AdminService names them.
+func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		const hit = 471_101_799
+		number := hash4.GroupOf(hit)
+		name := placement.GroupName(number)
+		data := bytes.Repeat([]byte("x"), 20_000)
+		f.put(hit, data)
+		f.stop()
+		f.damage(name, data)
+		f.again(nil)
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
+		want(t, err, codes.DataLoss, reason.Damaged)
+		_, err = f.served(number).log.Compact(f.ctx(), group.CompactOptions{})
+		if err == nil {
+			t.Error("a damaged group was compacted")
+		}
+		f.shard.problems.Note("compacting a group", err)
+		st := f.shard.Status()
+		shown, err := json.Marshal(st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(st.Groups, func(g status.Group) bool { return g.Group == name })
+		if d := st.Groups[i].Damages; len(d) != 1 || d[0].Records != 1 ||
+			!bytes.Contains(shown, []byte("compacting a group")) || bytes.Contains(shown, []byte(strconv.Itoa(hit))) {
+			t.Errorf("/status of a damaged shard: %s", shown)
+		}
+		out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{Group: name})
+		if d := out.GetGroups(); err != nil || len(d) != 1 || len(d[0].GetDamages()) != 1 ||
+			!slices.Equal(d[0].GetDamages()[0].GetIds(), []int64{hit}) {
+			t.Errorf("AdminService: %v, %v", out, err)
+		}
+	})
 }
 
 func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {

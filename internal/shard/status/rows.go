@@ -49,7 +49,7 @@ func (l Load) Row() *recordv1.Load {
 	}
 }
 
-// GroupOf converts the row of a replica to its status.
+// GroupOf converts the row of a replica to its status, which has no ids of records.
 func GroupOf(g *recordv1.Group) Group {
 	st := Group{
 		Group: g.GetGroup(), UUID: g.GetUuid(), Message: g.GetMessage(), Leader: g.GetLeader(), Records: g.GetRecords(),
@@ -60,7 +60,7 @@ func GroupOf(g *recordv1.Group) Group {
 	for _, d := range g.GetDamages() {
 		st.Damages = append(st.Damages, Damage{
 			File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(), LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
-			IDs: d.GetIds(), IDsUnknown: d.GetIdsUnknown(),
+			Records: len(d.GetIds()), IDsUnknown: d.GetIdsUnknown(),
 		})
 	}
 	return st

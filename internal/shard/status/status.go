@@ -109,12 +109,14 @@ type Group struct {
 
 // Damage is one range of bad bytes.
 type Damage struct {
-	File        string  `json:"file"`
-	OffsetBytes int64   `json:"offsetBytes"`
-	LengthBytes int64   `json:"lengthBytes"`
-	What        string  `json:"what"`
-	IDs         []int64 `json:"ids,omitempty"`
-	IDsUnknown  bool    `json:"idsUnknown,omitempty"`
+	File        string `json:"file"`
+	OffsetBytes int64  `json:"offsetBytes"`
+	LengthBytes int64  `json:"lengthBytes"`
+	What        string `json:"what"`
+	// Records is the number of records that are known to be hit. HTTP has no authentication, so that it does not tell
+	// their ids: AdminService does, to callers who may read the status of the group.
+	Records    int  `json:"records,omitempty"`
+	IDsUnknown bool `json:"idsUnknown,omitempty"`
 }
 
 // Stray is a group's folder that this shard does not serve.

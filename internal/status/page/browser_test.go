@@ -53,7 +53,7 @@ func TestThePageInABrowser(t *testing.T) {
 	}
 	bad.Groups = []status.Group{
 		{Group: hostile, State: "Damaged", Damages: []status.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048,
-			What: "entry content is bad", IDs: []int64{42}}}},
+			What: "entry content is bad", Records: 1}}},
 		{Group: "b", State: "Failed", Message: "its manifest is gone"},
 		{Group: "c", State: "Serving", Leader: true, Records: 12345},
 	}
@@ -75,7 +75,7 @@ func TestThePageInABrowser(t *testing.T) {
 		}, []string{
 			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone",
 			"sheaf verify reads all of it", "writes will be refused soon", "etcd says that it is elsewhere",
-			"segment-1, 2.0 KiB at 1,234; ids 42", "on quotes-0 (leader)", "1 Failed", "1 Damaged", "1 Serving",
+			"segment-1, 2.0 KiB at 1,234; 1 record (sheaf status", "on quotes-0 (leader)", "1 Failed", "1 Damaged", "1 Serving",
 			"12,345 records", "3.0 MiB in 2 groups", "an open scan sees them",
 		}},
 		"a gateway": {gateway.Status{

@@ -62,7 +62,8 @@ func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
-// checkKnown compares an entry with what header and hint say about it.
+// checkKnown compares an entry with what header and hint say of it. Its errors become problems of the shard, which HTTP
+// shows: they name no ids of records.
 func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""
@@ -77,7 +78,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	// The peer has compacted the entry.
 	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete:
 	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
-		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)
+		what = fmt.Sprintf("it is a %s now, and was another entry or of another record", e.Kind)
 	case k.length != 0 && k.length != index.MakeLoc(0, 0, format.FrameBytes(len(e.Attributes), len(e.Data)), false).
 		LengthBound():
 		what = "it has another length"
@@ -200,8 +201,8 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 		}
 		if newest > 0 && newest < d.index {
 			return fmt.Errorf(
-				"%w: record %d was deleted by index %d, which the peer has not any more, and version %d of it is stored here",
-				ErrRepairByInstall, d.id, d.index, newest)
+				"%w: a record was deleted by index %d, which the peer has not any more, and version %d of it is stored here",
+				ErrRepairByInstall, d.index, newest)
 		}
 	}
 	return nil

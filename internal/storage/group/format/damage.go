@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// String describes the damage: group, file, offset, length, and the reason.
+// String describes the damage, with ids of records: it is for logs.
 func (d Damage) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
+	b.WriteString(d.place())
 	switch {
 	case len(d.IDs) == 1:
 		fmt.Fprintf(&b, ", id %d", d.IDs[0])
@@ -24,7 +24,12 @@ func (d Damage) String() string {
 	return b.String()
 }
 
-// CopyDamages returns a damage for each bad one of the two copies in a file; each copy has the given number of bytes.
+// place describes the damage: group, file, offset, length and what is wrong.
+func (d Damage) place() string {
+	return fmt.Sprintf("group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
+}
+
+// CopyDamages returns damage for the bad ones of two copies in a file; each copy has the given number of bytes.
 func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	for i, why := range bad {
 		if why != nil {
@@ -41,7 +46,7 @@ type DamageError struct {
 	ID     int64 // the requested record
 }
 
-func (e *DamageError) Error() string { return "damaged: " + e.Damage.String() }
+func (e *DamageError) Error() string { return "damaged: " + e.Damage.place() }
 
 // Damage is one range of bad bytes. If the affected ids are not known, any entry with an index in [IndexFirst,
 // IndexLast] may have been in the range.
