@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/loopback"
+)
+
+// door is a row of the table "Ports" of docs/security.md.
+type door struct {
+	process, at string // the command, and the flag with the address or a word for what has no flag
+	tls         bool   // it speaks TLS alone; otherwise HTTP
+}
+
+// Words in place of a flag.
+const (
+	freePorts  = "free ports of 127.0.0.1"  // each shard of sheaf dev has one
+	socketName = "the socket `@sheaf-etcd`" // a unix socket without a file
+)
+
+// doors reads the table.
+func doors(t *testing.T) (out []door) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/security.md")
+	must(t, err)
+	_, section, _ := strings.Cut(string(page), "\n## Ports\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 6 || !strings.Contains(cells[1], "`") {
+			continue
+		}
+		at := strings.TrimSpace(cells[2])
+		if flag, ok := strings.CutPrefix(at, "`--"); ok {
+			at = "--" + flag[:strings.IndexByte(flag, '`')]
+		}
+		for process := range strings.SplitSeq(cells[1], ",") {
+			out = append(out, door{process: strings.Trim(process, " `"), at: at, tls: strings.Contains(cells[4], "TLS")})
+		}
+	}
+	if len(out) < 15 {
+		t.Fatalf("the table of ports has %d rows: %v", len(out), out)
+	}
+	return out
+}
+
+// opens returns the row of a socket of a process; false: it has none.
+func opens(table []door, p *process, l loopback.Listener) (door, bool) {
+	args := p.cmd.Args
+	flag := ""
+	if i := slices.Index(args, l.Address); i > 0 && l.Network == "tcp" {
+		flag = args[i-1]
+	}
+	host, _, _ := net.SplitHostPort(l.Address)
+	for _, d := range table {
+		switch {
+		case d.process != "sheaf "+args[1]:
+		case flag != "" && d.at == flag,
+			flag == "" && l.Network == "tcp" && host == "127.0.0.1" && d.at == freePorts,
+			l.Network == "unix" && strings.HasPrefix(l.Address, "@sheaf-etcd/") && d.at == socketName:
+			return d, true
+		}
+	}
+	return door{}, false
+}
+
+// answers reports whether a server answers anything but an error of TLS to somebody who speaks HTTP with it. how is the
+// client's TLS; nil: it speaks plaintext.
+func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
+	t.Helper()
+	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // and an empty frame SETTINGS
+	const h1 = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	ask := func(words string) bool {
+		c, err := net.Dial(l.Network, l.Address)
+		must(t, err)
+		defer c.Close()
+		// Who refuses ends the connection at once, and only an answer is waited for. This is for one that hangs.
+		must(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		if how != nil {
+			secured := tls.Client(c, how)
+			if secured.Handshake() != nil {
+				return false
+			}
+			c = secured
+			if secured.ConnectionState().NegotiatedProtocol != "h2" {
+				words = h1
+			}
+		}
+		if _, err := c.Write([]byte(words)); err != nil {
+			return false
+		}
+		first := make([]byte, 9)
+		n, _ := io.ReadFull(c, first)
+		const alert, settings = 0x15, 0x04
+		return n == len(first) && (strings.HasPrefix(string(first), "HTTP/1.") || first[0] != alert && first[3] == settings)
+	}
+	if how != nil {
+		return ask(h2)
+	}
+	// A server of TLS tells in plaintext that it wants TLS, or sends an alert, or nothing.
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) {
+		return net.Dial(l.Network, l.Address)
+	}}}
+	defer client.CloseIdleConnections()
+	if answer, err := client.Get("http://localhost/"); err == nil {
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusBadRequest {
+			return true
+		}
+	}
+	return ask(h2)
+}
+
+// tellsKeys reports whether a server that speaks HTTP gives out keys of etcd, by gRPC or as JSON.
+func tellsKeys(t *testing.T, l loopback.Listener) bool {
+	t.Helper()
+	dial := func(context.Context, string) (net.Conn, error) { return net.Dial(l.Network, l.Address) }
+	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithContextDialer(dial),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
+		Dial: func(string, string) (net.Conn, error) { return net.Dial(l.Network, l.Address) }}}
+	answer, failed := client.Post("http://localhost/v3/kv/range", "application/json", strings.NewReader(`{"key":"AA=="}`))
+	must(t, failed)
+	must(t, answer.Body.Close())
+	return err == nil || answer.StatusCode == http.StatusOK
+}
+
+// Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and lets in whom the
+// table says. It runs real processes, since only these open what nobody thought of.
+func TestEachPortIsInTheTable(t *testing.T) {
+	table := doors(t)
+	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
+		UID: uuid.New()}, mode: certs.Required}
+	r.authority = r.newAuthority()
+	run := func(m *member, args ...string) *process {
+		p := serve(t, append(args, "--tls-dir", m.folder)...)
+		p.http = args[slices.Index(args, "--http")+1]
+		return p
+	}
+	clients := freeAddress(t)
+	runs := []*process{
+		run(r.add("etcd", identity.Etcd, ""), "etcd", "--name", "e0", "--dir", filepath.Join(t.TempDir(), "etcd"),
+			"--listen-client", clients, "--listen-peer", freeAddress(t), "--listen-peer-tls", freeAddress(t),
+			"--http", freeAddress(t)),
+		run(r.add("gateway", identity.Gateway, ""), "gateway", "--store", "quotes", "--create", "--groups", "1", "--etcd",
+			clients, "--listen", freeAddress(t), "--http", freeAddress(t), "--pprof", freeAddress(t)),
+		run(r.add("a", identity.Shard, "a"), "shard", "--name", "a", "--dir", t.TempDir(), "--store", "quotes", "--etcd",
+			clients, "--listen", freeAddress(t), "--http", freeAddress(t), "--pprof", freeAddress(t), "--stay"),
+	}
+	devDir := t.TempDir()
+	runs = append(runs, startDev(t, devDir, "--tls", "--pprof", freeAddress(t), "--shards", "2", "--groups", "2"))
+	shows := func(by *authority.Authority, of identity.Store, role identity.Role) *tls.Config {
+		cert, key, err := by.Issue(authority.Leaf{Identity: identity.Identity{Store: of, Role: role}, Client: true,
+			Server: true, Now: time.Now(), Lifetime: time.Hour,
+			DNSNames: []string{"localhost"}, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+		must(t, err)
+		pair, err := tls.X509KeyPair(cert, key)
+		must(t, err)
+		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"},
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }}
+	}
+	nobody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}
+	foreign := shows(r.newAuthority(), r.store, identity.Gateway)
+	used := map[door]int{}
+	for _, p := range runs {
+		p.waitReady(t)
+		name := "sheaf " + p.cmd.Args[1]
+		own := shows(r.authority, r.store, identity.Etcd)
+		if name == "sheaf dev" {
+			of := filepath.Join(devDir, "tls", "admin")
+			pair, err := tls.LoadX509KeyPair(filepath.Join(of, "tls.crt"), filepath.Join(of, "tls.key"))
+			must(t, err)
+			own = nobody.Clone()
+			own.Certificates = []tls.Certificate{pair}
+		}
+		listeners, err := loopback.Listeners(p.cmd.Process.Pid)
+		must(t, err)
+		for _, l := range listeners {
+			d, known := opens(table, p, l)
+			if !known {
+				t.Errorf("%s listens on %s %s, which is in no row of docs/security.md, \"Ports\"", name, l.Network, l.Address)
+				continue
+			}
+			used[d]++
+			if !d.tls && tellsKeys(t, l) {
+				t.Errorf("%s, %s (%s): it tells keys of etcd", name, d.at, l.Address)
+			}
+			for who, c := range map[string]struct {
+				how  *tls.Config
+				want bool
+			}{
+				"plaintext": {nil, !d.tls}, "TLS without a certificate": {nobody, false},
+				"a certificate of another authority": {foreign, false}, "a certificate of the store": {own, d.tls},
+			} {
+				got := answers(t, l, c.how)
+				if got != c.want {
+					t.Errorf("%s, %s (%s): it answers %s: %t, and docs/security.md says %t", name, d.at, l.Address, who, got, c.want)
+				}
+			}
+		}
+	}
+	for _, d := range table {
+		want := 1
+		switch {
+		case d.at == freePorts:
+			want = 2 // one for each shard
+		case d.at == "--listen-peer", !strings.HasPrefix(d.process, "sheaf "): // closed; the operator needs Kubernetes
+			want = 0
+		}
+		if used[d] != want {
+			t.Errorf("%s listens at %s %d times instead of %d", d.process, d.at, used[d], want)
+		}
+	}
+}
