@@ -52,7 +52,7 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 			s.close()
 		}
 	}()
-	if s.etcd, err = etcd.StartEmbedded(filepath.Join(dir, "etcd")); err != nil {
+	if s.etcd, err = etcd.StartUnsynced(filepath.Join(dir, "etcd")); err != nil {
 		return s, err
 	}
 	if s.client, err = s.etcd.Client(); err != nil {
