@@ -79,6 +79,12 @@ func startRotating(t *testing.T) *rotating {
 // as much as it likes.
 func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
+	return startGrantedAs(t, memory, "--groups", "2")
+}
+
+// startGrantedAs is startGranted for a store that the gateway makes by these flags.
+func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, gateway, loader *member) {
+	t.Helper()
 	r = &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
 		UID: uuid.New()}, mode: certs.Required, failures: make(chan error, 1)}
 	r.authority = r.newAuthority()
@@ -102,7 +108,7 @@ func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *mem
 		}
 		m.process.server, m.process.http = listen, pages
 	}
-	serveAs(gateway, "gateway", "--create", "--groups", "2")
+	serveAs(gateway, append([]string{"gateway", "--create"}, create...)...)
 	gateway.process.waitReady(t)
 	r.grant(server)
 	for _, name := range []string{"a", "b"} {
@@ -147,6 +153,8 @@ func (r *rotating) grant(server *etcd.Server) {
 			Subjects: []access.Subject{{Kind: access.Certificate, Name: "loader"},
 				{Kind: access.ServiceAccount, Namespace: "prod", Name: "loader"}},
 		}},
+		Tenants: []access.Tenant{{Name: "team-a", Prefix: "team-a-", Quotas: access.Quotas{StoredBytes: 1 << 30,
+			Records: 1e6, CallsPerSecond: 1e4, BytesPerSecond: 1 << 30, CallsAtOnce: 1e3}}},
 	}
 	text, err := table.Encode()
 	must(r.t, err)

@@ -26,9 +26,9 @@ for chart in charts/*/; do
   for values in "$chart"ci/*-values.yaml; do
     echo "== $values"
     helm lint --strict --quiet "$chart" --values "$values"
-    # ServiceMonitor and PrometheusRule are kinds of another project, so there are no schemas for them here.
-    helm template test "$chart" --namespace prod --values "$values" --api-versions monitoring.coreos.com/v1 |
-      kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor,monitoring.coreos.com/v1/PrometheusRule \
+    # Kinds of the Prometheus operator are another project's: their schemas are not here.
+    helm template test "$chart" --namespace prod --values "$values" |
+      kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor,monitoring.coreos.com/v1/PodMonitor,monitoring.coreos.com/v1/PrometheusRule \
         -schema-location "$schemas/{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"
   done
 done
