@@ -27,6 +27,7 @@ func newWipePlay(ctx context.Context) *wipePlay {
 	GinkgoHelper()
 	p := &wipePlay{diskPlay: newDiskPlay(ctx)}
 	p.r.Live, p.r.Namespace, p.r.Image = operatorClient, p.Namespace, "localhost/sheaf:1"
+	p.r.PullSecrets = []string{"registry"}
 	p.create(ctx, p.disk("a"))
 	p.device, p.volume = p.disk("a").Device, workload.DiskVolume(p.name, p.disk("a"))
 	p.settle(ctx)
@@ -220,6 +221,9 @@ var _ = Describe("A released disk", func() {
 		pod := job.Spec.Template.Spec
 		Expect(pod.Containers).To(HaveLen(1))
 		Expect(pod.Containers[0].SecurityContext.Privileged).To(BeNil())
+		Expect(pod.ImagePullSecrets).To(Equal([]corev1.LocalObjectReference{{Name: "registry"}}))
+		Expect(pod.Containers[0].Resources.Limits).To(And(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)),
+			"a ResourceQuota may ask for limits")
 		Expect(pod.Containers[0].SecurityContext.Capabilities.Drop).To(ConsistOf(corev1.Capability("ALL")))
 		Expect(*pod.AutomountServiceAccountToken).To(BeFalse())
 		Expect(pod.Volumes).To(ConsistOf(HaveField("VolumeSource", Equal(corev1.VolumeSource{

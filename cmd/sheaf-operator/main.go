@@ -159,7 +159,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	disks := &diskset.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
-		Image: o.shardImage, Namespace: o.namespace,
+		Image: o.shardImage, Namespace: o.namespace, PullSecrets: o.wipePullSecrets,
 	}
 	if err := disks.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of DiskSets: %w", err)

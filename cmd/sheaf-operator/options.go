@@ -37,6 +37,7 @@ type options struct {
 	metricsAddress  string
 	healthAddress   string
 	diskSets        bool
+	wipePullSecrets []string
 	logLevel        string
 	level           slog.Level
 }
@@ -72,6 +73,8 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.BoolVar(&o.diskSets, "disksets", true,
 		"look after DiskSets, which needs rights on nodes and volumes of the cluster")
+	flags.StringSliceVar(&o.wipePullSecrets, "wipe-pull-secrets", nil,
+		"names of Secrets of --operator-namespace, with which Jobs that wipe disks pull --shard-image")
 	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

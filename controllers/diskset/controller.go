@@ -48,6 +48,8 @@ type Reconciler struct {
 	// Image is the image of Sheaf that wipes disks. Namespace is the operator's own namespace, in which it does so.
 	// If either is empty, no disk is wiped.
 	Image, Namespace string
+	// PullSecrets are names of Secrets of that namespace, with which Image is pulled.
+	PullSecrets []string
 
 	changed step.Pacer
 }

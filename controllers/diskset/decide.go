@@ -34,7 +34,8 @@ type observedDisks struct {
 	// wipes holds the Jobs and claims of the disks that are being wiped, by the name of the disk's own volume.
 	wipes map[string]observedWipe
 
-	namespace, image string // those of the operator and of the wiping Job; empty: unknown
+	namespace, image string   // those of the operator and of the wiping Job; empty: unknown
+	pullSecrets      []string // names of Secrets of that namespace, to pull that image with
 }
 
 // diskAction is one write.

@@ -55,7 +55,7 @@ func standsInFor(pv *corev1.PersistentVolume) string { return pv.Annotations[wor
 // gatherWipes reads the Jobs of the disks that are being wiped. No cache holds them, because there are almost never
 // any.
 func (r *Reconciler) gatherWipes(ctx context.Context, o *observedDisks) error {
-	o.namespace, o.image, o.wipes = r.Namespace, r.Image, map[string]observedWipe{}
+	o.namespace, o.image, o.pullSecrets, o.wipes = r.Namespace, r.Image, r.PullSecrets, map[string]observedWipe{}
 	for n := range o.volumes {
 		pv := &o.volumes[n]
 		volume := standsInFor(pv)
@@ -179,7 +179,7 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	seen := d.wipes[standsInFor(pv)]
 	held := pv.Annotations[workload.AnnotationWipeHeld]
 	status.State, status.PersistentVolume = v1alpha1.DiskWiping, pv.Name
-	job := workload.WipeJob(pv, d.set.Name, d.image)
+	job := workload.WipeJob(pv, d.set.Name, d.image, d.pullSecrets)
 	switch {
 	case pv.Annotations[annotationWiped] == "true" || pv.DeletionTimestamp != nil:
 		status.Message = "it is blank, and what wiped it is taken away"

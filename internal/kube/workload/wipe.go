@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -92,12 +93,17 @@ func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVo
 	}
 }
 
-// WipeJob returns the Job that wipes the disk through the volume that WipeVolume has returned. Its pod runs as root,
-// because root owns device files, but has no other privilege of root.
-func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
+// WipeJob returns the Job that wipes the disk of that volume. It runs as root, which owns device files, and has no
+// other privilege of root. Its limits let it run where a ResourceQuota of the operator's namespace asks for them.
+// pullSecrets are Secrets of that namespace.
+func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
 	ref := wiping.Spec.ClaimRef
 	container := containerSecurity()
 	container.RunAsNonRoot = nil
+	var secrets []corev1.LocalObjectReference
+	for _, name := range pullSecrets {
+		secrets = append(secrets, corev1.LocalObjectReference{Name: name})
+	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: diskLabels(set)},
 		Spec: batchv1.JobSpec{
@@ -108,6 +114,7 @@ func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 					RestartPolicy:                corev1.RestartPolicyNever,
 					AutomountServiceAccountToken: new(false),
 					EnableServiceLinks:           new(false),
+					ImagePullSecrets:             secrets,
 					Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 					SecurityContext: &corev1.PodSecurityContext{
 						RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), SeccompProfile: &corev1.SeccompProfile{
@@ -117,6 +124,7 @@ func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 						Name: "wipe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 						Args:                     []string{"wipe", WipeDevice, "--confirm", WipeDevice},
 						SecurityContext:          container,
+						Resources:                wipeResources(),
 						TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 						VolumeDevices:            []corev1.VolumeDevice{{Name: "disk", DevicePath: WipeDevice}},
 					}},
@@ -125,6 +133,18 @@ func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 					}}},
 				},
 			},
+		},
+	}
+}
+
+// wipeResources are requests and limits of a container that wipes a disk, which writes through small buffers.
+func wipeResources() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
+		},
+		Limits: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("128Mi"),
 		},
 	}
 }
