@@ -281,6 +281,7 @@ func actAsOperator(ctx context.Context) {
 	// The API server learns about a role some time after it was created.
 	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "shardpools",
 		Verb: "patch"})
+	fenceOperator(ctx)
 	operatorConfig = rest.CopyConfig(envConfig)
 	operatorConfig.Impersonate = rest.ImpersonationConfig{UserName: operatorUser}
 	operatorConfig.Wrap(asked.watch)

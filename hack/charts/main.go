@@ -41,5 +41,8 @@ func sync(root string) error {
 	if err := writeRules(root); err != nil {
 		return err
 	}
+	if err := copyFence(root); err != nil {
+		return err
+	}
 	return writeValuesSchema(root, crds)
 }

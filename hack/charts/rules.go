@@ -197,6 +197,15 @@ func writeRules(root string) error {
 	return os.WriteFile(filepath.Join(root, "charts", "sheaf-operator", "templates", "_rules.tpl"), []byte(text), 0o644)
 }
 
+// copyFence copies the policy that fences the operator's account; the chart puts its own names in.
+func copyFence(root string) error {
+	text, err := os.ReadFile(filepath.Join(root, "config", "rbac", "fence.yaml"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, "charts", "sheaf-operator", "files", "fence.yaml"), text, 0o644)
+}
+
 func rulesTemplate(s split) (string, error) {
 	var out strings.Builder
 	out.WriteString("{{- /* Made by `make charts` from config/rbac/role.yaml. Do not edit. */ -}}\n")
