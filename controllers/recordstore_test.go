@@ -409,6 +409,7 @@ func storeChanges() map[string]storeChange {
 			s.Gateway.PodLabels, s.Gateway.PodAnnotations = labels, annotations
 			s.Etcd.Managed.PodLabels, s.Etcd.Managed.PodAnnotations = labels, annotations
 		}, true},
+		"audit": {func(s *v1alpha1.RecordStoreSpec) { s.Audit = &v1alpha1.Audit{Mode: v1alpha1.AuditWrites} }, true},
 		"tracing": {func(s *v1alpha1.RecordStoreSpec) {
 			s.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"}
 		}, true},

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 // deliveredFiles is the content of a pod's folder of certificates.
@@ -232,6 +233,13 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 		putBack()
 		Eventually(keeps).Should(BeTrue())
 	}
+}
+
+// newNamespace makes a namespace beside that of the play.
+func newNamespace(ctx context.Context) string {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "callers-"}}
+	Expect(api.Create(ctx, namespace)).To(Succeed())
+	return namespace.Name
 }
 
 func withTLS(mode v1alpha1.TLSMode) func(*v1alpha1.RecordStore) {
@@ -494,6 +502,75 @@ var _ = Describe("The certificates of a store", func() {
 		Expect(p.secretNames(ctx)).NotTo(ContainElements("ssd-1-tls"))
 		Expect(p.secret(ctx, "quotes-client-writer-tls").Data).To(Equal(theirs.Data), "somebody else has made it")
 	})
+
+	It("are told in namespaces of callers, follow a rotation there, and leave what somebody else has made",
+		both("rights on ConfigMaps and namespaces that are missing"), func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			now := time.Now()
+			p.clock = func() time.Time { return now }
+			team, other := newNamespace(ctx), newNamespace(ctx)
+			name := p.Namespace + ".quotes-ca"
+			told := func(namespace string) *corev1.ConfigMap {
+				var m corev1.ConfigMap
+				err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &m)
+				if apierrors.IsNotFound(err) {
+					return nil
+				}
+				Expect(err).NotTo(HaveOccurred())
+				return &m
+			}
+			theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: name},
+				Data: map[string]string{"ca.crt": "mine"}}
+			Expect(api.Create(ctx, theirs)).To(Succeed())
+			p.create(ctx, withTLS(v1alpha1.TLSRequired), func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = []string{team} })
+			p.pool(ctx, 1)
+			p.settle(ctx)
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			first := p.secret(ctx, "quotes-admin-tls").Data["ca.crt"]
+			Expect(told(team).Data).To(Equal(map[string]string{"ca.crt": string(first)}))
+			Expect(p.get(ctx).Status.TLS.Published).To(ConsistOf(team))
+
+			By("a rotation")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "1" })
+			p.until(ctx, nil, func(s *v1alpha1.TLSStatus) bool { return s.Phase == v1alpha1.TLSTrusting })
+			Expect(told(team).Data["ca.crt"]).To(And(ContainSubstring(string(first)), Not(Equal(string(first)))),
+				"callers trust both authorities before any process shows a certificate of the next one")
+			now = now.Add(time.Hour)
+			p.until(ctx, nil, func(s *v1alpha1.TLSStatus) bool { return s.Phase == v1alpha1.TLSIssuing })
+			now = now.Add(time.Hour)
+			p.until(ctx, nil, func(s *v1alpha1.TLSStatus) bool { return s.Rotated == "1" && s.Phase == v1alpha1.TLSReady })
+			Expect(told(team).Data["ca.crt"]).To(Equal(string(p.secret(ctx, "quotes-admin-tls").Data["ca.crt"])))
+			Expect(told(team).Data["ca.crt"]).NotTo(ContainSubstring(string(first)))
+
+			By("a ConfigMap of somebody else")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = []string{team, other} })
+			_ = p.round(ctx)
+			p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "ConfigMapTaken", other+"/"+name)
+			p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
+			Expect(told(other).Data).To(Equal(theirs.Data))
+
+			By("namespaces that leave the list")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = nil })
+			p.settle(ctx)
+			Expect(told(team)).To(BeNil())
+			Expect(told(other).Data).To(Equal(theirs.Data))
+			Expect(p.get(ctx).Status.TLS.Published).To(BeEmpty())
+
+			if kubetest.Wanted() { // the fake has objects in namespaces that do not exist
+				By("a namespace that does not exist")
+				p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = []string{"nowhere"} })
+				_ = p.round(ctx)
+				p.expect(ctx, v1alpha1.ConditionReconciling, metav1.ConditionTrue, "NamespaceMissing", "nowhere")
+			}
+
+			By("a store that is deleted")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = []string{team} })
+			p.settle(ctx)
+			Expect(told(team)).NotTo(BeNil())
+			Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+			_ = p.round(ctx)
+			Expect(told(team)).To(BeNil())
+		})
 
 	It("are not known to a kind of an earlier version: then nothing begins, and nothing is changed",
 		needs("a CRD that is changed"), func(ctx context.Context) {

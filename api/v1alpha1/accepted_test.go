@@ -53,7 +53,13 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/adoptStoreUID": uid}},
 	{kind: "RecordStore", set: fields{"spec/tracing": fields{"endpoint": "http://[::1]:4317", "sampleRatio": "1.0"}},
 		update: true},
+	{kind: "RecordStore", set: fields{"spec/audit": fields{}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/audit": fields{"mode": "Writes"}, "spec/tls": fields{"mode": "Optional"}},
+		update: true},
+	{kind: "RecordStore", set: fields{"spec/audit": fields{"mode": "None"}, "spec/tls": fields{"mode": "Disabled"}},
+		update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/tls": fields{"publishTo": []string{"team-a", "1"}}}, update: true},
 	{kind: "RecordStore", set: certManager, update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{
 		"source": "CertManager", "certManager": fields{"issuerRef": fields{"name": "ca", "kind": "ClusterIssuer",

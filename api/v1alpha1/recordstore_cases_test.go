@@ -185,6 +185,11 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/gateway/serviceAnnotations", value: keys(33), says: "must have at most 32 items"},
 	{field: "spec/gateway/serviceAnnotations/a", value: 7, says: "must be of type string"},
 
+	{field: "spec/audit/mode", value: "All", says: `supported values: "None", "Refusals", "Writes"`},
+	{field: "spec/audit", value: fields{"mode": "Writes"}, with: fields{"spec/tls": fields{"mode": "Disabled"}},
+		says: "audit needs TLS"},
+	{field: "spec/audit", value: fields{}, with: fields{"spec/tls": fields{"mode": "Disabled"}}, says: "audit needs TLS"},
+
 	{field: "spec/tracing", value: fields{"sampleRatio": "0.5"}, at: "spec.tracing.endpoint", says: "Required value"},
 	{field: "spec/tracing/endpoint", value: "collector:4317", says: "endpoint must be http, a host and a port"},
 	{field: "spec/tracing/endpoint", value: "https://collector:4317", says: "endpoint must be http, a host and a port"},
@@ -222,6 +227,10 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/tls/rotate", value: "1", with: certManager, at: "spec.tls", says: "rotate is for source Operator"},
 	{field: "spec/tls/clients", value: []string{"a"}, with: provided, at: "spec.tls",
 		says: "clients is for the sources Operator and CertManager"},
+	{field: "spec/tls/publishTo", value: numbered("n%d", 65), says: "must have at most 64 items"},
+	{field: "spec/tls/publishTo", value: []string{"a", "a"}, at: "spec.tls.publishTo[1]", says: "Duplicate value"},
+	{field: "spec/tls/publishTo/0", value: "Team A", at: "spec.tls.publishTo[0]", says: "names of namespaces"},
+	{field: "spec/tls/publishTo/0", value: letters(64), at: "spec.tls.publishTo[0]", says: "may not be more than 63"},
 	{field: "spec/tls/clients", value: numbered("c%d", 65), says: "must have at most 64 items"},
 	{field: "spec/tls/clients", value: []string{"a", "a"}, at: "spec.tls.clients[1]", says: "Duplicate value"},
 	{field: "spec/tls/clients/0", value: "The Reader", at: "spec.tls.clients[0]",

@@ -25,6 +25,7 @@ import (
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.etcd) || !has(self.spec.etcd.managed) || !has(self.spec.etcd.managed.storage) || !has(self.spec.etcd.managed.storage.size) || !has(oldSelf.spec.etcd) || !has(oldSelf.spec.etcd.managed) || !has(oldSelf.spec.etcd.managed.storage) || !has(oldSelf.spec.etcd.managed.storage.size) || !isQuantity(self.spec.etcd.managed.storage.size) || !isQuantity(oldSelf.spec.etcd.managed.storage.size) || quantity(self.spec.etcd.managed.storage.size).compareTo(quantity(oldSelf.spec.etcd.managed.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.etcd.managed.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.audit) || self.spec.audit.mode == 'None' || !has(self.spec.tls) || self.spec.tls.mode != 'Disabled'",fieldPath=".spec.audit",message="audit needs TLS, without which nobody is known and nothing is refused: set spec.tls.mode to Required or Optional, or remove audit"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40",message="metadata.name must be at most 40 characters: names of pods and services are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
 type RecordStore struct {
@@ -87,6 +88,10 @@ type RecordStoreSpec struct {
 	// asked who he is.
 	// +optional
 	Access *Access `json:"access,omitempty"`
+	// Audit writes an audit log of calls. Absent: none is written. Not possible where TLS is off, as nobody is asked who
+	// he is. A change restarts gateways and shards.
+	// +optional
+	Audit *Audit `json:"audit,omitempty"`
 	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways
 	// and shards.
 	// +optional

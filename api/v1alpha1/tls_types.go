@@ -76,6 +76,16 @@ type TLS struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="a name of the gateway is a DNS name, such as quotes.example.org"
 	GatewayNames []string `json:"gatewayNames,omitempty"`
+	// PublishTo are namespaces from which pods call the store by token. The operator keeps a ConfigMap
+	// NAMESPACE.STORE-ca in each (for store quotes of namespace prod: prod.quotes-ca), with the authorities of the store
+	// in ca.crt, also while these change. That of a namespace that is taken out of the list is deleted. Pods of the
+	// store's own namespace find ca.crt in ConfigMap STORE-tls.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="publishTo holds names of namespaces: lower case letters, digits and -"
+	PublishTo []string `json:"publishTo,omitempty"`
 	// Rotate is any word: where it is another one than before, the authorities of the store are replaced by new ones,
 	// without a restart of gateways and shards. Such as the date.
 	// +optional
@@ -209,6 +219,11 @@ type TLSStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
 	Clients []string `json:"clients,omitempty"`
+	// Published are namespaces in which the operator may have made a ConfigMap with the authorities.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	Published []string `json:"published,omitempty"`
 	// WithoutImage is the image with which a store served before there was TLS: its pods are given certificates with
 	// the next image, or when spec.tls is set, so that a new operator alone restarts none.
 	// +optional

@@ -95,7 +95,7 @@ func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, 
 	must(t, err)
 	t.Cleanup(server.Close)
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure",
-		"--tls-look", "20ms"}
+		"--tls-look", "20ms", "--audit-log", filepath.Join(r.dir, "audit.log")}
 	gateway, loader = r.add("gateway", identity.Gateway, ""), r.add("loader", identity.Client, "loader")
 	serveAs := func(m *member, args ...string) {
 		listen, pages := freeAddress(t), freeAddress(t)

@@ -47,7 +47,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -84,6 +84,7 @@ type Reconciler struct {
 	written    sync.Map // by store UID: time.Time of the last write of its status
 	transports sync.Map // by store UID: the last *reportedTransport
 	spoken     sync.Map // by store UID: what the operator's credentials were made for
+	published  sync.Map // by ConfigMap: what was published
 	arrived    arrivals
 	changed    step.Pacer
 }

@@ -31,6 +31,9 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
 		return ctrl.Result{}, nil
 	}
+	if err := r.unpublishAll(ctx, store); err != nil {
+		return ctrl.Result{}, err
+	}
 	// If the store is gone first, the pools read the policy from their StatefulSets.
 	err := r.deleteEtcdClaims(ctx, store, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
 	if apierrors.IsConflict(err) { // a claim was bound meanwhile

@@ -123,6 +123,7 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 	var notes step.Notes
 	bundle, clients := as.Bundles(trust.StateOf(status).InUse())
 	notes.Add(r.apply(ctx, store, workload.TransportMap(store, status.Transport, bundle, clients)))
+	notes.Add(r.publishAuthorities(ctx, run, bundle))
 	notes.Add(r.ensureLeaves(ctx, run, as))
 	if err := r.speak(ctx, store, as); err != nil {
 		notes.Add(step.Retry(fmt.Errorf("make the operator's own certificate: %w", err)))

@@ -6,8 +6,10 @@
   - ""
   resources:
   - configmaps
+  - secrets
   verbs:
   - create
+  - delete
   - get
   - patch
 - apiGroups:
@@ -26,15 +28,6 @@
   - list
   - patch
   - watch
-- apiGroups:
-  - ""
-  resources:
-  - secrets
-  verbs:
-  - create
-  - delete
-  - get
-  - patch
 - apiGroups:
   - ""
   resources:

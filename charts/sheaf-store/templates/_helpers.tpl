@@ -47,3 +47,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "sheaf-store.group" -}}
 {{- if eq "Named" (dig "routing" "Hash" (default dict .Values.store.groups)) }}helm-test{{ end }}
 {{- end }}
+
+{{- /* Fails where a key of a map of values cannot be a name: a dict with value (the map), name, max (characters) and also
+(a further character). The schema does not check names: Helm would say another value than the one that is wrong. */ -}}
+{{- define "sheaf-store.checkName" -}}
+{{- if or (gt (len .name) .max) (not (regexMatch (printf "^[a-z0-9]([-a-z0-9%s]*[a-z0-9])?$" .also) .name)) }}
+{{- fail (printf "%s.%s: the name must be at most %d of a-z, 0-9 and -%s, and begin and end with a letter or digit. Choose another name" .value .name .max (ternary "" " and ." (empty .also))) }}
+{{- end }}
+{{- end }}

@@ -3,6 +3,7 @@ package workload
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -62,10 +63,10 @@ const gatewayLeaveSeconds = 5
 func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAccess) *appsv1.Deployment {
 	labels := Labels(store.Name, ContainerGateway)
 	selector := &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerGateway)}
-	args := append([]string{
+	args := slices.Concat([]string{
 		"gateway", fmt.Sprintf("--listen=:%d", PortGateway), fmt.Sprintf("--http=:%d", PortGatewayHTTP),
 		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
-	}, append(TLSArgs(store), etcd.Args()...)...)
+	}, TLSArgs(store), auditArgs(store), etcd.Args())
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken:  new(false),
 		EnableServiceLinks:            new(false),

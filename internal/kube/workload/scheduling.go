@@ -117,3 +117,17 @@ func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 		{Name: "OTEL_TRACES_SAMPLER_ARG", Value: t.SampleRatio},
 	}
 }
+
+// auditArgs returns the flags of a gateway's or shard's audit log. It goes to standard output, because the kubelet
+// rotates that: a file on a volume would grow until the volume is full. Without certificates nobody is known to call,
+// and the processes refuse these flags.
+func auditArgs(store *v1alpha1.RecordStore) []string {
+	audit := store.Spec.Audit
+	switch {
+	case audit == nil || audit.Mode == v1alpha1.AuditNone || !HasTLS(store):
+		return nil
+	case audit.Mode == v1alpha1.AuditWrites:
+		return []string{"--audit-log=-", "--audit-writes"}
+	}
+	return []string{"--audit-log=-"}
+}

@@ -181,7 +181,7 @@ func shardArgs(in ShardInput, name string) []string {
 		args = append(args, "--retention-min-age="+retention.MinAge.Duration.String())
 	}
 	args = append(args, compactionArgs(&in.Store.Spec.Compaction)...)
-	return append(append(args, TLSArgs(in.Store)...), in.Etcd.Args()...)
+	return slices.Concat(args, TLSArgs(in.Store), auditArgs(in.Store), in.Etcd.Args())
 }
 
 // compactionArgs returns flags for the values that are set in the spec. The shard chooses the other values.

@@ -203,3 +203,42 @@ func TestDiskVolumes(t *testing.T) {
 		t.Error("a volume without a node has one")
 	}
 }
+
+// The audit log goes to standard output of gateways and shards, and nowhere where nobody is known to call.
+func TestAuditLogOfAStore(t *testing.T) {
+	of := func(args []string) (audit []string) {
+		for _, arg := range args {
+			if strings.HasPrefix(arg, "--audit") {
+				audit = append(audit, arg)
+			}
+		}
+		return audit
+	}
+	certificates := &v1alpha1.TLSStatus{Transport: v1alpha1.TransportRequired}
+	for name, c := range map[string]struct {
+		audit *v1alpha1.Audit
+		tls   *v1alpha1.TLSStatus
+		want  []string
+	}{
+		"absent":               {nil, certificates, nil},
+		"none":                 {&v1alpha1.Audit{Mode: v1alpha1.AuditNone}, certificates, nil},
+		"refusals":             {&v1alpha1.Audit{Mode: v1alpha1.AuditRefusals}, certificates, []string{"--audit-log=-"}},
+		"default":              {&v1alpha1.Audit{}, certificates, []string{"--audit-log=-"}},
+		"writes":               {&v1alpha1.Audit{Mode: v1alpha1.AuditWrites}, certificates, []string{"--audit-log=-", "--audit-writes"}},
+		"without certificates": {&v1alpha1.Audit{Mode: v1alpha1.AuditWrites}, nil, nil},
+	} {
+		in := shardInput()
+		in.Store.Spec.Audit, in.Store.Status.TLS = c.audit, c.tls
+		set, err := ShardSet(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gateway := GatewayDeployment(in.Store, "sheaf:1", EtcdAccessOf(in.Store, nil))
+		for component, pod := range map[string]corev1.PodSpec{"shard": set.Spec.Template.Spec,
+			"gateway": gateway.Spec.Template.Spec} {
+			if got := of(pod.Containers[0].Args); !slices.Equal(got, c.want) {
+				t.Errorf("%s: %s has %q, want %q", name, component, got, c.want)
+			}
+		}
+	}
+}

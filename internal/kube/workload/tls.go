@@ -126,6 +126,30 @@ func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, 
 	}
 }
 
+// annotationAuthorityOf is on ConfigMaps in other namespaces. It names the store whose authorities they hold, as
+// NAMESPACE/NAME.
+const annotationAuthorityOf = "sheaf.dev/authority-of"
+
+// Published returns the name of the ConfigMaps with the authorities of a store in other namespaces. The namespace of
+// the store is in it, so that no store of another namespace can take the name, and with it the trust of callers.
+func Published(store *v1alpha1.RecordStore) string { return store.Namespace + "." + store.Name + "-ca" }
+
+// PublishedMap returns the ConfigMap in another namespace by which callers there know the servers of a store. bundle is
+// PEM.
+func PublishedMap(store *v1alpha1.RecordStore, namespace string, bundle []byte) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Published(store), Labels: TLSLabels(store.Name),
+			Annotations: map[string]string{annotationAuthorityOf: store.Namespace + "/" + store.Name}},
+		Data: map[string]string{KeyBundle: string(bundle)},
+	}
+}
+
+// IsPublished reports whether a ConfigMap is one that the operator has made for callers of the store.
+func IsPublished(live *corev1.ConfigMap, store *v1alpha1.RecordStore) bool {
+	return live.Annotations[annotationAuthorityOf] == store.Namespace+"/"+store.Name &&
+		live.Labels["app.kubernetes.io/managed-by"] == TLSLabels(store.Name)["app.kubernetes.io/managed-by"]
+}
+
 // AuthoritySecret returns the Secret with authorities and their keys.
 func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{

@@ -1,0 +1,25 @@
+package v1alpha1
+
+// AuditMode says what gateways and shards write to their audit logs.
+// +kubebuilder:validation:Enum=None;Refusals;Writes
+type AuditMode string
+
+// Modes of audit logs.
+const (
+	// AuditNone writes nothing.
+	AuditNone AuditMode = "None"
+	// AuditRefusals writes refused calls, administrative calls and first uses of grants.
+	AuditRefusals AuditMode = "Refusals"
+	// AuditWrites writes that and each put and delete that is allowed.
+	AuditWrites AuditMode = "Writes"
+)
+
+// Audit says what gateways and shards write to their audit logs. These go to standard output, as lines of JSON with a
+// field kind, from where the cluster's collector of logs takes them; other lines of log go to standard error.
+type Audit struct {
+	// Mode: Refusals writes each refused call, each administrative call and the first use of each grant; Writes also
+	// each put and delete that is allowed, with ids and outcome; None nothing.
+	// +optional
+	// +kubebuilder:default=Refusals
+	Mode AuditMode `json:"mode,omitempty"`
+}
