@@ -76,11 +76,12 @@ count() {
   done
 }
 
-# far prints one line with the progress, and an estimate of the remaining time based on the time so far.
+# far: one line that says how far it is, and how long it may take by what it took so far. The first packages are many
+# small ones and a few huge ones, from which nothing follows: before a tenth is compiled it says nothing of the time left.
 far() {
   local spent=$((SECONDS - began)) done=0 left=''
   [ ! -f "$compiled" ] || done=$(wc -l <"$compiled")
-  if [ "$packages" -gt 0 ] && [ "$done" -ge 20 ] && [ "$done" -le "$packages" ]; then
+  if [ "$packages" -gt 0 ] && [ "$done" -gt 0 ] && [ $((done * 10)) -ge "$packages" ] && [ "$done" -le "$packages" ]; then
     left=", about $(duration $((spent * (packages - done) / done + 1))) left"
   fi
   echo "hack/kube/build.sh: $now; $built of $programs programs are built, $done of $packages packages compiled in $(duration "$spent")$left"
