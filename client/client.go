@@ -151,12 +151,12 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{},
+	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{InParts: true},
 		append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
 	if err != nil {
 		return nil, err
 	}
-	return stream.Recv()
+	return recordv1.ReceiveRouting(stream)
 }
 
 // unanswered returns the error of a Dial that no gateway answered. The error of a gateway that did answer is returned

@@ -146,7 +146,7 @@ func (c *Client) watchRouting(ctx context.Context) {
 }
 
 func (c *Client) followRouting(ctx context.Context, to target, received func()) error {
-	request := &recordv1.WatchRoutingRequest{}
+	request := &recordv1.WatchRoutingRequest{InParts: true}
 	if t := c.table.Load(); t != nil {
 		request.KnownEpoch = t.epoch
 	}
@@ -156,7 +156,7 @@ func (c *Client) followRouting(ctx context.Context, to target, received func()) 
 		return err
 	}
 	for {
-		message, err := stream.Recv()
+		message, err := recordv1.ReceiveRouting(stream)
 		if err != nil {
 			return err
 		}

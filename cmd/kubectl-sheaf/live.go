@@ -32,11 +32,11 @@ func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patie
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	l.Err = a.onGateway(ctx, store, func(admin recordv1.AdminServiceClient) error {
-		shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+		shards, err := recordv1.AllShards(ctx, admin)
 		if err != nil {
 			return fmt.Errorf("ask for shards: %w", err)
 		}
-		groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+		groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})
 		if err != nil {
 			return fmt.Errorf("ask for groups: %w", err)
 		}

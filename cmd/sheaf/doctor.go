@@ -48,11 +48,11 @@ at 0.`,
 // doctorOfStore checks a running store.
 func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 	return a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-		shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+		shards, err := recordv1.AllShards(ctx, conn.Admin)
 		if err != nil {
 			return fmt.Errorf("listing shards: %w", err)
 		}
-		groups, err := conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+		groups, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
 		if err != nil {
 			return fmt.Errorf("listing groups: %w", err)
 		}

@@ -39,7 +39,7 @@ func (a *app) shardsList() *cobra.Command {
 		Short: "List shards, with the groups that are placed on them",
 		Args:  cobra.NoArgs,
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-			list, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+			list, err := recordv1.AllShards(ctx, conn.Admin)
 			if err != nil {
 				return fmt.Errorf("listing shards: %w", err)
 			}
@@ -148,7 +148,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 	defer tick.Stop()
 	told, stuck := "", 0
 	for {
-		list, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+		list, err := recordv1.AllShards(ctx, conn.Admin)
 		if err != nil {
 			return fmt.Errorf("listing shards: %w; shard %s is drained all the same", err, shard)
 		}

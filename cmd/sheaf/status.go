@@ -25,11 +25,11 @@ func (a *app) statusCommand() *cobra.Command {
 			"is a problem: sheaf doctor says which, and what to do.",
 		Args: cobra.NoArgs,
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-			shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+			shards, err := recordv1.AllShards(ctx, conn.Admin)
 			if err != nil {
 				return fmt.Errorf("listing shards: %w", err)
 			}
-			list, err := conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+			list, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
 			if err != nil {
 				return fmt.Errorf("listing groups: %w", err)
 			}

@@ -88,11 +88,11 @@ const lookTime = 5 * time.Second
 func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+	shards, err := recordv1.AllShards(ctx, conn.Admin)
 	if err != nil {
 		return storeSeen{err: fmt.Errorf("listing shards: %w", err)}
 	}
-	groups, err := conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	groups, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
 	if err != nil {
 		return storeSeen{err: fmt.Errorf("listing groups: %w", err)}
 	}

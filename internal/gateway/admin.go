@@ -3,17 +3,22 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
@@ -45,6 +50,13 @@ func (t *table) sortedShards() []*shard {
 func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
 	*recordv1.ListGroupsResponse, error) {
 	only := request.GetGroup()
+	page, field, err := paging.Asked(paging.Groups, request)
+	if err == nil && only != "" && page.After != "" {
+		field, err = "page_token", errors.New("excludes group, whose rows are one page")
+	}
+	if err != nil {
+		return nil, invalid(field, "%v", err)
+	}
 	find := a.g.router.wait
 	if only != "" {
 		find = func(ctx context.Context) (*table, error) { return a.g.tableWith(ctx, only) }
@@ -55,37 +67,86 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	}
 	shards := t.sortedShards()
 	answers := make([]*recordv1.ListGroupsResponse, len(shards))
-	parallel.Times(len(shards), fanOut, func(i int) {
-		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-		defer cancel()
-		// A shard that does not hold the requested group answers NOT_FOUND, a dead shard UNAVAILABLE: there are
-		// no rows in either case.
-		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).ListGroups(ctx, request); err == nil {
-			answers[i] = answer
-		}
-	})
+	parallel.Times(len(shards), fanOut, func(i int) { answers[i] = shards[i].groups(ctx, only, page) })
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
+	rows, more := t.groupRows(only, page, shards, answers)
 	out := &recordv1.ListGroupsResponse{}
+	out.Groups, out.NextPageToken = paging.Cut(page, rows, (*recordv1.Group).GetGroup, more)
+	return out, nil
+}
+
+// groups asks a shard for those of its replicas that can be on a page; nil: it does not answer, or does not hold the one
+// group that was asked for.
+func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
+	if page.After != "" && s.pulse.Silent() {
+		return nil // the first page has waited for it
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	from := recordv1.NewAdminServiceClient(s.conn())
+	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
+		PageToken: paging.Token(paging.Groups, page.After)}
+	if page.Size == 0 { // in one answer a shard with tens of thousands of groups exceeds the limit for messages
+		if answer, err := recordv1.AllGroups(ctx, from, in); err == nil {
+			return answer
+		}
+		return nil
+	}
+	if answer, err := from.ListGroups(ctx, in); err == nil {
+		return answer
+	}
+	return nil
+}
+
+// groupRows merges the answers of shards with what the table knows, in the order of the listing and from the beginning
+// of a page on. Rows that may be incomplete, because a shard has told of a part of its groups only, are left out: more
+// says that there are such.
+func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
+	rows []*recordv1.Group, more bool) {
+	through := ""
+	for _, answer := range answers {
+		if n := len(answer.GetGroups()); n > 0 && answer.GetNextPageToken() != "" {
+			if last := answer.GetGroups()[n-1].GetGroup(); !more || placement.CompareGroups(last, through) < 0 {
+				through, more = last, true
+			}
+		}
+	}
+	onPage := func(group string) bool {
+		return placement.CompareGroups(group, page.After) > 0 && (!more || placement.CompareGroups(group, through) <= 0)
+	}
 	answered := map[string]bool{} // the keys are group/shard
 	listed := map[string]bool{}
 	tellMembers(answers)
 	for i, answer := range answers {
 		for _, row := range answer.GetGroups() {
-			answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
-			out.Groups = append(out.Groups, row)
+			if onPage(row.GetGroup()) { // a shard older than pages tells of all groups
+				answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
+				rows = append(rows, row)
+			}
 		}
 	}
-	for _, r := range t.groups() {
-		if only == "" || only == r.group {
-			out.Groups = append(out.Groups, t.silent(r, answered, listed[r.group])...)
+	known := t.inOrder()
+	if only != "" {
+		known = nil
+		if r := t.named[only]; r != nil {
+			known = []*route{r}
 		}
 	}
-	slices.SortStableFunc(out.Groups, func(a, b *recordv1.Group) int {
+	begin := sort.Search(len(known), func(i int) bool { return placement.CompareGroups(known[i].group, page.After) > 0 })
+	for i, r := range known[begin:] {
+		if page.Size > 0 && i > page.Size { // one more than the page can have, so that Cut sees that there is more
+			break
+		}
+		if onPage(r.group) {
+			rows = append(rows, t.silent(r, answered, listed[r.group])...)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b *recordv1.Group) int {
 		return cmp.Or(placement.CompareGroups(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
 	})
-	return out, nil
+	return rows, more
 }
 
 // silent makes rows for the replicas of a group for which no shard answered.
@@ -128,13 +189,65 @@ func (t *table) planned() map[string]string {
 	return unplaced
 }
 
-// ListShards asks all shards. Shards that do not answer are listed with etcd's data.
+// problemsMax bounds the problems of a store that ListShards tells.
+const problemsMax = 100
+
+// problems tells what is wrong with the store, at most problemsMax of it.
+func (t *table) problems() []string {
+	all := t.view.Problems()
+	if n := len(all) - problemsMax; n > 0 {
+		return append(all[:problemsMax:problemsMax], fmt.Sprintf("and %d more keys of etcd that cannot be used", n))
+	}
+	return all
+}
+
+// ListShards asks the shards of a page. Shards that do not answer are listed with etcd's data.
 func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (
 	*recordv1.ListShardsResponse, error) {
+	page, field, err := paging.Asked(paging.Shards, request)
+	if err != nil {
+		return nil, invalid(field, "%v", err)
+	}
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
+	rows := t.knownShards()
+	names := slices.Sorted(maps.Keys(rows))
+	begin, found := slices.BinarySearch(names, page.After)
+	if found {
+		begin++
+	}
+	names = names[begin:]
+	if page.Size > 0 && len(names) > page.Size {
+		names = names[:page.Size+1] // one more than the page can have, so that Cut sees that there is more
+	}
+	parallel.Times(len(names), fanOut, func(i int) {
+		if s := t.shards[names[i]]; s != nil {
+			s.tell(ctx, rows[names[i]])
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	placed := t.placedShards()
+	list := make([]*recordv1.Shard, len(names))
+	for i, name := range names {
+		list[i] = rows[name]
+		if p, ok := placed[name]; ok {
+			p.tell(list[i])
+		}
+	}
+	out := &recordv1.ListShardsResponse{}
+	if page.After == "" {
+		out.Problems = t.problems()
+	}
+	out.Shards, out.NextPageToken = paging.Cut(page, list, (*recordv1.Shard).GetName, false)
+	return out, nil
+}
+
+// knownShards lists the shards that are registered, hold a group or are to hold one, as etcd knows them.
+func (t *table) knownShards() map[string]*recordv1.Shard {
 	rows := map[string]*recordv1.Shard{}
 	for _, g := range t.view.Groups {
 		for _, m := range g.Members {
@@ -147,43 +260,33 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 			}
 		}
 	}
-	shards := t.sortedShards()
-	answers := make([]*recordv1.ListShardsResponse, len(shards))
-	parallel.Times(len(shards), fanOut, func(i int) {
-		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-		defer cancel()
-		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).ListShards(ctx, request); err == nil {
-			answers[i] = answer
-		}
-	})
-	if err := ctx.Err(); err != nil {
-		return nil, status.FromContextError(err).Err()
-	}
-	for i, s := range shards {
-		if list := answers[i].GetShards(); len(list) == 1 {
-			list[0].Alive = true
-			rows[s.name] = list[0]
-			continue
-		}
-		if rows[s.name] == nil {
-			rows[s.name] = &recordv1.Shard{Name: s.name}
-		}
-		rows[s.name].Address = s.address
-		if known, ok := t.view.Shards[s.name]; ok {
-			rows[s.name].VolumeUuid, rows[s.name].Generation = known.VolumeUUID.String(), known.Generation
-		}
-	}
-	for name, placed := range t.placedShards() {
+	for name, s := range t.shards {
 		if rows[name] == nil {
 			rows[name] = &recordv1.Shard{Name: name}
 		}
-		placed.tell(rows[name])
+		rows[name].Address = s.address
+		if known, ok := t.view.Shards[name]; ok {
+			rows[name].VolumeUuid, rows[name].Generation = known.VolumeUUID.String(), known.Generation
+		}
 	}
-	out := &recordv1.ListShardsResponse{Problems: t.view.Problems()}
-	for _, name := range slices.Sorted(maps.Keys(rows)) {
-		out.Shards = append(out.Shards, rows[name])
+	for name := range t.placedShards() {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
 	}
-	return out, nil
+	return rows
+}
+
+// tell asks a shard for its row. If the shard does not answer, the row stays as it is.
+func (s *shard) tell(ctx context.Context, row *recordv1.Shard) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})
+	if list := answer.GetShards(); err == nil && len(list) == 1 {
+		list[0].Alive = true
+		proto.Reset(row)
+		proto.Merge(row, list[0])
+	}
 }
 
 // loads collects the loading progress that shards report.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -140,6 +141,97 @@ func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 		if len(st.Findings) != 1 || !strings.Contains(st.Findings[0].What, waits) || st.Summary.State != page.NotReady ||
 			!strings.Contains(st.Summary.Text, waits) {
 			t.Errorf("%+v, %+v", st.Findings, st.Summary)
+		}
+	})
+}
+
+func TestListingsHavePages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // shards that know no pages
+		for id := range int64(50) {
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, size := range []int32{0, 1, 5, 12, 2000} {
+			var groups, shards []string
+			in := &recordv1.ListGroupsRequest{PageSize: size}
+			for pages := 0; pages == 0 || in.GetPageToken() != ""; pages++ {
+				out, err := c.admin.ListGroups(c.ctx, in)
+				if err != nil || pages > 12 {
+					t.Fatalf("page %d: %v", pages, err)
+				}
+				for _, g := range out.GetGroups() {
+					groups = append(groups, g.GetGroup())
+				}
+				in.PageToken = out.GetNextPageToken()
+			}
+			if got := strings.Join(groups, " "); got != "0 1 2 3 4 5 6 7 8 9 10 11" {
+				t.Errorf("groups by pages of %d: %s", size, got)
+			}
+			of := &recordv1.ListShardsRequest{PageSize: size}
+			for pages := 0; pages == 0 || of.GetPageToken() != ""; pages++ {
+				out, err := c.admin.ListShards(c.ctx, of)
+				if err != nil || pages > 2 {
+					t.Fatalf("page %d: %v", pages, err)
+				}
+				for _, s := range out.GetShards() {
+					if shards = append(shards, s.GetName()); !s.GetAlive() {
+						t.Errorf("%v", s)
+					}
+				}
+				of.PageToken = out.GetNextPageToken()
+			}
+			if got := strings.Join(shards, " "); got != "a b" {
+				t.Errorf("shards by pages of %d: %s", size, got)
+			}
+		}
+		first, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{PageSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range []*recordv1.ListGroupsRequest{
+			{PageSize: -1}, {PageToken: "nonsense"}, {PageToken: first.GetNextPageToken() + "A"},
+			{Group: "0", PageToken: first.GetNextPageToken()},
+		} {
+			_, err := c.admin.ListGroups(c.ctx, in)
+			wantError(t, err, codes.InvalidArgument, "")
+		}
+		for _, in := range []*recordv1.ListShardsRequest{{PageSize: -1}, {PageToken: first.GetNextPageToken()}} {
+			_, err := c.admin.ListShards(c.ctx, in)
+			wantError(t, err, codes.InvalidArgument, "")
+		}
+	})
+}
+
+// A shard with more groups than one message holds answers: no group of it is called unavailable.
+func TestAShardOfManyGroupsIsListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, named(), gateway.Config{Limits: gateway.Limits{MessageBytesMax: 2 << 20}}, "a")
+		const groups = 6000
+		for i := range groups {
+			c.shards["a"].listed = append(c.shards["a"].listed, &recordv1.Group{Group: fmt.Sprintf("g%06d", i), Shard: "a",
+				State: recordv1.GroupState_GROUP_STATE_SERVING, Message: strings.Repeat("x", 500)})
+		}
+		c.own(placement.NewGroup(c.meta.Routing, "g000007", 0), "a")
+		for _, size := range []int32{0, 1000} {
+			in, rows := &recordv1.ListGroupsRequest{PageSize: size}, 0
+			for pages := 0; pages == 0 || in.GetPageToken() != ""; pages++ {
+				out, err := c.admin.ListGroups(c.ctx, in, grpc.MaxCallRecvMsgSize(64<<20))
+				if err != nil || pages > groups {
+					t.Fatalf("page %d: %v", pages, err)
+				}
+				for _, g := range out.GetGroups() {
+					if g.GetGroup() != fmt.Sprintf("g%06d", rows) || g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING {
+						t.Fatalf("row %d: %v", rows, g)
+					}
+					rows++
+				}
+				in.PageToken = out.GetNextPageToken()
+			}
+			if rows != groups {
+				t.Errorf("pages of %d: %d groups", size, rows)
+			}
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/reason"
@@ -39,7 +40,7 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 		message := seen(ctx, t.message())
 		// Views also change in ways that clients need not know, for example in the sizes of groups.
 		if message.GetEpoch() != known && (last == nil || !sameRouting(last, message)) {
-			if err := stream.Send(message); err != nil {
+			if err := send(stream, message, request.GetInParts()); err != nil {
 				return err
 			}
 			last = message
@@ -57,6 +58,27 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 		}
 		t = r.g.router.table.Load()
 	}
+}
+
+// routingPartBytes bounds the routes of one message of a table that is sent in parts.
+const routingPartBytes = 1 << 20
+
+// send sends a table, in parts if its caller can put them together.
+func send(stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse], all *recordv1.WatchRoutingResponse,
+	inParts bool) error {
+	for rest := all.GetGroups(); inParts; {
+		n, bytes := 0, 0
+		for ; n < len(rest) && (n == 0 || bytes <= routingPartBytes); n++ {
+			bytes += proto.Size(rest[n])
+		}
+		part := &recordv1.WatchRoutingResponse{Epoch: all.GetEpoch(), StoreUuid: all.GetStoreUuid(), Mode: all.GetMode(),
+			Groups: rest[:n], More: n < len(rest)}
+		if err := stream.Send(part); err != nil || !part.GetMore() {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return stream.Send(all)
 }
 
 // seen reduces a routing table to what its caller may know: the groups in which the caller may do anything. For other

@@ -22,6 +22,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/livenesstest"
 )
@@ -52,6 +53,7 @@ type standIn struct {
 	moves    []*recordv1.Move
 	members  map[string][]*recordv1.Member // that it tells of as the leader, by group
 	bad      []*recordv1.Damage            // that Verify finds
+	listed   []*recordv1.Group             // lists these by pages, in place of what it holds, as a shard that knows pages
 }
 
 func (s *standIn) Verify(_ context.Context, in *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
@@ -333,10 +335,16 @@ func (s *standIn) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_S
 	return s.begin("Scan end", &recordv1.RecordKey{Group: group})
 }
 
-func (s *standIn) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+func (s *standIn) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := &recordv1.ListGroupsResponse{}
+	if s.listed != nil {
+		page, _, err := paging.Asked(paging.Groups, in)
+		begin := slices.IndexFunc(s.listed, func(g *recordv1.Group) bool { return g.GetGroup() > page.After })
+		out.Groups, out.NextPageToken = paging.Cut(page, s.listed[begin:], (*recordv1.Group).GetGroup, false)
+		return out, err
+	}
 	for group := range s.records {
 		out.Groups = append(out.Groups, &recordv1.Group{
 			Group: group, Shard: s.name, State: recordv1.GroupState_GROUP_STATE_SERVING, RaftId: s.raftID,

@@ -20,6 +20,7 @@ type table struct {
 	shards  map[string]*shard // registered, or holding a group at a previously known address
 	changed chan struct{}
 	message func() *recordv1.WatchRoutingResponse
+	inOrder func() []*route // routes in the order of listings; it sorts once, as a listing has many pages
 	places  func() places
 	// unplaced says why groups have no place, in the words of the planner. Only for tables with such groups: it plans.
 	unplaced func() map[string]string
@@ -48,6 +49,13 @@ func (t *table) byName(group string) *route { return t.named[group] }
 // groups lists all routes by name.
 func (t *table) groups() []*route {
 	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int { return cmp.Compare(a.group, b.group) })
+}
+
+// sortRoutes lists all routes in the order of listings: numbers by value, before other names.
+func (t *table) sortRoutes() []*route {
+	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int {
+		return placement.CompareGroups(a.group, b.group)
+	})
 }
 
 // addUnknown adds routes for the groups whose key in etcd cannot be used: calls for them wait, and a scan of all groups

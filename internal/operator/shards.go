@@ -74,7 +74,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.Sh
 	if shard.GetVolumeSilent() { // its report about its groups is outdated then
 		return nil, fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, strings.Join(shard.GetProblems(), "; "))
 	}
-	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})
 	if err != nil {
 		return nil, err
 	}

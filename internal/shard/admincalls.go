@@ -20,7 +20,9 @@ type forAdmin struct{ s *Shard }
 func (f forAdmin) Shard() *recordv1.Shard { return f.s.Status().Row() }
 
 // Groups implements serve.Admin.
-func (f forAdmin) Groups() []*recordv1.Group { return f.s.groupStatuses() }
+func (f forAdmin) Groups(only, behind string, most int) ([]*recordv1.Group, bool) {
+	return f.s.groupStatuses(only, behind, most)
+}
 
 // Moves implements serve.Admin.
 func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }

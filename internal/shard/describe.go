@@ -14,15 +14,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// groupStatuses describes the groups of this shard, sorted by name; numbers by value.
-func (s *Shard) groupStatuses() []*recordv1.Group {
+// groupStatuses implements serve.Admin.Groups; numbers are sorted by value.
+func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Group, more bool) {
 	s.mu.Lock()
 	groups := make([]*groupReplica, 0, len(s.groups))
-	out := make([]*recordv1.Group, 0, len(s.groups))
 	for _, g := range s.groups {
-		if g.Standing.Apart() {
-			continue
+		if !g.Standing.Apart() && (only == "" || g.Name == only) && placement.CompareGroups(g.Name, behind) > 0 {
+			groups = append(groups, g)
 		}
+	}
+	slices.SortFunc(groups, func(a, b *groupReplica) int { return placement.CompareGroups(a.Name, b.Name) })
+	groups, more = firstNames(groups, most)
+	for _, g := range groups {
 		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(),
 			Lost: g.Phase == member.Lost}
 		p.Outcome = outcomeOf(g.report.Outcome)
@@ -30,7 +33,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 		if g.Err != nil {
 			p.Message = g.Err.Error()
 		}
-		groups, out = append(groups, g), append(out, p)
+		out = append(out, p)
 	}
 	s.mu.Unlock()
 	for i, g := range groups {
@@ -38,8 +41,20 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 			describe(out[i], sv)
 		}
 	}
-	slices.SortFunc(out, func(a, b *recordv1.Group) int { return placement.CompareGroups(a.GetGroup(), b.GetGroup()) })
-	return out
+	return out, more
+}
+
+// firstNames returns the sorted replicas that have the first most names, and whether there are others; most 0: all.
+func firstNames(groups []*groupReplica, most int) (first []*groupReplica, more bool) {
+	names := 0
+	for i, g := range groups {
+		if i == 0 || g.Name != groups[i-1].Name {
+			if names++; most > 0 && names > most {
+				return groups[:i], true
+			}
+		}
+	}
+	return groups, false
 }
 
 // describe fills in the facts that only a serving group has.

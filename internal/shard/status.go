@@ -31,7 +31,7 @@ func (s *Shard) Status() status.Shard {
 		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
 	}
 	st.Problems = append(st.Problems, s.volume.left.problems(s.cfg.Dir)...)
-	groups := s.groupStatuses()
+	groups, _ := s.groupStatuses("", "", 0)
 	for _, g := range groups {
 		st.Groups = append(st.Groups, status.GroupOf(g))
 	}

@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/page"
@@ -49,5 +53,44 @@ func TestTheStatusSaysTheStateInASentence(t *testing.T) {
 			t.Errorf("stopping: %+v", s)
 		}
 		f.shard.stopping.Store(false)
+	})
+}
+
+func TestAShardListsItsGroupsByPages(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(named, "s1", "10", "9", "b", "a", "1"), nil).ready()
+		for size, wanted := range map[int32]string{0: "1 9 10 a b", 1: "1|9|10|a|b", 2: "1 9|10 a|b", 5: "1 9 10 a b",
+			1001: "1 9 10 a b"} {
+			in := &recordv1.ListGroupsRequest{PageSize: size}
+			var pages []string
+			for len(pages) == 0 || in.GetPageToken() != "" {
+				out, err := f.admin.ListGroups(f.ctx(), in)
+				if err != nil || len(pages) > 5 {
+					t.Fatalf("page %d: %v", len(pages), err)
+				}
+				var names []string
+				for _, g := range out.GetGroups() {
+					names = append(names, g.GetGroup())
+				}
+				pages, in.PageToken = append(pages, strings.Join(names, " ")), out.GetNextPageToken()
+			}
+			if got := strings.Join(pages, "|"); got != wanted {
+				t.Errorf("pages of %d: %s, want %s", size, got, wanted)
+			}
+		}
+		one, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{Group: "9", PageSize: 1})
+		if err != nil || len(one.GetGroups()) != 1 || one.GetNextPageToken() != "" {
+			t.Errorf("%v, %v", one, err)
+		}
+		for _, in := range []*recordv1.ListGroupsRequest{
+			{PageSize: -1}, {PageToken: "x"}, {Group: "9", PageToken: paging.Token(paging.Groups, "1")},
+			{PageToken: paging.Token(paging.Shards, "1")},
+		} {
+			_, err := f.admin.ListGroups(f.ctx(), in)
+			want(t, err, codes.InvalidArgument, "")
+		}
+		_, err = f.admin.ListShards(f.ctx(), &recordv1.ListShardsRequest{PageSize: -1})
+		want(t, err, codes.InvalidArgument, "")
 	})
 }

@@ -116,7 +116,7 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 
 // count asks for the number of records. If that fails, the progress display says less.
 func (e *exporter) count(ctx context.Context) {
-	listed, err := e.conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{Group: e.opts.Group})
+	listed, err := recordv1.AllGroups(ctx, e.conn.Admin, &recordv1.ListGroupsRequest{Group: e.opts.Group})
 	if err != nil {
 		return
 	}

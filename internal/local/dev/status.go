@@ -226,12 +226,13 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}
 	defer cc.Close() //nolint:errcheck // it was only asked
-	stream, err := recordv1.NewRoutingServiceClient(cc).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+	stream, err := recordv1.NewRoutingServiceClient(cc).WatchRouting(ctx,
+		&recordv1.WatchRoutingRequest{InParts: true})
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}
 	for {
-		table, err := stream.Recv()
+		table, err := recordv1.ReceiveRouting(stream)
 		if err != nil {
 			return fmt.Errorf("asking the gateway: %w", err)
 		}

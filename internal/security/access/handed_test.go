@@ -23,6 +23,8 @@ var (
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
+		// The token of a listing holds the name behind which it goes on. Who lists may see all names.
+		"ListGroupsRequest.page_token", "ListShardsRequest.page_token",
 	}
 	// Values that clients choose.
 	chosenFields = []string{
@@ -31,7 +33,7 @@ var (
 		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteRequest.request_id",
 		"DeleteRequest.timestamp_unix_ns",
 		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only",
-		"ListGroupsRequest.group",
+		"ListGroupsRequest.group", "ListGroupsRequest.page_size", "ListShardsRequest.page_size",
 		"ListVersionsRequest.page_size", "PlanScanRequest.groups", "PlanScanRequest.split_bytes",
 		"PutRequest.AttributesEntry.key",
 		"PutRequest.AttributesEntry.value", "PutRequest.data", "PutRequest.data_crc32c", "PutRequest.request_id",
@@ -43,7 +45,7 @@ var (
 		"UploadHeader.AttributesEntry.value", "UploadHeader.data_crc32c", "UploadHeader.request_id",
 		"UploadHeader.size_bytes",
 		"UploadHeader.timestamp_unix_ns", "UploadRequest.chunk", "VerifyRequest.group", "VerifyRequest.rate_bytes_per_second",
-		"WatchRequest.group",
+		"WatchRequest.group", "WatchRoutingRequest.in_parts",
 		"WriteCondition.if_absent",
 	}
 )

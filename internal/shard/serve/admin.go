@@ -2,9 +2,11 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -15,8 +17,9 @@ import (
 type Admin interface {
 	// Shard returns the row of this shard.
 	Shard() *recordv1.Shard
-	// Groups returns the rows of its replicas, sorted by name.
-	Groups() []*recordv1.Group
+	// Groups returns the rows of its replicas, sorted by name: of the first most names behind a name, or where only is
+	// not empty, of that group. most 0: of all. more: there are rows behind them.
+	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
 	// Moves returns the copies that are being created here.
 	Moves() []*recordv1.Move
 	// Load returns the progress of the first load. Loaded is closed when that load is over.
@@ -74,21 +77,34 @@ func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsReque
 			return nil, err
 		}
 	}
-	out := &recordv1.ListGroupsResponse{}
-	for _, g := range s.admin.Groups() {
-		if in.GetGroup() == "" || in.GetGroup() == g.Group {
-			out.Groups = append(out.Groups, g)
-		}
+	page, field, err := paging.Asked(paging.Groups, in)
+	if err == nil && in.GetGroup() != "" && page.After != "" {
+		field, err = "page_token", errors.New("excludes group, whose rows are one page")
 	}
-	if in.GetGroup() != "" && len(out.Groups) == 0 {
+	if err != nil {
+		return nil, answer.Invalid(field, "%v", err)
+	}
+	rows, more := s.admin.Groups(in.GetGroup(), page.After, page.Size)
+	if in.GetGroup() != "" && len(rows) == 0 {
 		return nil, answer.GroupNotFound(in.GetGroup())
 	}
+	out := &recordv1.ListGroupsResponse{}
+	out.Groups, out.NextPageToken = paging.Cut(page, rows, (*recordv1.Group).GetGroup, more)
 	return out, nil
 }
 
 // ListShards implements AdminService. It returns this shard.
-func (s *adminServer) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
-	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{s.admin.Shard()}}, nil
+func (s *adminServer) ListShards(_ context.Context, in *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse,
+	error) {
+	page, field, err := paging.Asked(paging.Shards, in)
+	if err != nil {
+		return nil, answer.Invalid(field, "%v", err)
+	}
+	out := &recordv1.ListShardsResponse{}
+	if me := s.admin.Shard(); me.GetName() > page.After {
+		out.Shards = []*recordv1.Shard{me}
+	}
+	return out, nil
 }
 
 // WatchLoad implements AdminService.

@@ -23,8 +23,8 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	*recordv1.ListVersionsResponse, error) {
 	var v answer.Violations
 	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
-	id, n := in.GetKey().GetId(), int(in.GetPageSize())
-	if n < 0 || n > pageSizeMax {
+	id, n := in.GetKey().GetId(), min(int(in.GetPageSize()), pageSizeMax)
+	if n < 0 {
 		v.Add("page_size", "is %d: give 1 to %d, or 0 for %d", n, pageSizeMax, pageSizeDefault)
 	}
 	if n == 0 {

@@ -40,8 +40,8 @@ func (n *nemesis) watchSigns(ctx context.Context) {
 func (n *nemesis) lookAt(ctx context.Context, h *server) {
 	call, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	shards, err := h.admin.ListShards(call, &recordv1.ListShardsRequest{})
-	groups, errGroups := h.admin.ListGroups(call, &recordv1.ListGroupsRequest{})
+	shards, err := recordv1.AllShards(call, h.admin)
+	groups, errGroups := recordv1.AllGroups(call, h.admin, &recordv1.ListGroupsRequest{})
 	n.signs.mu.Lock()
 	defer n.signs.mu.Unlock()
 	n.signs.looked++

@@ -1007,7 +1007,14 @@ func (x *Damage) GetShard() string {
 type ListGroupsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this group; empty: all.
-	Group         string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Groups per page, 1 to 1,000; more is taken as 1,000, less than 0 is INVALID_ARGUMENT. A page has fewer where they
+	// would be more than 1 MiB. 0: all groups in one answer, as before there were pages: about 130 to 400 bytes a row, so
+	// that above some 10,000 rows the answer can exceed the 4 MiB that gRPC takes in by default.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the previous answer; empty: the first page. The page size may differ from page to page. Excludes group. Servers
+	// older than this field answer with all groups from the first on.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1049,9 +1056,25 @@ func (x *ListGroupsRequest) GetGroup() string {
 	return ""
 }
 
+func (x *ListGroupsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListGroupsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListGroupsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Groups []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Opaque. Empty: that was all.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1093,8 +1116,19 @@ func (x *ListGroupsResponse) GetGroups() []*Group {
 	return nil
 }
 
+func (x *ListGroupsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type ListShardsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shards per page, as the groups of ListGroupsRequest: 1 to 1,000; 0: all in one answer.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// As in ListGroupsRequest.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1129,12 +1163,28 @@ func (*ListShardsRequest) Descriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
+func (x *ListShardsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListShardsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListShardsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Shards []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
 	// What is wrong with the store itself and what to do, one sentence each: keys of etcd that cannot be used. From a
-	// gateway only.
-	Problems      []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// gateway only, and only with the first page. Of more than 100, the last sentence says how many more there are.
+	Problems []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Opaque. Empty: that was all.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1181,6 +1231,13 @@ func (x *ListShardsResponse) GetProblems() []string {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *ListShardsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type Shard struct {
@@ -3335,15 +3392,23 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x03ids\x18\x06 \x03(\x10R\x03ids\x12\x1f\n" +
 	"\vids_unknown\x18\a \x01(\bR\n" +
 	"idsUnknown\x12\x14\n" +
-	"\x05shard\x18\b \x01(\tR\x05shard\")\n" +
+	"\x05shard\x18\b \x01(\tR\x05shard\"e\n" +
 	"\x11ListGroupsRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"D\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"l\n" +
 	"\x12ListGroupsResponse\x12.\n" +
-	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\"\x13\n" +
-	"\x11ListShardsRequest\"`\n" +
+	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"O\n" +
+	"\x11ListShardsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x88\x01\n" +
 	"\x12ListShardsResponse\x12.\n" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
-	"\bproblems\x18\x02 \x03(\tR\bproblems\"\xed\n" +
+	"\bproblems\x18\x02 \x03(\tR\bproblems\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xed\n" +
 	"\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +

@@ -40,9 +40,13 @@ const (
 //
 // AdminService is served by shards (about themselves) and by the gateway (about all shards).
 type AdminServiceClient interface {
-	// ListGroups lists groups by name: on a shard its replicas, on the gateway one row per replica of every group.
+	// ListGroups lists groups by name, numbers by value and before other names: on a shard its replicas, on the gateway
+	// one row per replica of every group. The rows of a group are never parted by the end of a page. Each page shows the
+	// groups as they are when it is asked for: a group that exists from the first page to the last is listed exactly
+	// once, and one that is made or deleted meanwhile is listed or not.
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
-	// ListShards lists shards by name: on a shard itself.
+	// ListShards lists shards by name: on a shard itself. Shards that come and go between two pages are listed or not, as
+	// groups are by ListGroups.
 	ListShards(ctx context.Context, in *ListShardsRequest, opts ...grpc.CallOption) (*ListShardsResponse, error)
 	// WatchLoad streams loading progress, at most twice a second, and ends when everything that can be loaded is.
 	WatchLoad(ctx context.Context, in *WatchLoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLoadResponse], error)
@@ -207,9 +211,13 @@ func (c *adminServiceClient) DescribeVolume(ctx context.Context, in *DescribeVol
 //
 // AdminService is served by shards (about themselves) and by the gateway (about all shards).
 type AdminServiceServer interface {
-	// ListGroups lists groups by name: on a shard its replicas, on the gateway one row per replica of every group.
+	// ListGroups lists groups by name, numbers by value and before other names: on a shard its replicas, on the gateway
+	// one row per replica of every group. The rows of a group are never parted by the end of a page. Each page shows the
+	// groups as they are when it is asked for: a group that exists from the first page to the last is listed exactly
+	// once, and one that is made or deleted meanwhile is listed or not.
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
-	// ListShards lists shards by name: on a shard itself.
+	// ListShards lists shards by name: on a shard itself. Shards that come and go between two pages are listed or not, as
+	// groups are by ListGroups.
 	ListShards(context.Context, *ListShardsRequest) (*ListShardsResponse, error)
 	// WatchLoad streams loading progress, at most twice a second, and ends when everything that can be loaded is.
 	WatchLoad(*WatchLoadRequest, grpc.ServerStreamingServer[WatchLoadResponse]) error

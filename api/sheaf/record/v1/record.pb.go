@@ -1506,7 +1506,7 @@ type ListVersionsRequest struct {
 	Key *RecordKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// As in PutRequest.
 	RoutingEpoch uint64 `protobuf:"varint,2,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	// 1 to 1,000; 0: 100.
+	// 1 to 1,000; 0: 100. More is taken as 1,000, less than 0 is INVALID_ARGUMENT.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the previous answer; empty: the newest version first.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -79,7 +79,10 @@ func (RoutingMode) EnumDescriptor() ([]byte, []int) {
 type WatchRoutingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The epoch that the caller has; a table of this epoch is not sent again. 0: none.
-	KnownEpoch    uint64 `protobuf:"varint,1,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
+	KnownEpoch uint64 `protobuf:"varint,1,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
+	// A table may come in several messages, each of about 1 MiB at most. Otherwise each message is a whole table, as
+	// servers older than this field always send it.
+	InParts       bool `protobuf:"varint,2,opt,name=in_parts,json=inParts,proto3" json:"in_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -121,6 +124,13 @@ func (x *WatchRoutingRequest) GetKnownEpoch() uint64 {
 	return 0
 }
 
+func (x *WatchRoutingRequest) GetInParts() bool {
+	if x != nil {
+		return x.InParts
+	}
+	return false
+}
+
 type WatchRoutingResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows with each change; requests carry it as routing_epoch.
@@ -128,8 +138,11 @@ type WatchRoutingResponse struct {
 	// UUID of the store, 36 characters.
 	StoreUuid string      `protobuf:"bytes,2,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
 	Mode      RoutingMode `protobuf:"varint,3,opt,name=mode,proto3,enum=sheaf.record.v1.RoutingMode" json:"mode,omitempty"`
-	// All groups that have an owner.
-	Groups        []*GroupRoute `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The groups that have an owner: all of them, or those of this part.
+	Groups []*GroupRoute `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The table goes on in the next message, which has the same epoch and other groups. False: the table ends here, and
+	// may be used. Only where in_parts was asked for.
+	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +203,13 @@ func (x *WatchRoutingResponse) GetGroups() []*GroupRoute {
 		return x.Groups
 	}
 	return nil
+}
+
+func (x *WatchRoutingResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type GroupRoute struct {
@@ -277,16 +297,18 @@ var File_sheaf_record_v1_routing_proto protoreflect.FileDescriptor
 
 const file_sheaf_record_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsheaf/record/v1/routing.proto\x12\x0fsheaf.record.v1\"6\n" +
+	"\x1dsheaf/record/v1/routing.proto\x12\x0fsheaf.record.v1\"Q\n" +
 	"\x13WatchRoutingRequest\x12\x1f\n" +
 	"\vknown_epoch\x18\x01 \x01(\x04R\n" +
-	"knownEpoch\"\xb2\x01\n" +
+	"knownEpoch\x12\x19\n" +
+	"\bin_parts\x18\x02 \x01(\bR\ainParts\"\xc6\x01\n" +
 	"\x14WatchRoutingResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
 	"store_uuid\x18\x02 \x01(\tR\tstoreUuid\x120\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x1c.sheaf.record.v1.RoutingModeR\x04mode\x123\n" +
-	"\x06groups\x18\x04 \x03(\v2\x1b.sheaf.record.v1.GroupRouteR\x06groups\"\x9f\x01\n" +
+	"\x06groups\x18\x04 \x03(\v2\x1b.sheaf.record.v1.GroupRouteR\x06groups\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\"\x9f\x01\n" +
 	"\n" +
 	"GroupRoute\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +

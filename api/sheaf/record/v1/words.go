@@ -1,5 +1,5 @@
-// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of its folder, and a few words for
-// people.
+// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of its folder, with a few words for
+// people, and functions that receive answers that come in parts.
 package recordv1
 
 import "strings"

@@ -1,0 +1,80 @@
+package recordv1
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+)
+
+// pageSize is the number of groups or shards that AllGroups and AllShards ask for at a time: the limit of the servers.
+const pageSize = 1000
+
+// AllGroups asks for all pages of a listing of groups, in pages of its own size, from in.PageToken on. It returns their
+// rows in one answer, however many bytes they have. An error of any page is returned: there are no partial listings.
+func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsRequest, options ...grpc.CallOption) (
+	*ListGroupsResponse, error) {
+	all, token := &ListGroupsResponse{}, in.GetPageToken()
+	listed := map[string]bool{} // groups of earlier pages
+	for {
+		page, err := from.ListGroups(ctx, &ListGroupsRequest{Group: in.GetGroup(), PageSize: pageSize, PageToken: token},
+			options...)
+		if err != nil {
+			return nil, err
+		}
+		before := len(all.Groups)
+		for _, g := range page.GetGroups() {
+			// A server older than pages answers with everything. It may answer for one that is newer and has stopped.
+			if !listed[g.GetGroup()] {
+				all.Groups = append(all.Groups, g)
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+		for _, g := range all.Groups[before:] {
+			listed[g.GetGroup()] = true
+		}
+	}
+}
+
+// AllShards is AllGroups for shards.
+func AllShards(ctx context.Context, from AdminServiceClient, options ...grpc.CallOption) (*ListShardsResponse, error) {
+	all := &ListShardsResponse{}
+	listed := map[string]bool{}
+	for token := ""; ; {
+		page, err := from.ListShards(ctx, &ListShardsRequest{PageSize: pageSize, PageToken: token}, options...)
+		if err != nil {
+			return nil, err
+		}
+		if token == "" {
+			all.Problems = page.GetProblems()
+		}
+		for _, s := range page.GetShards() {
+			if !listed[s.GetName()] {
+				listed[s.GetName()] = true
+				all.Shards = append(all.Shards, s)
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+	}
+}
+
+// ReceiveRouting receives one whole table of WatchRouting, whether it comes in parts or not. After an error in the
+// middle of a table there is no table.
+func ReceiveRouting(stream RoutingService_WatchRoutingClient) (*WatchRoutingResponse, error) {
+	table, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	for more := table.GetMore(); more; {
+		part, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		table.Groups, more = append(table.Groups, part.GetGroups()...), part.GetMore()
+	}
+	table.More = false
+	return table, nil
+}

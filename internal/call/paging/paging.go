@@ -1,0 +1,109 @@
+// Package paging cuts listings into pages, by the rules of AIP-158: a size above the limit is reduced, and tokens are
+// opaque and checked. A token holds the last name of its page, so that a server keeps nothing from page to page. All
+// functions are pure and never panic.
+package paging
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Limits of a page.
+const (
+	NamesMax = 1000    // names on a page
+	BytesMax = 1 << 20 // bytes of a page as encoded, unless the rows of one name have more
+)
+
+// List is a kind of listing. The token of one is refused by the others.
+type List byte
+
+// The listings.
+const (
+	Groups List = 'g'
+	Shards List = 's'
+)
+
+// Page is the part of a listing that a request asks for.
+type Page struct {
+	list List
+	// After is the name behind which the page begins; empty: the first page.
+	After string
+	// Size is the maximum number of names; 0: the listing is asked for as a whole, with one answer.
+	Size int
+}
+
+// Request is a request for a page.
+type Request interface {
+	GetPageSize() int32
+	GetPageToken() string
+}
+
+// Asked returns the page that a request asks for. If its values are invalid, field names the field, and err says what
+// is wrong and what to give.
+func Asked(list List, in Request) (p Page, field string, err error) {
+	if in.GetPageSize() < 0 {
+		return Page{}, "page_size", fmt.Errorf("is %d: give 1 to %d, or 0 for all in one answer", in.GetPageSize(), NamesMax)
+	}
+	p = Page{list: list, Size: min(int(in.GetPageSize()), NamesMax)}
+	if in.GetPageToken() != "" {
+		if p.After, err = parse(list, in.GetPageToken()); err != nil {
+			return Page{}, "page_token", err
+		}
+	}
+	return p, "", nil
+}
+
+// Cut returns those of the rows that make the page, and the token of the next page; empty: there is none. rows begin
+// behind After, in the order of the listing; more says that others follow them. Rows of one name stay together.
+func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (page []R, next string) {
+	if p.Size == 0 {
+		return rows, ""
+	}
+	names, bytes := 0, 0
+	for i := 0; i < len(rows); {
+		end, size := i, 0
+		for ; end < len(rows) && name(rows[end]) == name(rows[i]); end++ {
+			size += proto.Size(rows[end])
+		}
+		if names++; names > p.Size || names > 1 && bytes+size > BytesMax {
+			return rows[:i], Token(p.list, name(rows[i-1]))
+		}
+		i, bytes = end, bytes+size
+	}
+	if more && len(rows) > 0 {
+		next = Token(p.list, name(rows[len(rows)-1]))
+	}
+	return rows, next
+}
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	errToken   = errors.New("is not one that this listing gave out: begin again without a token")
+)
+
+// Token returns the token of the page behind a name; empty for the first page. Its bytes are the listing (1), the name,
+// and the CRC32C of both (4, little-endian).
+func Token(list List, after string) string {
+	if after == "" {
+		return ""
+	}
+	b := append([]byte{byte(list)}, after...)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parse is the inverse of Token.
+func parse(list List, token string) (after string, err error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	n := len(b) - 4
+	if err != nil || n < 2 || b[0] != byte(list) ||
+		crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) {
+		return "", errToken
+	}
+	return string(b[1:n]), nil
+}

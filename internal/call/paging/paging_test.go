@@ -1,0 +1,111 @@
+package paging
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/test/soaktest"
+)
+
+// asked is a request for a page.
+type asked struct {
+	size  int32
+	token string
+}
+
+func (a asked) GetPageSize() int32   { return a.size }
+func (a asked) GetPageToken() string { return a.token }
+
+func TestASizeAboveTheLimitIsReducedAndANegativeOneRefused(t *testing.T) {
+	for size, want := range map[int32]int{0: 0, 1: 1, 999: 999, 1000: 1000, 1001: 1000, 1<<31 - 1: 1000} {
+		if p, _, err := Asked(Groups, asked{size: size}); err != nil || p.Size != want || p.After != "" {
+			t.Errorf("page_size %d: %+v, %v; want %d", size, p, err, want)
+		}
+	}
+	for _, size := range []int32{-1, -1 << 31} {
+		if _, field, err := Asked(Groups, asked{size: size}); err == nil || field != "page_size" {
+			t.Errorf("page_size %d: field %q, %v", size, field, err)
+		}
+	}
+}
+
+func TestATokenIsOfItsListAndWhole(t *testing.T) {
+	good := Token(Groups, "quotes")
+	if p, _, err := Asked(Groups, asked{token: good}); err != nil || p.After != "quotes" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	bad := []string{"quotes", "A", "!", good + "A", good[1:], good + "=", " " + good, Token(Shards, "quotes"),
+		strings.Repeat("A", 8), strings.Repeat("A", 1<<16)}
+	for i := range good {
+		other := []byte(good)
+		other[i] ^= 1
+		bad = append(bad, string(other))
+	}
+	for _, token := range bad {
+		if p, field, err := Asked(Groups, asked{token: token}); err == nil || field != "page_token" {
+			t.Errorf("token %q is taken: %+v, field %q", token, p, field)
+		}
+	}
+	if Token(Groups, "") != "" {
+		t.Error("the first page has a token")
+	}
+}
+
+// All pages together are the list, each keeps the limits, and the rows of one name are on one page.
+func TestPagesAreTheList(t *testing.T) {
+	soaktest.Check(t, func(t *rapid.T) {
+		var rows []*wrapperspb.StringValue
+		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,3}`), 0, 30, rapid.ID).Draw(t, "names")
+		slices.Sort(names)
+		for _, name := range names {
+			for range rapid.IntRange(1, 4).Draw(t, "rows") {
+				filler := strings.Repeat("x", rapid.SampledFrom([]int{0, 10, BytesMax / 3, BytesMax}).Draw(t, "bytes"))
+				rows = append(rows, wrapperspb.String(name+"/"+filler))
+			}
+		}
+		nameOf := func(r *wrapperspb.StringValue) string { return r.GetValue()[:strings.IndexByte(r.GetValue(), '/')] }
+		p := Page{list: Groups, Size: rapid.IntRange(1, 10).Draw(t, "size")}
+		window := rapid.IntRange(p.Size, 40).Draw(t, "names a server looks at for a page")
+		var got []*wrapperspb.StringValue
+		for n := 0; ; n++ {
+			if n > len(names) {
+				t.Fatal("the pages do not end")
+			}
+			i := slices.IndexFunc(rows, func(r *wrapperspb.StringValue) bool { return nameOf(r) > p.After })
+			if i < 0 {
+				i = len(rows)
+			}
+			seen := map[string]bool{}
+			end := i
+			for ; end < len(rows); end++ {
+				if seen[nameOf(rows[end])] = true; len(seen) > window {
+					break
+				}
+			}
+			page, next := Cut(p, rows[i:end], nameOf, end < len(rows))
+			on, bytes := map[string]bool{}, 0
+			for _, r := range page {
+				on[nameOf(r)], bytes = true, bytes+len(r.GetValue())
+			}
+			if len(on) > p.Size || len(on) > 1 && bytes > BytesMax {
+				t.Fatalf("a page of %d names and %d bytes", len(on), bytes)
+			}
+			got = append(got, page...)
+			if next == "" {
+				break
+			}
+			q, _, err := Asked(Groups, asked{size: int32(p.Size), token: next})
+			if err != nil || len(page) == 0 {
+				t.Fatalf("a page of %d rows and the next token %q: %v", len(page), next, err)
+			}
+			p = q
+		}
+		if !slices.Equal(got, rows) {
+			t.Fatalf("%d rows on pages, want %d", len(got), len(rows))
+		}
+	})
+}
