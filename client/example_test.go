@@ -185,6 +185,29 @@ func ExampleClient_Find() {
 	// 2026-11-20/42
 }
 
+func ExampleClient_Groups() {
+	c, done := connect(sheaftest.Config{Named: true})
+	defer done()
+	ctx := context.Background()
+	for id, day := range []string{"2026-11-19", "2026-11-20", "2026-11-20"} {
+		if _, err := c.Put(ctx, client.Key{ID: int64(id), Group: day}, []byte("closing price"), nil); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+
+	for group, err := range c.Groups(ctx) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(group.Name, group.Records)
+	}
+	// Output:
+	// 2026-11-19 1
+	// 2026-11-20 2
+}
+
 func ExampleClient_Versions() {
 	c, done := connect(sheaftest.Config{})
 	defer done()
