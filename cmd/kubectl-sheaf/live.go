@@ -40,7 +40,7 @@ func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patie
 		if err != nil {
 			return fmt.Errorf("ask for groups: %w", err)
 		}
-		moves, err := admin.PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+		moves, err := recordv1.AllMoves(ctx, admin)
 		if err != nil {
 			return fmt.Errorf("ask for moves: %w", err)
 		}

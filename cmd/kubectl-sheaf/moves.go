@@ -36,7 +36,7 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 			ctx := cmd.Context()
 			err = a.onGateway(ctx, store, func(admin recordv1.AdminServiceClient) error {
 				for {
-					list, err := admin.PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+					list, err := recordv1.AllMoves(ctx, admin)
 					if err != nil {
 						return fmt.Errorf("ask for moves: %w", err)
 					}

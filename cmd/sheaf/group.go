@@ -59,14 +59,19 @@ repaired from another one by itself, within seconds.`,
 				return fmt.Errorf("verifying group %s: %w", args[0], err)
 			}
 			copies, unchecked := a.verifiedCopies(args[0], report.GetCopies())
-			if err := a.printDamages(report.GetDamages(), map[string]any{
+			n := 0
+			for _, c := range report.GetCopies() {
+				n += int(c.GetDamages())
+			}
+			n = max(n, len(report.GetDamages()))
+			if err := a.printDamages(report.GetDamages(), n, map[string]any{
 				"group": args[0], "bytes": report.GetBytes(), "entries": report.GetEntries(), "copies": copies,
 			}); err != nil {
 				return err
 			}
 			a.Out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()),
 				cli.FormatCount(report.GetEntries()))
-			switch n := len(report.GetDamages()); {
+			switch {
 			case n > 0 && unchecked > 0:
 				return fmt.Errorf("group %s: %d places of damage, and %d of %d copies could not be checked", args[0], n, unchecked,
 					len(copies))
@@ -174,22 +179,26 @@ left. It cannot be undone; the damaged bytes are kept aside on the shard.`,
 			if err != nil {
 				return fmt.Errorf("accepting the loss of group %s: %w", args[0], err)
 			}
-			return a.printDamages(r.GetDamages(), map[string]any{"group": args[0]})
+			return a.printDamages(r.GetDamages(), int(r.GetDamagesTotal()), map[string]any{"group": args[0]})
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "really")
 	return cmd
 }
 
-func (a *app) printDamages(damages []*recordv1.Damage, fields map[string]any) error {
+// printDamages prints the places of damage that an answer lists, and the number of those that it only counts.
+func (a *app) printDamages(damages []*recordv1.Damage, total int, fields map[string]any) error {
 	if a.Out.JSON {
-		fields["damages"] = cli.DamagesJSON(damages)
+		fields["damages"], fields["damages_total"] = cli.DamagesJSON(damages), max(total, len(damages))
 		return a.Out.WriteJSON(fields)
 	}
 	for _, d := range damages {
 		if _, err := fmt.Fprintln(a.Out.Out, cli.DamageWords(d)); err != nil {
 			return err
 		}
+	}
+	if more := total - len(damages); more > 0 {
+		a.Out.Sayf("and %s", cli.Count(int64(more), "more place", "more places"))
 	}
 	return nil
 }

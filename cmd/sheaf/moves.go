@@ -64,7 +64,7 @@ Where none does, that is said before it begins. With --dry-run only what has not
 }
 
 func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
-	list, err := conn.Admin.PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+	list, err := recordv1.AllMoves(ctx, conn.Admin)
 	if err != nil {
 		return nil, fmt.Errorf("asking for moves: %w", err)
 	}

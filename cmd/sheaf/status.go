@@ -59,7 +59,7 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 		"MEMORY", "MESSAGE"}}
 	for _, g := range groups {
 		message := g.GetMessage()
-		if n := len(g.GetDamages()); n > 0 && message == "" {
+		if n := max(len(g.GetDamages()), int(g.GetDamagesTotal())); n > 0 && message == "" {
 			message = fmt.Sprintf("%d places of damage", n)
 		}
 		superseded, segments, memory := cli.FormatBytes(g.GetSupersededBytes()), strconv.Itoa(int(g.GetSegments())),

@@ -77,8 +77,8 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	return out, nil
 }
 
-// groups asks a shard for those of its replicas that can be on a page; nil: it does not answer, or does not hold the one
-// group that was asked for.
+// groups asks a shard for those of its replicas that can be on a page; nil: it does not answer, or does not hold the
+// one group that was asked for.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
 		return nil // the first page has waited for it
@@ -467,6 +467,9 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 		checked = true
 		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(),
 			int32(len(answers[i].GetDamages()))
+		for _, c := range answers[i].GetCopies() { // its own row, which counts those that are not listed, too
+			verified.Damages = max(verified.GetDamages(), c.GetDamages())
+		}
 		out.Bytes, out.Entries = out.GetBytes()+verified.GetBytes(), out.GetEntries()+verified.GetEntries()
 		for _, d := range answers[i].GetDamages() {
 			d.Shard = m.Shard

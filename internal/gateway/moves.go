@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sort"
 
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -41,15 +43,19 @@ func tellMembers(answers []*recordv1.ListGroupsResponse) {
 // PlanMoves returns the moves under way, their progress, and the moves that the planner would start.
 func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse,
 	error) {
+	page, field, err := paging.Asked(paging.Moves, request)
+	if err != nil {
+		return nil, invalid(field, "%v", err)
+	}
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
-	copies, err := a.copies(ctx, t, request)
+	copies, err := a.copies(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	out := &recordv1.PlanMovesResponse{}
+	var moves []*recordv1.Move
 	planned := map[string]bool{}
 	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
 		planned[m.Group] = true
@@ -60,29 +66,33 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 		if m.Running {
 			follow(move, t.view.Groups[m.Group], copies[m.Group])
 		}
-		out.Moves = append(out.Moves, move)
+		moves = append(moves, move)
 	}
 	for group, made := range copies {
 		if !planned[group] { // the shards stay the same, and a copy is rebuilt on another volume of one of them
-			out.Moves = append(out.Moves, t.madeAnew(group, made))
+			moves = append(moves, t.madeAnew(group, made))
 		}
 	}
-	slices.SortFunc(out.Moves, func(a, b *recordv1.Move) int {
+	slices.SortFunc(moves, func(a, b *recordv1.Move) int {
 		return placement.CompareGroups(a.GetGroup(), b.GetGroup())
 	})
+	begin := sort.Search(len(moves), func(i int) bool {
+		return placement.CompareGroups(moves[i].GetGroup(), page.After) > 0
+	})
+	out := &recordv1.PlanMovesResponse{}
+	out.Moves, out.NextPageToken = paging.Cut(page, moves[begin:], (*recordv1.Move).GetGroup, false)
 	return out, nil
 }
 
 // copies asks all shards which copies they are building, and returns these by group. A shard that does not answer, or
 // is too old for the request, contributes none.
-func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.PlanMovesRequest) (
-	map[string][]*recordv1.Copy, error) {
+func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
 	parallel.Times(len(shards), fanOut, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
-		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).PlanMoves(ctx, request); err == nil {
+		if answer, err := recordv1.AllMoves(ctx, recordv1.NewAdminServiceClient(shards[i].conn())); err == nil {
 			answers[i] = answer
 		}
 	})

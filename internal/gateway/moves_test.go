@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -100,6 +101,27 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 				t.Errorf("move %d:\n got %v\nwant %v", i, m, want[i])
 			}
 		}
+		in, n := &recordv1.PlanMovesRequest{PageSize: 2}, 0
+		for pages := 1; ; pages++ {
+			page, err := c.admin.PlanMoves(c.ctx, in)
+			if err != nil || pages > 2 {
+				t.Fatalf("page %d: %v", pages, err)
+			}
+			for _, m := range page.GetMoves() {
+				if !proto.Equal(m, want[n]) {
+					t.Errorf("move %d by pages:\n got %v\nwant %v", n, m, want[n])
+				}
+				n++
+			}
+			if in.PageToken = page.GetNextPageToken(); in.GetPageToken() == "" {
+				break
+			}
+		}
+		if n != 3 {
+			t.Errorf("%d moves on pages", n)
+		}
+		_, err := c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{PageSize: -1})
+		wantError(t, err, codes.InvalidArgument, "")
 	})
 }
 

@@ -173,6 +173,7 @@ func anEmptyTableInPartsIsOneMessage(t *testing.T) {
 // The pages of a gateway are its whole listing, whatever shards answer: in pages, as those older than pages, cut by
 // bytes, not at all, and of groups that etcd does not know.
 func TestPagesAreTheWholeListing(t *testing.T) {
+	filler := strings.Repeat("x", paging.BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {
 		view := placement.View{Meta: placement.Meta{Routing: placement.Routing{Mode: placement.Named}},
 			Groups: map[string]placement.Group{}}
@@ -186,7 +187,7 @@ func TestPagesAreTheWholeListing(t *testing.T) {
 				if rapid.Bool().Draw(t, "has it") {
 					g.Members = append(g.Members, placement.Member{Shard: s.name})
 					rows[s.name] = append(rows[s.name], &recordv1.Group{Group: group, Shard: s.name,
-						Message: strings.Repeat("x", rapid.SampledFrom([]int{0, paging.BytesMax}).Draw(t, "bytes"))})
+						Message: filler[:rapid.SampledFrom([]int{0, paging.BytesMax}).Draw(t, "bytes")]})
 				}
 			}
 			if known {

@@ -119,13 +119,13 @@ func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []status.G
 		}
 		records, stored, superseded = records+float64(g.Records), stored+float64(g.StoredBytes),
 			superseded+float64(g.SupersededBytes)
-		damages, leading = damages+float64(len(g.Damages)), leading+leader
+		damages, leading = damages+float64(g.DamagesTotal), leading+leader
 		if len(groups) > groupSeriesMax {
 			continue
 		}
 		for desc, value := range map[*prometheus.Desc]float64{
 			descGroupRecords: float64(g.Records), descGroupStored: float64(g.StoredBytes),
-			descGroupSuperseded: float64(g.SupersededBytes), descGroupDamages: float64(len(g.Damages)),
+			descGroupSuperseded: float64(g.SupersededBytes), descGroupDamages: float64(g.DamagesTotal),
 			descGroupLeader: leader,
 		} {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, g.Group)

@@ -1,13 +1,13 @@
 package shard
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
@@ -170,7 +170,7 @@ func (s *Shard) copies() []*recordv1.Move {
 				BytesDone: bytes})
 		}
 	}
-	slices.SortFunc(out, func(a, b *recordv1.Move) int { return cmp.Compare(a.GetGroup(), b.GetGroup()) })
+	slices.SortFunc(out, func(a, b *recordv1.Move) int { return placement.CompareGroups(a.GetGroup(), b.GetGroup()) })
 	return out
 }
 

@@ -65,7 +65,8 @@ func describe(p *recordv1.Group, sv *served) {
 	p.AppliedIndex = node.AppliedIndex
 	p.Records, p.StoredBytes, p.SupersededBytes = stats.Records, stats.StoredBytes, stats.SupersededBytes
 	p.Segments, p.MemoryBytes = int32(stats.Segments), stats.MemoryBytes
-	p.Damages = serve.DamagesOf(stats.Damages)
+	p.Damages = serve.DamagesOf(stats.Damages, serve.RowDamageBytesMax)
+	p.DamagesTotal = int32(len(stats.Damages))
 	if len(stats.Damages) > 0 {
 		p.State = recordv1.GroupState_GROUP_STATE_DAMAGED
 		p.Message = "some stored bytes are bad and answer DATA_LOSS: restore these records, or accept the loss"

@@ -26,6 +26,7 @@ type List byte
 const (
 	Groups List = 'g'
 	Shards List = 's'
+	Moves  List = 'm'
 )
 
 // Page is the part of a listing that a request asks for.

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	"pgregory.net/rapid"
 
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -57,25 +57,26 @@ func TestATokenIsOfItsListAndWhole(t *testing.T) {
 
 // All pages together are the list, each keeps the limits, and the rows of one name are on one page.
 func TestPagesAreTheList(t *testing.T) {
+	filler := strings.Repeat("x", BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {
-		var rows []*wrapperspb.StringValue
+		var rows []*recordv1.Group
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,3}`), 0, 30, rapid.ID).Draw(t, "names")
 		slices.Sort(names)
 		for _, name := range names {
 			for range rapid.IntRange(1, 4).Draw(t, "rows") {
-				filler := strings.Repeat("x", rapid.SampledFrom([]int{0, 10, BytesMax / 3, BytesMax}).Draw(t, "bytes"))
-				rows = append(rows, wrapperspb.String(name+"/"+filler))
+				size := rapid.SampledFrom([]int{0, 10, BytesMax / 3, BytesMax}).Draw(t, "bytes")
+				rows = append(rows, &recordv1.Group{Group: name, Message: filler[:size]})
 			}
 		}
-		nameOf := func(r *wrapperspb.StringValue) string { return r.GetValue()[:strings.IndexByte(r.GetValue(), '/')] }
+		nameOf := (*recordv1.Group).GetGroup
 		p := Page{list: Groups, Size: rapid.IntRange(1, 10).Draw(t, "size")}
 		window := rapid.IntRange(p.Size, 40).Draw(t, "names a server looks at for a page")
-		var got []*wrapperspb.StringValue
+		var got []*recordv1.Group
 		for n := 0; ; n++ {
 			if n > len(names) {
 				t.Fatal("the pages do not end")
 			}
-			i := slices.IndexFunc(rows, func(r *wrapperspb.StringValue) bool { return nameOf(r) > p.After })
+			i := slices.IndexFunc(rows, func(r *recordv1.Group) bool { return nameOf(r) > p.After })
 			if i < 0 {
 				i = len(rows)
 			}
@@ -89,7 +90,7 @@ func TestPagesAreTheList(t *testing.T) {
 			page, next := Cut(p, rows[i:end], nameOf, end < len(rows))
 			on, bytes := map[string]bool{}, 0
 			for _, r := range page {
-				on[nameOf(r)], bytes = true, bytes+len(r.GetValue())
+				on[nameOf(r)], bytes = true, bytes+len(r.GetMessage())
 			}
 			if len(on) > p.Size || len(on) > 1 && bytes > BytesMax {
 				t.Fatalf("a page of %d names and %d bytes", len(on), bytes)

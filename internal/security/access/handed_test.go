@@ -24,7 +24,7 @@ var (
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
 		// The token of a listing holds the name behind which it goes on. Who lists may see all names.
-		"ListGroupsRequest.page_token", "ListShardsRequest.page_token",
+		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}
 	// Values that clients choose.
 	chosenFields = []string{
@@ -34,6 +34,7 @@ var (
 		"DeleteRequest.timestamp_unix_ns",
 		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only",
 		"ListGroupsRequest.group", "ListGroupsRequest.page_size", "ListShardsRequest.page_size",
+		"PlanMovesRequest.page_size",
 		"ListVersionsRequest.page_size", "PlanScanRequest.groups", "PlanScanRequest.split_bytes",
 		"PutRequest.AttributesEntry.key",
 		"PutRequest.AttributesEntry.value", "PutRequest.data", "PutRequest.data_crc32c", "PutRequest.request_id",

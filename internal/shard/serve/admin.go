@@ -3,10 +3,14 @@ package serve
 import (
 	"context"
 	"errors"
+	"sort"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/paging"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -20,7 +24,7 @@ type Admin interface {
 	// Groups returns the rows of its replicas, sorted by name: of the first most names behind a name, or where only is
 	// not empty, of that group. most 0: of all. more: there are rows behind them.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
-	// Moves returns the copies that are being created here.
+	// Moves returns the copies that are being created here, sorted by group; numbers by value.
 	Moves() []*recordv1.Move
 	// Load returns the progress of the first load. Loaded is closed when that load is over.
 	Load() *recordv1.Load
@@ -65,8 +69,18 @@ func (s *adminServer) RemoveShard(
 }
 
 // PlanMoves implements AdminService. It returns the copies that are being created here.
-func (s *adminServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
-	return &recordv1.PlanMovesResponse{Moves: s.admin.Moves()}, nil
+func (s *adminServer) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+	page, field, err := paging.Asked(paging.Moves, in)
+	if err != nil {
+		return nil, answer.Invalid(field, "%v", err)
+	}
+	moves := s.admin.Moves()
+	begin := sort.Search(len(moves), func(i int) bool {
+		return placement.CompareGroups(moves[i].GetGroup(), page.After) > 0
+	})
+	out := &recordv1.PlanMovesResponse{}
+	out.Moves, out.NextPageToken = paging.Cut(page, moves[begin:], (*recordv1.Move).GetGroup, false)
+	return out, nil
 }
 
 // ListGroups implements AdminService. It returns the replicas of this shard.
@@ -155,7 +169,7 @@ func (s *adminServer) Verify(ctx context.Context, in *recordv1.VerifyRequest) (*
 		return nil, answer.Of(err, answer.Where{Group: g.Name()})
 	}
 	out := &recordv1.VerifyResponse{
-		Bytes: report.Bytes, Entries: report.Entries, Damages: DamagesOf(report.Damages),
+		Bytes: report.Bytes, Entries: report.Entries, Damages: DamagesOf(report.Damages, copyDamageBytesMax),
 		Copies: []*recordv1.VerifiedCopy{{Shard: s.opts.Name, Bytes: report.Bytes, Entries: report.Entries,
 			Damages: int32(len(report.Damages))}},
 	}
@@ -204,17 +218,31 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 		return nil, answer.Of(err, answer.Where{Group: g.Name()})
 	}
 	s.opts.Logger.Warn("loss accepted", "group", in.GetGroup(), "damages", len(damages))
-	return &recordv1.AcceptLossResponse{Damages: DamagesOf(damages)}, nil
+	return &recordv1.AcceptLossResponse{Damages: DamagesOf(damages, copyDamageBytesMax),
+		DamagesTotal: int32(len(damages))}, nil
 }
 
-// DamagesOf converts damage to messages.
-func DamagesOf(damages []format.Damage) []*recordv1.Damage {
-	out := make([]*recordv1.Damage, 0, len(damages))
+// Limits of lists of damage in answers: whole segments can be bad, and an answer above the limit for messages is none.
+// Each answer has the number of all places besides.
+const (
+	RowDamageBytesMax  = 64 << 10  // in a row of ListGroups
+	copyDamageBytesMax = 512 << 10 // of one copy, in the answers of Verify and AcceptLoss
+	damageIDsMax       = 1000      // ids of one place
+)
+
+// DamagesOf converts damage to messages, as many as bytesMax bytes hold.
+func DamagesOf(damages []format.Damage, bytesMax int) []*recordv1.Damage {
+	out := make([]*recordv1.Damage, 0, min(len(damages), bytesMax/32))
 	for _, d := range damages {
-		out = append(out, &recordv1.Damage{
+		ids := d.IDs[:min(len(d.IDs), damageIDsMax)]
+		m := &recordv1.Damage{
 			Group: d.Group, File: d.File, OffsetBytes: d.Offset, LengthBytes: d.Length, What: d.What,
-			Ids: d.IDs, IdsUnknown: d.IDsUnknown,
-		})
+			Ids: ids, IdsUnknown: d.IDsUnknown || len(ids) < len(d.IDs),
+		}
+		if bytesMax -= proto.Size(m); bytesMax < 0 {
+			break
+		}
+		out = append(out, m)
 	}
 	return out
 }

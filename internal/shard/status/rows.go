@@ -55,7 +55,7 @@ func GroupOf(g *recordv1.Group) Group {
 		Group: g.GetGroup(), UUID: g.GetUuid(), Message: g.GetMessage(), Leader: g.GetLeader(), Records: g.GetRecords(),
 		StoredBytes: g.GetStoredBytes(), SupersededBytes: g.GetSupersededBytes(), Segments: int(g.GetSegments()),
 		AppliedIndex: g.GetAppliedIndex(), MemoryBytes: g.GetMemoryBytes(),
-		State: g.GetState().Word(), Outcome: g.GetOutcome().Word(),
+		State: g.GetState().Word(), Outcome: g.GetOutcome().Word(), DamagesTotal: int(g.GetDamagesTotal()),
 	}
 	for _, d := range g.GetDamages() {
 		st.Damages = append(st.Damages, Damage{

@@ -104,7 +104,8 @@ type Group struct {
 	AppliedIndex    uint64   `json:"appliedIndex"`
 	MemoryBytes     int64    `json:"memoryBytes"`
 	CutBytes        int64    `json:"cutBytes,omitempty"`
-	Damages         []Damage `json:"damages,omitempty"`
+	Damages         []Damage `json:"damages,omitempty"` // those that fit into 64 KiB
+	DamagesTotal    int      `json:"damagesTotal,omitempty"`
 }
 
 // Damage is one range of bad bytes.

@@ -281,8 +281,8 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 	switch g.GetState() {
 	case recordv1.GroupState_GROUP_STATE_DAMAGED:
 		if n := len(g.GetDamages()); n > 0 {
-			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", n, g.GetDamages()[0].GetFile(),
-				g.GetDamages()[0].GetOffsetBytes())
+			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", max(n, int(g.GetDamagesTotal())),
+				g.GetDamages()[0].GetFile(), g.GetDamages()[0].GetOffsetBytes())
 		}
 		f.ofGroup(Problem, name, shard, what, fmt.Sprintf(
 			"sheaf group verify %s names every bad place; put those records again, or give them up: sheaf group accept-loss "+

@@ -494,7 +494,7 @@ type Group struct {
 	AppliedIndex uint64 `protobuf:"varint,12,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	// Memory in use, bytes: index and resident images.
 	MemoryBytes int64 `protobuf:"varint,13,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Places of damage found so far.
+	// Places of damage found so far, as many as fit into 64 KiB: Verify tells of more.
 	Damages []*Damage `protobuf:"bytes,14,rep,name=damages,proto3" json:"damages,omitempty"`
 	// The data are not on the volume of this shard, where they should be. The state is GROUP_STATE_FAILED, and message
 	// says what to bring back.
@@ -510,7 +510,10 @@ type Group struct {
 	// Only in the row of the leader: every member of the group as it sees them, by Raft id.
 	Members []*Member `protobuf:"bytes,20,rep,name=members,proto3" json:"members,omitempty"`
 	// The files of the group are being taken over from another shard; absent: they are not.
-	Copy          *Copy `protobuf:"bytes,21,opt,name=copy,proto3" json:"copy,omitempty"`
+	Copy *Copy `protobuf:"bytes,21,opt,name=copy,proto3" json:"copy,omitempty"`
+	// All places of damage found so far, those that are not in damages included. 0 where damages are listed: the shard is
+	// older than this field.
+	DamagesTotal  int32 `protobuf:"varint,22,opt,name=damages_total,json=damagesTotal,proto3" json:"damages_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -690,6 +693,13 @@ func (x *Group) GetCopy() *Copy {
 		return x.Copy
 	}
 	return nil
+}
+
+func (x *Group) GetDamagesTotal() int32 {
+	if x != nil {
+		return x.DamagesTotal
+	}
+	return 0
 }
 
 // Member is a member of a group as its leader sees it.
@@ -908,9 +918,9 @@ type Damage struct {
 	LengthBytes int64  `protobuf:"varint,4,opt,name=length_bytes,json=lengthBytes,proto3" json:"length_bytes,omitempty"`
 	// What is bad, in words.
 	What string `protobuf:"bytes,5,opt,name=what,proto3" json:"what,omitempty"`
-	// Ids known to be hit.
+	// Ids known to be hit, 1,000 at most.
 	Ids []int64 `protobuf:"fixed64,6,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	// True where it is not known which ids are hit.
+	// True where it is not known which ids are hit beside these, or they are too many for this list.
 	IdsUnknown bool `protobuf:"varint,7,opt,name=ids_unknown,json=idsUnknown,proto3" json:"ids_unknown,omitempty"`
 	// Whose copy it is of, in the answer of Verify; else empty.
 	Shard         string `protobuf:"bytes,8,opt,name=shard,proto3" json:"shard,omitempty"`
@@ -1850,7 +1860,7 @@ type WatchLoadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sum over the shards asked.
 	Load *Load `protobuf:"bytes,1,opt,name=load,proto3" json:"load,omitempty"`
-	// Per shard name.
+	// Per shard name: about 100 bytes each.
 	Shards        map[string]*Load `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1998,7 +2008,11 @@ func (x *CreateGroupResponse) GetUuid() string {
 }
 
 type PlanMovesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Moves per page, as the groups of ListGroupsRequest: 1 to 1,000; 0: all in one answer, of some 200 bytes each.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// As in ListGroupsRequest.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2033,9 +2047,25 @@ func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
+func (x *PlanMovesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *PlanMovesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type PlanMovesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Moves         []*Move                `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Moves []*Move                `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Opaque. Empty: that was all.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2075,6 +2105,13 @@ func (x *PlanMovesResponse) GetMoves() []*Move {
 		return x.Moves
 	}
 	return nil
+}
+
+func (x *PlanMovesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type Move struct {
@@ -2279,8 +2316,9 @@ func (x *VerifyRequest) GetRateBytesPerSecond() int64 {
 type VerifyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of all copies together.
-	Bytes   int64     `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Entries int64     `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	Bytes   int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Entries int64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Of each copy as many as fit into 512 KiB; copies have the number of all.
 	Damages []*Damage `protobuf:"bytes,3,rep,name=damages,proto3" json:"damages,omitempty"`
 	// By shard.
 	Copies        []*VerifiedCopy `protobuf:"bytes,4,rep,name=copies,proto3" json:"copies,omitempty"`
@@ -2503,7 +2541,7 @@ type CompactResponse struct {
 	EntriesDropped    int64                  `protobuf:"varint,2,opt,name=entries_dropped,json=entriesDropped,proto3" json:"entries_dropped,omitempty"`
 	BytesBefore       int64                  `protobuf:"varint,3,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"`
 	BytesAfter        int64                  `protobuf:"varint,4,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`
-	// With explain alone: one for each reason that holds for any byte.
+	// With explain alone: one for each reason that holds for any byte, so never more than there are reasons.
 	Holds         []*CompactionHold `protobuf:"bytes,5,rep,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2686,8 +2724,11 @@ func (x *AcceptLossRequest) GetGroup() string {
 
 type AcceptLossResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was given up.
-	Damages       []*Damage `protobuf:"bytes,1,rep,name=damages,proto3" json:"damages,omitempty"`
+	// What was given up, as much as fits into 512 KiB.
+	Damages []*Damage `protobuf:"bytes,1,rep,name=damages,proto3" json:"damages,omitempty"`
+	// All places that were given up, those that are not in damages included. 0 where damages are listed: the shard is
+	// older than this field.
+	DamagesTotal  int32 `protobuf:"varint,2,opt,name=damages_total,json=damagesTotal,proto3" json:"damages_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2727,6 +2768,13 @@ func (x *AcceptLossResponse) GetDamages() []*Damage {
 		return x.Damages
 	}
 	return nil
+}
+
+func (x *AcceptLossResponse) GetDamagesTotal() int32 {
+	if x != nil {
+		return x.DamagesTotal
+	}
+	return 0
 }
 
 type SetShardStateRequest struct {
@@ -2949,7 +2997,9 @@ type DescribeVolumeResponse struct {
 	VolumeShard string `protobuf:"bytes,5,opt,name=volume_shard,json=volumeShard,proto3" json:"volume_shard,omitempty"`
 	StoreUuid   string `protobuf:"bytes,6,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
 	// What the volume remembers of its store; absent on a volume that no shard of this version has opened.
-	Facts  *StoreFacts   `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
+	Facts *StoreFacts `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
+	// All groups of the volume, about 200 bytes each: take in as much as 256 MiB, as this is asked after a loss of etcd,
+	// when nothing may be missing.
 	Groups []*GroupFacts `protobuf:"bytes,8,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Number of the step that the volume is in, as in its superblock: raised at every start, and every few seconds while
 	// it is written to. 0: of a program that knows no steps.
@@ -3331,7 +3381,7 @@ var File_sheaf_record_v1_admin_proto protoreflect.FileDescriptor
 
 const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\x8b\x06\n" +
+	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xb0\x06\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x14\n" +
@@ -3356,7 +3406,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"lagEntries\x88\x01\x01\x12\x17\n" +
 	"\araft_id\x18\x13 \x01(\x04R\x06raftId\x121\n" +
 	"\amembers\x18\x14 \x03(\v2\x17.sheaf.record.v1.MemberR\amembers\x12)\n" +
-	"\x04copy\x18\x15 \x01(\v2\x15.sheaf.record.v1.CopyR\x04copyB\x0e\n" +
+	"\x04copy\x18\x15 \x01(\v2\x15.sheaf.record.v1.CopyR\x04copy\x12#\n" +
+	"\rdamages_total\x18\x16 \x01(\x05R\fdamagesTotalB\x0e\n" +
 	"\f_match_indexB\x0e\n" +
 	"\f_lag_entries\"\x80\x02\n" +
 	"\x06Member\x12\x17\n" +
@@ -3493,10 +3544,14 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"?\n" +
 	"\x13CreateGroupResponse\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
-	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"\x12\n" +
-	"\x10PlanMovesRequest\"@\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"N\n" +
+	"\x10PlanMovesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"h\n" +
 	"\x11PlanMovesResponse\x12+\n" +
-	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"\x8f\x03\n" +
+	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8f\x03\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04from\x18\x02 \x03(\tR\x04from\x12\x0e\n" +
@@ -3545,9 +3600,10 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\")\n" +
 	"\x11AcceptLossRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"G\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\"l\n" +
 	"\x12AcceptLossResponse\x121\n" +
-	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"c\n" +
+	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\x12#\n" +
+	"\rdamages_total\x18\x02 \x01(\x05R\fdamagesTotal\"c\n" +
 	"\x14SetShardStateRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateR\x05state\"\x17\n" +

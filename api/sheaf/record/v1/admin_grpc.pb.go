@@ -53,7 +53,8 @@ type AdminServiceClient interface {
 	// CreateGroup makes a group. Only in Named routing. ALREADY_EXISTS where it is there.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
-	// without doing it. On a shard: the copies that are being made there.
+	// without doing it, by group. On a shard: the copies that are being made there. Each page is planned anew: a move that
+	// begins or ends between two pages is shown or not.
 	PlanMoves(ctx context.Context, in *PlanMovesRequest, opts ...grpc.CallOption) (*PlanMovesResponse, error)
 	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the
 	// gateway: of every copy that votes, all at the same time. A copy that cannot be checked is named in the answer;
@@ -224,7 +225,8 @@ type AdminServiceServer interface {
 	// CreateGroup makes a group. Only in Named routing. ALREADY_EXISTS where it is there.
 	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
-	// without doing it. On a shard: the copies that are being made there.
+	// without doing it, by group. On a shard: the copies that are being made there. Each page is planned anew: a move that
+	// begins or ends between two pages is shown or not.
 	PlanMoves(context.Context, *PlanMovesRequest) (*PlanMovesResponse, error)
 	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the
 	// gateway: of every copy that votes, all at the same time. A copy that cannot be checked is named in the answer;

@@ -61,6 +61,30 @@ func AllShards(ctx context.Context, from AdminServiceClient, options ...grpc.Cal
 	}
 }
 
+// AllMoves is AllGroups for moves.
+func AllMoves(ctx context.Context, from AdminServiceClient, options ...grpc.CallOption) (*PlanMovesResponse, error) {
+	all := &PlanMovesResponse{}
+	listed := map[string]bool{} // groups of earlier pages
+	for token := ""; ; {
+		page, err := from.PlanMoves(ctx, &PlanMovesRequest{PageSize: pageSize, PageToken: token}, options...)
+		if err != nil {
+			return nil, err
+		}
+		before := len(all.Moves)
+		for _, m := range page.GetMoves() {
+			if !listed[m.GetGroup()] {
+				all.Moves = append(all.Moves, m)
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+		for _, m := range all.Moves[before:] {
+			listed[m.GetGroup()] = true
+		}
+	}
+}
+
 // ReceiveRouting receives one whole table of WatchRouting, whether it comes in parts or not. After an error in the
 // middle of a table there is no table.
 func ReceiveRouting(stream RoutingService_WatchRoutingClient) (*WatchRoutingResponse, error) {

@@ -60,6 +60,16 @@ func (l *listed) ListShards(_ context.Context, in *recordv1.ListShardsRequest, _
 	return out, err
 }
 
+func (l *listed) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest, _ ...grpc.CallOption) (
+	*recordv1.PlanMovesResponse, error) {
+	names, next, err := l.page(in.GetPageToken())
+	out := &recordv1.PlanMovesResponse{NextPageToken: next}
+	for _, name := range names {
+		out.Moves = append(out.Moves, &recordv1.Move{Group: name})
+	}
+	return out, err
+}
+
 func TestAllPagesAreOneListing(t *testing.T) {
 	pages := [][]string{{"a", "b"}, {"c"}, {"d", "e"}}
 	for name, store := range map[string]*listed{
@@ -78,6 +88,15 @@ func TestAllPagesAreOneListing(t *testing.T) {
 		got.Reset()
 		for _, s := range shards.GetShards() {
 			got.WriteString(s.GetName())
+		}
+		moves, errMoves := recordv1.AllMoves(t.Context(), store)
+		for i, m := range moves.GetMoves() {
+			if name := got.String()[i : i+1]; m.GetGroup() != name {
+				t.Errorf("%s: move %d is of %s, want %s", name, i, m.GetGroup(), name)
+			}
+		}
+		if errMoves != nil || len(moves.GetMoves()) != 5 {
+			t.Errorf("%s: %v, %v", name, moves, errMoves)
 		}
 		if err != nil || got.String() != "abcde" || !slices.Equal(shards.GetProblems(), []string{"of page "}) {
 			t.Errorf("%s: %v, %v", name, shards, err)

@@ -1770,8 +1770,10 @@ func (x *PlanScanRequest) GetSplitBytes() int64 {
 }
 
 type PlanScanResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Splits        []*ScanSplit           `protobuf:"bytes,1,rep,name=splits,proto3" json:"splits,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one per group, of about 150 bytes and the lengths of its addresses. Where these are too many for one
+	// answer, ask for some groups at a time, or for larger splits.
+	Splits        []*ScanSplit `protobuf:"bytes,1,rep,name=splits,proto3" json:"splits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
