@@ -151,7 +151,8 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{InParts: true},
+	request := &recordv1.WatchRoutingRequest{InParts: true}
+	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, request,
 		append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
 	if err != nil {
 		return nil, err
