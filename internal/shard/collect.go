@@ -42,6 +42,11 @@ var (
 	descUncompacted = desc("uncompacted_bytes",
 		"Superseded bytes that are still stored, of all groups, by why; sheaf group compact --why says it of one group.",
 		"reason")
+	descSnapshots     = desc("snapshots", "Open snapshots of scans, of all groups.")
+	descSnapshotsMost = desc("group_snapshots_most",
+		"Open snapshots of the group that has most, at most 256: of more, the one not used for longest is given up.")
+	descSnapshotPlaces = desc("snapshot_places",
+		"Places of superseded versions that snapshots hold in memory, 20 bytes each; at most 4194304 of a group.")
 	descProblems = desc("problems", "Number of things that a person should look at; /status says which.")
 
 	descRecords    = desc("records", "Records of all groups.")
@@ -96,6 +101,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, m.value)
 	}
 	c.collectGroups(ch, st.Groups)
+	c.collectSnapshots(ch)
 	uncompacted := make(map[string]int64, len(st.Uncompacted))
 	for _, u := range st.Uncompacted {
 		uncompacted[u.Reason] = u.Bytes
@@ -105,6 +111,19 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.shard.peers.collect(ch)
 	c.shard.volume.collect(ch)
+}
+
+// collectSnapshots collects what scans make the groups hold.
+func (c *collector) collectSnapshots(ch chan<- prometheus.Metric) {
+	var open, most, places int
+	for _, g := range c.shard.compactor.servedGroups(nil) {
+		open, most, places = open+g.stats.Scans, max(most, g.stats.Scans), places+g.stats.ScanPlaces
+	}
+	for desc, n := range map[*prometheus.Desc]int{
+		descSnapshots: open, descSnapshotsMost: most, descSnapshotPlaces: places,
+	} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
+	}
 }
 
 // collectGroups collects the sums over all groups, and the metrics of each group if there are few.

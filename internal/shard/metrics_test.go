@@ -233,3 +233,42 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	new(collector).collectGroups(ch, groups)
 }
+
+// TestSnapshotsMoveTheirMetrics: whoever holds snapshots is seen in the metrics while they are held, up to the bound of
+// a group.
+func TestSnapshotsMoveTheirMetrics(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		metrics := prometheus.NewRegistry()
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry = metrics }).ready()
+		want := func(when string, open, most, places float64) {
+			t.Helper()
+			samples := gathered(t, metrics)
+			for name, n := range map[string]float64{
+				"sheaf_shard_snapshots": open, "sheaf_shard_group_snapshots_most": most, "sheaf_shard_snapshot_places": places,
+			} {
+				if got, known := samples[name]; got != n || !known {
+					t.Errorf("%s: %s is %v (known: %t), not %v", when, name, got, known, n)
+				}
+			}
+		}
+		want("at first", 0, 0, 0)
+		plan := func(times int, groups ...string) {
+			for range times {
+				if _, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: groups}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		f.put(1, data(1, 100))
+		plan(2, "0", "1", "2", "3")
+		want("with two scans of all", 8, 2, 0)
+		f.put(1, data(1, 100))
+		want("behind a write", 8, 2, 2)
+		time.Sleep(time.Second) // so that time orders the snapshots
+		plan(300, "1")
+		want("with many scans of one, for which those that hold a place are given up", 262, 256, 0)
+		time.Sleep(11 * time.Minute)
+		want("when they have expired", 0, 0, 0)
+	})
+}

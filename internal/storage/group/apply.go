@@ -81,8 +81,6 @@ func (a applier) version(id int64, loc index.Loc) error {
 		return err
 	}
 	a.places.supersede(a.places.segment(old.Ordinal()), old)
-	for _, s := range a.state.snapshots {
-		s.supersede(old)
-	}
+	a.state.superseded(old)
 	return nil
 }

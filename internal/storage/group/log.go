@@ -96,7 +96,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	f.fs, f.dir, f.identity, f.now, f.logger = opts.FS, opts.Dir, opts.Identity, opts.Now, opts.Logger
 	f.manifest, f.sequence, f.nextNumber = m, m.Sequence, m.NextSegment
 	f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
-	l.state.snapshots = make(map[ScanID]*snapshot)
+	l.state.snapshots, l.state.placesMax = make(map[ScanID]*snapshot), snapshotPlacesMax
 	l.damages.logger = opts.Logger
 	l.hints.folder, l.hints.state = f, &l.state
 	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}

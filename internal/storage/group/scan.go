@@ -23,6 +23,8 @@ const (
 	// snapshotsMax bounds the number of snapshots of a group. Each snapshot has an entry in memory for each
 	// superseded version.
 	snapshotsMax = 256
+	// snapshotPlacesMax bounds these entries for all snapshots of a group together. They take 20 bytes each, about.
+	snapshotPlacesMax = 4 << 20
 )
 
 // snapshot is the state of a group at one index. Guarded by state.mu.

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -43,4 +44,27 @@ func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 		}
 		d.log.LeaveScan(read)
 	})
+}
+
+// TestSnapshotsOfAGroupHoldOnlySoManyPlaces: whoever takes snapshots and then overwrites records makes each snapshot
+// hold a place for each of them. What the snapshots hold together is bounded: one of them is given up for it.
+func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
+	d.log.state.placesMax = 10
+	write := func() {
+		for id := range int64(3) {
+			d.put(format.Entry{ID: id, Data: payload(id, 10)})
+		}
+	}
+	write()
+	for range 4 {
+		_, err := d.log.OpenScan(time.Hour)
+		ok(t, err)
+	}
+	for range 2 { // the snapshots hold the versions that they see, and none of the later ones
+		write()
+		if st := d.log.Stats(); st.ScanPlaces != 9 || st.Scans != 3 {
+			t.Errorf("%d snapshots hold %d places", st.Scans, st.ScanPlaces)
+		}
+	}
 }

@@ -38,6 +38,7 @@ type state struct {
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that were not passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
+	placesMax   int    // snapshotPlacesMax; tests use less
 	closed      uint64 // number of snapshots that were closed or have expired, and are no longer in snapshots
 	looked      looked
 	incoming    []*segment // segments of the current swap: published, but not in the list yet
@@ -257,6 +258,22 @@ func (st *state) limitSnapshots() {
 	}
 	delete(st.snapshots, oldest)
 	st.closed++
+}
+
+// superseded remembers a place that is no longer the newest of its record for the snapshots that see it. If they hold
+// too many places, the one that holds most is given up. The caller holds mu.
+func (st *state) superseded(old index.Loc) {
+	places := 0
+	var most *snapshot
+	for _, s := range st.snapshots {
+		s.supersede(old)
+		if places += len(s.held); most == nil || len(s.held) > len(most.held) {
+			most = s
+		}
+	}
+	if places > st.placesMax {
+		most.gone, most.held = true, nil
+	}
 }
 
 // closedSnapshots returns the number of snapshots that were closed or have expired. The caller holds mu.

@@ -29,6 +29,7 @@ func (l *Log) Stats() Stats {
 		if s.isOver(now) {
 			continue
 		}
+		out.ScanPlaces += len(s.held)
 		if out.Scans++; s.readers > 0 {
 			out.ScansRead++
 		}

@@ -192,6 +192,7 @@ type Stats struct {
 	Reclaim         Reclaim
 	Scans           int // open snapshots
 	ScansRead       int // number of snapshots that a caller has entered
+	ScanPlaces      int // places of superseded versions that the snapshots hold in memory
 }
 
 // Location is the place of a record, for messages. The text is made only on request, so that reads build no strings.
