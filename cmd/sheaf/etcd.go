@@ -175,7 +175,7 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	} else {
 		f.cfg.ListenPeerTLS, f.cfg.AdvertisePeerTLS = "", ""
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, member.handler())
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, member.handler(), prometheus.DefaultRegisterer)
 	if err != nil {
 		return err
 	}

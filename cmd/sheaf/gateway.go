@@ -136,7 +136,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, grants, gatewayPages(g, registry)))
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, grants, gatewayPages(g, registry)), registry)
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -272,7 +273,7 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, grants, h.Handler()))
+	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, grants, h.Handler()), cfg.Registry)
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(h.Stop))
 	}
@@ -287,12 +288,13 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 // serveProfiles serves profiles in the same way as serveHTTP. It starts before everything else, so that a slow start
 // can be examined.
 func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
-	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles())
+	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles(), nil)
 }
 
 // serveHTTP serves at the address in a flag, in the background until stop is called. It serves nothing if the address
-// is empty.
-func serveHTTP(ctx context.Context, flag, address string, handler http.Handler) (stop func() error, err error) {
+// is empty. The registry, unless it is nil, gets the metrics of the connections.
+func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, registry prometheus.Registerer) (
+	stop func() error, err error) {
 	if address == "" {
 		return func() error { return nil }, nil
 	}
@@ -301,7 +303,7 @@ func serveHTTP(ctx context.Context, flag, address string, handler http.Handler) 
 	if err != nil {
 		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another %s)", address, err, flag)
 	}
-	server := telemetry.Server(handler)
+	server := telemetry.Server(handler, registry)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(descriptors.Listen(listener, slog.Default())) }()
 	return func() error {

@@ -1,8 +1,14 @@
 package telemetry
 
 import (
+	"container/list"
+	"crypto/tls"
+	"net"
 	"net/http"
+	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // These are the limits of an HTTP server whose clients are not trusted.
@@ -12,13 +18,80 @@ const (
 	requestTime    = 30 * time.Second // pages do not read request bodies
 	answerTime     = 5 * time.Minute  // a profile may take that long
 	idleTime       = 2 * time.Minute
+	// connectionsMax bounds the open connections of a server. Probes, scrapers and pages need some ten.
+	connectionsMax = 256
 )
 
-// Server returns an HTTP server for pages. It limits the memory and the lifetime of a connection. By default, net/http
-// accepts 1 MiB of headers, and keeps connections on which nothing arrives or whose client does not read.
-func Server(pages http.Handler) *http.Server {
+// Server returns a server of HTTP pages, which holds little for a connection and nothing for ever: by default net/http
+// takes 1 MiB of headers, and keeps connections on which nothing comes or nobody reads. Of more than 256 connections
+// the server closes the oldest one, so that the next caller is served. The registry, unless it is nil, gets the metrics
+// of the connections.
+func Server(pages http.Handler, registry prometheus.Registerer) *http.Server {
+	c := &connections{open: map[net.Conn]*list.Element{}}
+	closed := prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_http_closed_connections_total",
+		Help: "Connections of HTTP that were closed because there were more than 256."})
+	if registry != nil {
+		registry.MustRegister(closed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_http_connections",
+			Help: "Open connections of HTTP, at most 256: of more, the oldest one is closed."}, c.count))
+	}
 	return &http.Server{
 		Handler: pages, MaxHeaderBytes: headerBytesMax, ReadHeaderTimeout: headerTime, ReadTimeout: requestTime,
 		WriteTimeout: answerTime, IdleTimeout: idleTime,
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				if oldest := c.add(conn); oldest != nil {
+					closed.Inc()
+					shut(oldest)
+				}
+			case http.StateClosed, http.StateHijacked:
+				c.remove(conn)
+			}
+		},
 	}
+}
+
+// connections holds the open connections of a server. Safe for concurrent use.
+type connections struct {
+	mu    sync.Mutex
+	order list.List // of net.Conn, the oldest first
+	open  map[net.Conn]*list.Element
+}
+
+// add adds a connection, and removes and returns the oldest one if there are too many.
+func (c *connections) add(conn net.Conn) (oldest net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[conn] = c.order.PushBack(conn)
+	if c.order.Len() <= connectionsMax {
+		return nil
+	}
+	oldest, _ = c.order.Remove(c.order.Front()).(net.Conn)
+	delete(c.open, oldest)
+	return oldest
+}
+
+// remove removes a connection that has ended.
+func (c *connections) remove(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.open[conn]; at != nil {
+		c.order.Remove(at)
+		delete(c.open, conn)
+	}
+}
+
+func (c *connections) count() float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return float64(c.order.Len())
+}
+
+// shut closes a connection without its last TLS message: a client that does not read would hold up the server, which
+// accepts no other connection meanwhile.
+func shut(conn net.Conn) {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
+	_ = conn.Close()
 }

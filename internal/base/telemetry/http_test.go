@@ -3,14 +3,18 @@ package telemetry
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // pipes is a listener whose connections are in memory.
@@ -40,7 +44,7 @@ func TestClientsOfHTTPHoldLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, listener := Server(http.NotFoundHandler()), make(pipes, 1)
+				server, listener := Server(http.NotFoundHandler(), nil), make(pipes, 1)
 				server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 				served := make(chan error, 1)
 				go func() { served <- server.Serve(listener) }()
@@ -61,4 +65,74 @@ func TestClientsOfHTTPHoldLittle(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOneServerHasOnlySoManyConnections: nobody can make a server hold more than connectionsMax connections, over TLS
+// neither, the metric tells how many there are, and whoever connects next is served.
+func TestOneServerHasOnlySoManyConnections(t *testing.T) {
+	for name, wrap := range map[string]func(net.Conn) net.Conn{
+		"plaintext": func(conn net.Conn) net.Conn { return conn },
+		"TLS":       func(conn net.Conn) net.Conn { return tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS13}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				registry := prometheus.NewRegistry()
+				server, listener := Server(http.NotFoundHandler(), registry), make(pipes)
+				served := make(chan error, 1)
+				go func() { served <- server.Serve(listener) }()
+				connect := func() net.Conn {
+					near, far := net.Pipe()
+					listener <- wrap(far)
+					synctest.Wait()
+					return near
+				}
+				const more = 3
+				var all []net.Conn
+				for n := range connectionsMax + more {
+					all = append(all, connect())
+					if want := min(n+1, connectionsMax); metric(t, registry, "sheaf_http_connections") != float64(want) {
+						t.Fatalf("%v connections are counted, of %d", metric(t, registry, "sheaf_http_connections"), want)
+					}
+				}
+				if n := metric(t, registry, "sheaf_http_closed_connections_total"); n != more {
+					t.Errorf("%v connections are counted as closed", n)
+				}
+				for n, conn := range all {
+					_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+					if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) != (n >= more) {
+						t.Errorf("connection %d: %v", n, err)
+					}
+				}
+				if name == "plaintext" {
+					last := connect()
+					go func() { _, _ = io.WriteString(last, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") }()
+					if answer, err := http.ReadResponse(bufio.NewReader(last), nil); err != nil || answer.StatusCode != 404 {
+						t.Errorf("the next connection: %v, %v", answer, err)
+					}
+				}
+				time.Sleep(2 * idleTime)
+				if n := metric(t, registry, "sheaf_http_connections"); n != 0 {
+					t.Errorf("%v connections are counted, and none is open", n)
+				}
+				close(listener)
+				<-served
+			})
+		})
+	}
+}
+
+// metric returns the value of a gauge or counter without labels.
+func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/internal/base/descriptors"
 	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
@@ -286,9 +287,9 @@ func (d *Dev) startHTTP(ctx context.Context) error {
 		return fmt.Errorf("listening for HTTP on %s: %w (give another --http)", d.cfg.HTTP, err)
 	}
 	d.httpAddr = listener.Addr().String()
-	d.http = telemetry.Server(d.handler())
+	d.http = telemetry.Server(d.handler(), d.registry)
 	d.background.Go(func() {
-		if err := d.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := d.http.Serve(descriptors.Listen(listener, d.cfg.Logger)); !errors.Is(err, http.ErrServerClosed) {
 			d.cfg.Logger.Error("HTTP has ended", "error", err)
 		}
 	})
