@@ -43,8 +43,8 @@ func (t *Transports) Transport(ctx context.Context, address string) (out fleet.T
 	}
 	return fleet.TransportReport{
 		Identity: report.Identity, Mode: string(report.Mode), Bundle: report.Bundle, ClientBundle: report.ClientBundle,
-		NotAfter: report.NotAfter, Error: report.Error, PlaintextConnections: int32(min(report.PlaintextConnections,
-			1<<30)), //nolint:gosec // bounded
+		NotAfter: report.NotAfter, Error: report.Error, PlaintextConnections: int32(max(0,
+			min(report.PlaintextConnections, 1<<30))), //nolint:gosec // bounded
 		Grants: report.GrantsVersion, UnknownKeys: report.UnknownKeys,
 	}, nil
 }

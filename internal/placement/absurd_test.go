@@ -22,6 +22,9 @@ func lookAt(t *testing.T, found map[string]string) {
 	}
 	st.compare(Progress{Store: uuid.UUID{9}}, nil)
 	view := st.publish()
+	if view.Meta.EpochBase > numberMax {
+		t.Errorf("epochs count on from %d", view.Meta.EpochBase)
+	}
 	_ = view.Problems()
 	for name, g := range view.Groups {
 		if ValidateGroupName(name) != nil || g.Name != name || g.UUID == uuid.Nil || g.KeyFirst > g.KeyLast || g.Bytes < 0 {
@@ -69,7 +72,8 @@ func soundKeys(t testing.TB) map[string]any {
 		return out
 	}
 	out := map[string]any{
-		"meta": as(Meta{StoreUUID: uuid.UUID{9}, Routing: Routing{Mode: Hash, Groups: 2}, Copies: 3}), "frozen": as(Freeze{}),
+		"meta":           as(Meta{StoreUUID: uuid.UUID{9}, Routing: Routing{Mode: Hash, Groups: 2}, Copies: 3, EpochBase: 1}),
+		"frozen":         as(Freeze{}),
 		"states/a":       as(wish{"a", Draining}),
 		"weights/a/0000": as(weightsPart{"a", map[string]Weight{"0": {UUID: uuid.UUID{10}, Bytes: 5, Records: 1}}}),
 	}
@@ -96,7 +100,7 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",
 		"18446744073709551616", []any{}, []any{nil}, []any{"a", "a", "a"}, []any{"A/b"},
 		map[string]any{}, map[string]any{"": nil},
-		uuid.Nil.String(), "Draining", "Hash", 3, 5, 65_536, 2_000_000_000,
+		uuid.Nil.String(), "Draining", "Hash", 3, 5, 65_536, 2_000_000_000, uint64(math.MaxUint64),
 	}
 	for name, value := range soundKeys(t) {
 		fields := value.(map[string]any)
@@ -121,7 +125,25 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 	}
 }
 
-// FuzzEtcdValues sets any key to any bytes.
+// FuzzVolumeRecord: any bytes as the record of a volume. A record that is taken is followed by a later state.
+func FuzzVolumeRecord(f *testing.F) {
+	shard := Shard{Name: "a", Address: "h:1", VolumeUUID: uuid.UUID{1}, Generation: 5, Step: Step{Number: 7}}
+	b, err := json.Marshal(shard.Record())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte("null"))
+	f.Add([]byte(`{"generation":18446744073709551615}`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		seen, err := mayFollow(value, shard)
+		if err == nil && (seen.Generation > shard.Generation || seen.Volume != shard.VolumeUUID) {
+			t.Errorf("%+v is followed by %+v", seen, shard)
+		}
+	})
+}
+
+// FuzzEtcdValues: any bytes at any key.
 func FuzzEtcdValues(f *testing.F) {
 	for name, value := range soundKeys(f) {
 		b, err := json.Marshal(value)

@@ -35,6 +35,9 @@ func (m Meta) Validate() error {
 	if m.GroupsMax < 0 {
 		return fmt.Errorf("meta: groupsMax is %d: give 0 (%d) or more", m.GroupsMax, GroupsMaxDefault)
 	}
+	if m.EpochBase > numberMax {
+		return fmt.Errorf("meta: epochBase is %d, which no store reaches", m.EpochBase)
+	}
 	return m.Policy().Validate()
 }
 

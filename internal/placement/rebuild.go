@@ -136,6 +136,10 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 		if v.Facts == nil {
 			continue
 		}
+		if v.Facts.Epoch > numberMax-epochJump {
+			return FoundFacts{}, fmt.Errorf("the volume of shard %s remembers epoch %d, which no store reaches: remove its "+
+				"file store.json, which the shard writes again", v.Shard, v.Facts.Epoch)
+		}
 		epoch = max(epoch, v.Facts.Epoch)
 		now := *v.Facts
 		now.Epoch = 0

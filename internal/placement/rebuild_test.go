@@ -1,13 +1,27 @@
 package placement_test
 
 import (
+	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
 )
+
+// TestRebuildCountsOnFromNoAbsurdEpoch: an epoch from which nobody can count on makes no placement.
+func TestRebuildCountsOnFromNoAbsurdEpoch(t *testing.T) {
+	store := uuid.New()
+	for _, epoch := range []uint64{math.MaxUint64, math.MaxUint64 - 1<<32, 1 << 62} {
+		_, err := placement.Rebuild(store, []placement.FoundVolume{{Shard: "a", UUID: uuid.New(), Store: store,
+			Facts: &placement.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1, Epoch: epoch}}}, nil)
+		if err == nil || !strings.Contains(err.Error(), "epoch") {
+			t.Errorf("epoch %d: %v", epoch, err)
+		}
+	}
+}
 
 // The test has one group of several copies, in the various states in which volumes may hold it.
 func TestRebuildPicksTheNewestMembership(t *testing.T) {

@@ -71,7 +71,7 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 	return nil
 }
 
-// numberMax is above all generations and steps that a volume can reach.
+// numberMax is above all generations and steps that a volume reaches, and above all epochs of a store.
 const numberMax = 1 << 62
 
 // MayReplace returns nil if a shard may replace the one that is registered under its name, or ErrNameTaken with the

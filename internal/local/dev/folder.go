@@ -44,6 +44,14 @@ type settings struct {
 	Made bool `json:"made"`
 }
 
+// validate rejects settings that no program writes: a start would make as many shards as they say.
+func (s *settings) validate() error {
+	if s.Shards < 1 || s.Shards > shardsMax {
+		return fmt.Errorf("it says %d shards", s.Shards)
+	}
+	return placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies()}.Validate()
+}
+
 func (s *settings) copies() int { return max(s.Copies, 1) }
 
 // ErrUsage says that the request is invalid.
@@ -148,13 +156,19 @@ func (f *folder) readSettings(cfg Config) error {
 		return fmt.Errorf("reading the settings: %w", err)
 	}
 	s := &f.settings
-	if err := json.Unmarshal(data, s); err != nil || s.StoreUUID == uuid.Nil || s.Shards < 1 {
+	damaged := func(err error) error {
 		return fmt.Errorf("%s is damaged (%w): restore it from a copy", f.path(settingsName), err)
+	}
+	if err := json.Unmarshal(data, s); err != nil {
+		return damaged(err)
 	}
 	if s.Format != settingsFormat {
 		return fmt.Errorf(
 			"%s was made by another version of sheaf (format %d, this one has %d): use that one, or give another --dir", f.dir,
 			s.Format, settingsFormat)
+	}
+	if err := s.validate(); err != nil {
+		return damaged(err)
 	}
 	return f.fit(cfg)
 }

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,18 +25,29 @@ type Share struct {
 
 func (s Share) top() Amount { return s.Used.plus(s.Slack) }
 
-// ParseLedger parses a ledger as stored in etcd; an empty text is an empty ledger.
-func ParseLedger(text []byte) (Ledger, error) {
-	l := Ledger{}
+// negative reports whether some number of the share is negative.
+func (s Share) negative() bool {
+	return min(s.Groups, s.Used.Bytes, s.Used.Records, s.Slack.Bytes, s.Slack.Records, s.Want.Bytes, s.Want.Records) < 0
+}
+
+// ParseLedger parses a ledger as stored in etcd; an empty text is an empty ledger. What cannot be read or is negative is
+// left out and named in the error. The rest can be used nevertheless, because each shard reports its share again.
+func ParseLedger(text []byte) (l Ledger, err error) {
 	if len(text) > 0 {
-		if err := json.Unmarshal(text, &l); err != nil {
-			return Ledger{}, fmt.Errorf("read a ledger of quotas: %w", err)
+		if err = json.Unmarshal(text, &l); err != nil {
+			l, err = Ledger{}, fmt.Errorf("its ledger of quotas in etcd cannot be read: %w", err)
 		}
 	}
 	if l.Shards == nil {
 		l.Shards = map[string]Share{}
 	}
-	return l, nil
+	for _, name := range slices.Sorted(maps.Keys(l.Shards)) {
+		if s := l.Shards[name]; s.negative() {
+			err = errors.Join(err, fmt.Errorf("its ledger of quotas in etcd is wrong about shard %.40q: %+v", name, s))
+			delete(l.Shards, name)
+		}
+	}
+	return l, err
 }
 
 // Used returns what all shards store.
@@ -57,6 +69,7 @@ type facts struct {
 	limits Amount   // 0: no limit
 	gone   []string // shards of the ledger that are not registered
 	aged   bool     // the share was written long ago
+	odd    bool     // something of the ledger could not be read
 	// patient means that groups that are in no share yet, whatever they store, will soon be in one. Until then no slack
 	// is taken.
 	patient bool
@@ -89,22 +102,22 @@ func (l Ledger) look(f facts) outlook {
 	old := l.Shards[f.shard]
 	// The groups of a shard that is gone, and groups that this shard led, stay counted there until their new leaders
 	// report them. Otherwise their storage could be taken for free quota.
-	if known := others.Groups + f.groups; known < f.all {
+	if known := sum(others.Groups, f.groups); known < f.all {
 		if len(out.gone) > 0 {
 			others.add(lost)
 			out.gone = nil
 		}
-		if f.groups < old.Groups && known+lost.Groups < f.all {
+		if f.groups < old.Groups && sum(known, lost.Groups) < f.all {
 			out.share.Groups = old.Groups
 			out.share.Used = each(func(of func(Amount) int64) int64 { return max(of(old.top())-of(f.left), of(f.used)) })
 		}
 	}
-	unknown := f.patient && others.Groups+out.share.Groups < f.all
+	unknown := f.patient && sum(others.Groups, out.share.Groups) < f.all
 	out.total = others.Used.plus(out.share.Used)
-	out.settled = others.Groups+f.groups == f.all && out.share.Groups == f.groups
+	out.settled = sum(others.Groups, f.groups) == f.all && out.share.Groups == f.groups
 	alone := others.Groups == 0 && out.settled
 	out.share.Slack = each(func(of func(Amount) int64) int64 {
-		free := of(f.limits) - of(others.top()) - of(out.share.Used)
+		free := of(f.limits) - of(others.top().plus(out.share.Used))
 		switch {
 		case of(f.limits) == 0 || free <= 0 || out.share.Groups == 0:
 			return 0
@@ -121,7 +134,7 @@ func (l Ledger) look(f facts) outlook {
 		return max(free/2, min(free, of(f.want)))
 	})
 	out.share.Want = each(func(of func(Amount) int64) int64 {
-		if of(out.share.Slack) < of(f.want) && of(out.total)+of(f.want) <= of(f.limits) {
+		if of(out.share.Slack) < of(f.want) && of(out.total.plus(f.want)) <= of(f.limits) {
 			return of(f.want)
 		}
 		return 0
@@ -130,7 +143,7 @@ func (l Ledger) look(f facts) outlook {
 }
 
 func (s *Share) add(other Share) {
-	s.Groups += other.Groups
+	s.Groups = sum(s.Groups, other.Groups)
 	s.Used, s.Slack, s.Want = s.Used.plus(other.Used), s.Slack.plus(other.Slack), s.Want.plus(other.Want)
 }
 
@@ -143,6 +156,9 @@ const reportShare = 128
 // current slack is too little for a waiting write, or if the computed slack is more than twice what is left, or at most
 // half of it.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
+	if f.odd {
+		return true
+	}
 	if !is || o.share.Groups != old.Groups || o.share.Want != old.Want || len(o.gone) > 0 {
 		return is || o.share != Share{}
 	}

@@ -389,6 +389,83 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
+// TestOddLedgersAreMended: a ledger that cannot be read, or says what cannot be, keeps no tenant from its quota and
+// gives nobody more than it. The look that finds it names it, and writes the ledger without it.
+func TestOddLedgersAreMended(t *testing.T) {
+	const limit = 1000
+	for name, value := range map[string]string{
+		"no JSON":               "x",
+		"of another kind":       `{"shards":[]}`,
+		"a negative share":      `{"shards":{"o":{"groups":1,"used":{"bytes":-9000}}}}`,
+		"a share of nobody":     `{"shards":{"gone":{"groups":-1}}}`,
+		"a number that is huge": `{"shards":{"o":{"groups":1,"used":{"bytes":18446744073709551615}}}}`,
+		"more than can be": `{"shards":{"o":{"groups":1,"used":{"bytes":9223372036854775807},` +
+			`"slack":{"bytes":9223372036854775807}}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlay(access.Quotas{StoredBytes: limit}, 2, "s", "o")
+			p.etcd.ledgers["a"] = placement.Ledger{Value: []byte(value), Revision: 1}
+			err := p.sets["s"].look(t.Context())
+			odd := name != "more than can be"
+			if (err != nil) != odd || odd && !strings.Contains(err.Error(), "tenant a: its ledger") {
+				t.Errorf("it is told as %v", err)
+			}
+			for range 3 {
+				p.look(t, "o", "s")
+				granted := int64(0)
+				for _, shard := range []string{"s", "o"} {
+					granted += p.tenant(shard).stored.slack.Bytes
+				}
+				if granted > limit {
+					t.Errorf("%d bytes are granted", granted)
+				}
+			}
+			if done, _ := p.put("a-0", Amount{Bytes: 10}); !done {
+				t.Error("a put within the quota is refused")
+			}
+		})
+	}
+}
+
+// FuzzLedger: whatever a ledger says, a shard takes no more than its limits leave.
+func FuzzLedger(f *testing.F) {
+	f.Add([]byte(`{"shards":{"o":{"groups":1,"used":{"bytes":1,"records":2},"slack":{"bytes":5}}}}`), int64(1), int64(2),
+		int64(50))
+	f.Add([]byte(`{"shards":{"o":{"used":{"bytes":9223372036854775807},"slack":{"bytes":9223372036854775807}},`+
+		`"s":{"groups":9}}}`), int64(1), int64(1), int64(1))
+	f.Add([]byte(`null`), int64(0), int64(0), int64(0))
+	f.Fuzz(func(t *testing.T, text []byte, groups, all, used int64) {
+		l, _ := ParseLedger(text)
+		const limit = 1000
+		groups, used = groups&1023, used&2047
+		in := facts{shard: "s", groups: groups, all: max(groups, all&1023), used: Amount{used, used}, want: Amount{1, 1},
+			limits: Amount{limit, limit}}
+		out := l.look(in)
+		for name, share := range l.Shards {
+			if share.negative() {
+				t.Errorf("shard %s: %+v", name, share)
+			}
+			top := share.top()
+			free := Amount{max(0, limit-top.Bytes), max(0, limit-top.Records)}
+			if name != "s" && !out.share.Slack.within(free) {
+				t.Errorf("%+v is taken beside %+v", out.share, share)
+			}
+		}
+		value, err := l.with("s", &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseLedger(value); err != nil {
+			t.Errorf("%s: %v", value, err)
+		}
+	})
+}
+
+// within reports whether an amount is between nothing and another one.
+func (a Amount) within(other Amount) bool {
+	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
+}
+
 // In any order of puts, looks, deletes, transfers of the lead and ends of shards, no more is stored than the quota, or
 // than before if that was more. In the end all of the quota can be used.
 func TestLedgersHold(t *testing.T) {

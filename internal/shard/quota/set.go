@@ -301,18 +301,22 @@ const agedLooks = 10
 const conflictsMax = 5
 
 // rebalance computes what this shard may use, and writes its share if the change is worth a write.
-func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Ledger) error {
-	for range conflictsMax {
-		ledger, err := ParseLedger(found.Value)
-		if err != nil {
-			return fmt.Errorf("tenant %s: %w", t.name, err)
+func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Ledger) (err error) {
+	var odd error // what is wrong with the ledger, which is written without it
+	defer func() {
+		if odd != nil {
+			err = errors.Join(fmt.Errorf("tenant %s: %w", t.name, odd), err)
 		}
+	}()
+	for range conflictsMax {
+		var ledger Ledger
+		ledger, odd = ParseLedger(found.Value)
 		t.mu.Lock()
 		quotas := t.quotas
 		t.mu.Unlock()
 		f := facts{
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
-			limits: Amount{quotas.StoredBytes, quotas.Records},
+			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
 		// A tenant without a group led here counts as having one, for the calls that may come.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
@@ -323,7 +327,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Led
 		out := ledger.look(f)
 		out.inFlight = m.inFlight
 		old, is := ledger.Shards[f.shard]
-		if f.limits == (Amount{}) && !is {
+		if f.limits == (Amount{}) && !is && odd == nil {
 			return nil // only rates are limited
 		}
 		if !t.prepare(&out, old, is, f) {
@@ -357,7 +361,7 @@ func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error)
 	idle := false
 	for name, s := range l.Shards {
 		if name != f.shard {
-			groups, idle, ask = groups+s.Groups, idle || s.Groups == 0, append(ask, name)
+			groups, idle, ask = sum(groups, s.Groups), idle || s.Groups == 0, append(ask, name)
 		}
 	}
 	if len(ask) == 0 || groups == f.all && !idle {
@@ -376,7 +380,7 @@ func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	known := f.groups
 	for name, s := range l.Shards {
 		if name != f.shard {
-			known += s.Groups
+			known = sum(known, s.Groups)
 		}
 	}
 	now := t.set.now()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -31,7 +32,18 @@ type Amount struct {
 	Records int64 `json:"records,omitempty"`
 }
 
-func (a Amount) plus(b Amount) Amount { return Amount{a.Bytes + b.Bytes, a.Records + b.Records} }
+// plus adds two amounts, of which the result is at most the largest number: an absurd share of a ledger must not make
+// room for others.
+func (a Amount) plus(b Amount) Amount {
+	return Amount{sum(a.Bytes, b.Bytes), sum(a.Records, b.Records)}
+}
+
+func sum(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
 
 func (a Amount) minus(b Amount) Amount { return Amount{a.Bytes - b.Bytes, a.Records - b.Records} }
 

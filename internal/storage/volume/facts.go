@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"math"
 	"path"
 	"strconv"
 
@@ -70,7 +71,27 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 		return Facts{}, fmt.Errorf("%w: %s has format version %d, known is %d", ErrFormatVersion, name, facts.Format,
 			FactsVersion)
 	}
+	if what := facts.absurd(); what != "" {
+		return Facts{}, fmt.Errorf("%w: %s says %s, which no store reaches", ErrDamaged, name, what)
+	}
 	return facts, nil
+}
+
+// absurd returns a number that no store reaches, or "". With such a revision or base an etcd that is right would count
+// as set back for ever, and an epoch that counts on from such a number begins at 0 again.
+func (f *Facts) absurd() string {
+	for what, n := range map[string]int{"groups": f.Groups, "copies": f.Copies, "groupsMax": f.GroupsMax} {
+		if n < 0 || n > math.MaxInt32 {
+			return fmt.Sprintf("%s %d", what, n)
+		}
+	}
+	for what, n := range map[string]uint64{"epoch": f.Epoch, "etcdBase": f.EtcdBase,
+		"etcdRevision": uint64(f.EtcdRevision), "etcdContent": uint64(f.EtcdContent)} { //nolint:gosec // negative: too large
+		if n > numberMax {
+			return fmt.Sprintf("%s %d", what, int64(n)) //nolint:gosec // as it is written
+		}
+	}
+	return ""
 }
 
 // readSmall reads a whole small file.

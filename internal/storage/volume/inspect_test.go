@@ -1,7 +1,10 @@
 package volume
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +118,55 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 			t.Fatalf("cut to %d bytes: error %v", n, err)
 		}
 	}
+}
+
+// TestAbsurdFactsAreDamage: a number that no store reaches, with the right checksum, is damage.
+func TestAbsurdFactsAreDamage(t *testing.T) {
+	for field, values := range map[string][]string{
+		"groups": {"-1", "4294967296"}, "copies": {"-1", "4294967296"}, "groupsMax": {"-1", "4294967296"},
+		"epoch": {"18446744073709551615"}, "etcdBase": {"18446744073709551615"},
+		"etcdRevision": {"-1", "9223372036854775807"}, "etcdContent": {"-1", "9223372036854775807"},
+	} {
+		for _, value := range values {
+			m := vfstest.NewMem()
+			putFacts(t, m, []byte(`{"format":1,"`+field+`":`+value+`}`))
+			if facts, err := ReadFacts(m, "v"); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), field) {
+				t.Errorf("%s %s: %+v, %v", field, value, facts, err)
+			}
+		}
+	}
+}
+
+// putFacts writes a file of facts with this line and its checksum.
+func putFacts(t *testing.T, m *vfstest.Mem, line []byte) {
+	t.Helper()
+	check(t, m.MkdirAll("v"))
+	f, err := m.Create("v/" + factsName)
+	check(t, err)
+	_, err = f.WriteAt(fmt.Appendf(line, "\n%08x\n", crc32.Checksum(line, castagnoli)), 0)
+	check(t, errors.Join(err, f.Close()))
+}
+
+// FuzzReadFacts: facts of any bytes, also with the right checksum, are damage, or can be written and read again.
+func FuzzReadFacts(f *testing.F) {
+	f.Add([]byte(`{"format":1,"store":"11111111-1111-4111-8111-111111111111","routing":"Hash","groups":4,"epoch":9}`))
+	f.Add([]byte(`{"etcdRevision":9223372036854775807,"etcdCluster":"18446744073709551615"}`))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		m := vfstest.NewMem()
+		putFacts(t, m, line)
+		facts, err := ReadFacts(m, "v")
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(facts)
+		check(t, err)
+		m = vfstest.NewMem()
+		putFacts(t, m, again)
+		if other, err := ReadFacts(m, "v"); err != nil || other != facts {
+			t.Errorf("%+v, then %+v, %v", facts, other, err)
+		}
+	})
 }
 
 func TestAdoptTakesOverOnlyWithinTheStore(t *testing.T) {

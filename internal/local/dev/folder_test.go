@@ -1,0 +1,33 @@
+package dev
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestSettingsThatCannotBe: settings of a folder that no program writes are named with their file, and nothing is
+// started by them. The folder is one of the operating system, which dev requires.
+func TestSettingsThatCannotBe(t *testing.T) {
+	const sound = `"format":1,"storeUUID":"11111111-1111-4111-8111-111111111111","routing":{"mode":"Hash","groups":4}`
+	for _, content := range []string{
+		"", "{", `{"format":1}`, `{` + sound + `}`, `{` + sound + `,"shards":-1}`, `{` + sound + `,"shards":2000000000}`,
+		`{` + sound + `,"shards":3,"copies":2000000000}`,
+		`{"format":1,"storeUUID":"11111111-1111-4111-8111-111111111111","shards":3,"routing":{"mode":"x"}}`,
+		`{"format":1,"storeUUID":"11111111-1111-4111-8111-111111111111","shards":3,"routing":{"mode":"Hash","groups":-4}}`,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, settingsName), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := openFolder(Config{Dir: dir})
+		if err == nil {
+			t.Errorf("%s is taken as %+v", content, f.settings)
+			continue
+		}
+		if said := err.Error(); !strings.Contains(said, filepath.Join(dir, settingsName)) || strings.Contains(said, "%!") {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+}
