@@ -19,9 +19,10 @@ type TLSFiles struct {
 }
 
 // TLS returns credentials for Config.Credentials. The files are read now, and again for each connection, so that
-// certificates can be renewed while a process runs. Servers must present a certificate for the dialled host.
+// certificates can be renewed while a process runs. Where they cannot be read then, those read before stay in use, and
+// the error of a connection that fails says so. Servers must present a certificate for the dialled host.
 func TLS(files TLSFiles) (credentials.TransportCredentials, error) {
-	return reload.Credentials(files.config)
+	return reload.Credentials(files.config, nil)
 }
 
 func (f *TLSFiles) config() (*tls.Config, error) {
@@ -41,9 +42,9 @@ func (f *TLSFiles) config() (*tls.Config, error) {
 		return fail(fmt.Errorf("%s holds no certificate in PEM", f.CA))
 	}
 	if f.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		pair, err := reload.Pair(f.Cert, f.Key)
 		if err != nil {
-			return fail(fmt.Errorf("certificate %s and key %s: %w", f.Cert, f.Key, err))
+			return fail(err)
 		}
 		// The certificate is also sent if the server lists only authorities that have not signed it: the
 		// server's answer then says what is wrong.

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -58,7 +59,9 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		return nil, errors.New("connect to etcd: no endpoint is given: give host:port")
 	}
 	if cfg.UsesFiles() {
-		files, err := reload.Credentials(cfg.tls)
+		files, err := reload.Credentials(cfg.tls, func(err error) {
+			slog.Error("files for connections to etcd are not taken, those read before stay in use", "error", err)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
 		}
@@ -112,9 +115,9 @@ func (cfg *ClientConfig) tls() (*tls.Config, error) {
 		}
 	}
 	if cfg.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		pair, err := reload.Pair(cfg.CertFile, cfg.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("read the certificate %s and key %s: %w", cfg.CertFile, cfg.KeyFile, err)
+			return nil, err
 		}
 		out.Certificates = []tls.Certificate{pair}
 	}

@@ -4,37 +4,81 @@ package reload
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 )
 
 // Credentials returns credentials of a client that calls read for its configuration, now and before each handshake. The
-// returned error is that of read; a later error fails the handshake. read must be safe for concurrent use.
-func Credentials(read func() (*tls.Config, error)) (credentials.TransportCredentials, error) {
+// returned error is that of read. If read fails later, for example while files are being replaced, the last
+// configuration stays in use: told, unless it is nil, gets each new error, and a handshake that fails says it too. read
+// and told must be safe for concurrent use.
+func Credentials(read func() (*tls.Config, error), told func(error)) (credentials.TransportCredentials, error) {
 	now, err := read()
 	if err != nil {
 		return nil, err
 	}
-	return &rotating{TransportCredentials: credentials.NewTLS(now), read: read}, nil
+	return &rotating{TransportCredentials: credentials.NewTLS(now), of: &source{read: read, told: told, last: now}}, nil
+}
+
+// Pair reads a certificate and its key, in PEM. A certificate whose time is over is an error.
+func Pair(certFile, keyFile string) (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err == nil && time.Now().After(pair.Leaf.NotAfter) {
+		err = fmt.Errorf("it ended at %s: renew it", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("certificate %s and key %s: %w", certFile, keyFile, err)
+	}
+	return pair, nil
+}
+
+// source is the configuration as last read.
+type source struct {
+	read func() (*tls.Config, error)
+	told func(error)
+
+	mu     sync.Mutex
+	last   *tls.Config
+	failed string // the last error that was told; empty: the last read did not fail
+}
+
+// now returns the configuration to use. The error says why it is an older one.
+func (s *source) now() (*tls.Config, error) {
+	cfg, err := s.read()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.last, s.failed = cfg, ""
+		return cfg, nil
+	}
+	if err.Error() != s.failed && s.told != nil {
+		s.told(err)
+	}
+	s.failed = err.Error()
+	return s.last, err
 }
 
 type rotating struct {
 	credentials.TransportCredentials // for methods that do not depend on the files
-	read                             func() (*tls.Config, error)
+	of                               *source
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn,
 	credentials.AuthInfo, error) {
-	now, err := r.read()
-	if err != nil {
-		return nil, nil, err
+	cfg, odd := r.of.now()
+	made, info, err := credentials.NewTLS(cfg).ClientHandshake(ctx, authority, conn)
+	if err != nil && odd != nil {
+		err = fmt.Errorf("%w (with the files as read before, because now: %w)", err, odd)
 	}
-	return credentials.NewTLS(now).ClientHandshake(ctx, authority, conn)
+	return made, info, err
 }
 
 // Clone implements credentials.TransportCredentials.
 func (r *rotating) Clone() credentials.TransportCredentials {
-	return &rotating{TransportCredentials: r.TransportCredentials.Clone(), read: r.read}
+	return &rotating{TransportCredentials: r.TransportCredentials.Clone(), of: r.of}
 }
