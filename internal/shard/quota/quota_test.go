@@ -423,6 +423,15 @@ func TestOddLedgersAreMended(t *testing.T) {
 			if done, _ := p.put("a-0", Amount{Bytes: 10}); !done {
 				t.Error("a put within the quota is refused")
 			}
+			p.look(t, "s", "o", "s")
+			// From now on no shard has anything to write, and the odd share is of one that never comes back.
+			l := p.etcd.ledgers["a"]
+			l.Value = []byte(strings.Replace(string(l.Value), `{"shards":{`, `{"shards":{"gone":{"groups":-1},`, 1))
+			p.etcd.ledgers["a"] = l
+			if err := p.sets["s"].look(t.Context()); err == nil {
+				t.Error("an odd share in a settled ledger is not told")
+			}
+			p.look(t, "s")
 		})
 	}
 }
