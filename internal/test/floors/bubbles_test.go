@@ -20,6 +20,7 @@ var inBubbles = []string{
 // explain in a comment why it cannot run in a bubble.
 var outside = map[string]string{
 	"client/tls_test.go":                            "certificates are files, which are read again when they change",
+	"internal/local/dev/folder_test.go":             "settings are a file of the operating system",
 	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
 	"internal/gateway/bench_test.go":                "a benchmark measures TCP",
 	"internal/gateway/name_test.go":                 "names are looked up by a server of DNS",
