@@ -25,7 +25,7 @@ func (a *app) verifyCommand() *cobra.Command {
 instance), and checks it. Names group, file and offset of each damage; exit code 1 where there is
 any. A volume that a process serves is refused: ask that with ` + "`sheaf group verify`" + `.
 
-A missing superblock, the mark of another group of the volume, bad records of the journal and
+A missing superblock, that of another volume, the mark of another group of the volume, bad records of the journal and
 folders or manifests that were exchanged are damage too. That a whole volume, superblock and all, is
 an older state of itself only etcd can tell: the shard is refused when it starts.
 

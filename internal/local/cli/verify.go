@@ -263,7 +263,10 @@ func (v *verifier) journal(dir string) error {
 func (v *verifier) volume(ctx context.Context, dir string) error {
 	v.report.Volumes++
 	return v.lockedBy(dir, func() error {
-		_, damages, err := volume.VerifySuperblock(v.fs, dir)
+		sb, damages, err := volume.VerifySuperblock(v.fs, dir)
+		if err == nil {
+			err = v.ofAnother(sb, dir)
+		}
 		if errors.Is(err, volume.ErrNoVolume) {
 			err = fmt.Errorf(
 				"%s: the superblock is missing, beside the folder of the volume's groups: no shard serves them without it: put "+
@@ -286,6 +289,29 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 		}
 		return v.groupsOf(ctx, dirs...)
 	})
+}
+
+// ofAnother reports a superblock that is of another volume than the groups beside it, which say on which volume they
+// were made. A group that is damaged says nothing here.
+func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
+	ids, err := volume.GroupsIn(v.fs, dir)
+	if err != nil {
+		return nil //nolint:nilerr // the groups themselves are checked next, and their errors reported
+	}
+	var of uuid.UUID
+	n := 0
+	for _, id := range ids {
+		file, found, err := format.ReadReplicaFile(v.fs, volume.GroupDirIn(dir, id))
+		if err == nil && found && (file.Volume != sb.Volume || file.Store != sb.Store) {
+			of, n = file.Volume, n+1
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and %d of %d groups were made on volume %s: was the "+
+		"superblock, or the folder of a group, exchanged with another one's? No shard serves these groups: put it back", dir,
+		sb.Shard, sb.Volume, n, len(ids), of)
 }
 
 // groupsOf checks groups, several at a time, and reports them in their order. Only the end of ctx is an error;

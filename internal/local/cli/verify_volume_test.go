@@ -82,6 +82,20 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 			must(t, os.Remove(filepath.Join(dir, "superblock")))
 		},
 			says: "the superblock is missing, beside the folder of the volume's groups", places: 1},
+		{name: "the superblock is another volume's", harm: func(dir string, groups []string) {
+			sb, _, err := volume.VerifySuperblock(vfs.OS{}, dir)
+			must(t, err)
+			for _, folder := range groups {
+				must(t, format.WriteReplicaFile(vfs.OS{}, folder, format.ReplicaFile{RaftID: 1, Volume: sb.Volume,
+					Store: sb.Store, Group: uuid.MustParse(filepath.Base(folder))}))
+			}
+			report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, &Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+			if err != nil || report.Bad() != 0 {
+				t.Errorf("with replica files: %+v, %v", report, err)
+			}
+			other, _ := plainVolume(t)
+			exchange(t, filepath.Join(dir, "superblock"), filepath.Join(other, "superblock"))
+		}, says: "and 3 of 3 groups were made on volume", places: 1},
 		{name: "the mark is another group's", harm: func(_ string, groups []string) {
 			b, err := os.ReadFile(filepath.Join(groups[1], format.MarkName))
 			must(t, err)
