@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -200,60 +201,71 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 // This test checks what docs/operations/troubleshooting.md says of the time during which an image can be mistaken for
 // the disk. A step is due within stepEvery of a write, also of the first write after a rest. Nothing is written during
 // a rest. After an outage of etcd, the volume takes the step that was due, and then the next one.
+// The bound is that of the step, with a shorter and a longer one too, and the default is at most 5 s.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		registry := newRegistry(oneGroup, "a")
-		cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem()}
-		cfg.setDefaults()
-		s := newShard(cfg)
-		defer s.cancel()
-		var err error
-		s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a",
-			Create: true, ReserveBytes: 1})
-		if err != nil {
-			t.Fatal(err)
+	for _, every := range []time.Duration{0, 100 * time.Millisecond, 20 * time.Second} {
+		t.Run(every.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { imagePasses(t, every) })
+		})
+	}
+}
+
+// imagePasses runs a volume with this time between two steps; 0: the default.
+func imagePasses(t *testing.T, every time.Duration) {
+	registry := newRegistry(oneGroup, "a")
+	cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem(), stepEvery: every}
+	cfg.setDefaults()
+	if every = cmp.Or(every, 5*time.Second); cfg.stepEvery > every {
+		t.Fatalf("a step is taken every %v", cfg.stepEvery)
+	}
+	s := newShard(cfg)
+	defer s.cancel()
+	var err error
+	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a",
+		Create: true, ReserveBytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.volume.Close()
+	s.committer = replica.NewCommitter()
+	defer s.committer.Close()
+	known := s.id.Registration(s.volume.Superblock())
+	known.Boot = s.boot
+	stop, err := registry.RegisterShard(s.ctx, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	s.wait.Go(func() { s.stepAll(s.ctx, known) })
+	defer s.wait.Wait()
+	defer s.cancel()
+	in := func(registered, here uint64) {
+		t.Helper()
+		synctest.Wait()
+		registry.mu.Lock()
+		defer registry.mu.Unlock()
+		if got := registry.seen[known.VolumeUUID].Step; got.Number != registered || s.volume.Step().Number != here {
+			t.Fatalf("etcd has step %d, the volume is in step %d; want %d and %d", got.Number, s.volume.Step().Number,
+				registered, here)
 		}
-		defer s.volume.Close()
-		s.committer = replica.NewCommitter()
-		defer s.committer.Close()
-		known := s.id.Registration(s.volume.Superblock())
-		known.Boot = s.boot
-		stop, err := registry.RegisterShard(s.ctx, known)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stop()
-		s.wait.Go(func() { s.stepAll(s.ctx, known) })
-		defer s.wait.Wait()
-		defer s.cancel()
-		in := func(registered, here uint64) {
-			t.Helper()
-			synctest.Wait()
-			registry.mu.Lock()
-			defer registry.mu.Unlock()
-			if got := registry.seen[known.VolumeUUID].Step; got.Number != registered || s.volume.Step().Number != here {
-				t.Fatalf("etcd has step %d, the volume is in step %d; want %d and %d", got.Number, s.volume.Step().Number,
-					registered, here)
-			}
-		}
-		write := func() { s.installer.tookOver.Add(1) }
-		in(1, 1)
-		time.Sleep(time.Hour)
-		in(1, 1)
-		time.Sleep(time.Second)
+	}
+	write := func() { s.installer.tookOver.Add(1) }
+	in(1, 1)
+	time.Sleep(time.Hour)
+	in(1, 1)
+	time.Sleep(time.Second)
+	write()
+	time.Sleep(every)
+	in(2, 2)
+	time.Sleep(time.Hour)
+	in(2, 2)
+	registry.setDown(true)
+	for range 20 {
 		write()
-		time.Sleep(stepEvery)
-		in(2, 2)
-		time.Sleep(time.Hour)
-		in(2, 2)
-		registry.setDown(true)
-		for range 100 {
-			write()
-			time.Sleep(time.Second)
-		}
-		in(2, 3)
-		registry.setDown(false)
-		time.Sleep(2 * stepEvery)
-		in(4, 4)
-	})
+		time.Sleep(every)
+	}
+	in(2, 3)
+	registry.setDown(false)
+	time.Sleep(2 * every)
+	in(4, 4)
 }
