@@ -103,6 +103,9 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 					t.Errorf("%v %s %s: got %v, outcome unknown: %v", answer.code, answer.reason, name, err,
 						errors.Is(err, client.ErrOutcomeUnknown))
 				}
+				if err != nil && strings.Contains(err.Error(), "the write may have been done") == answer.known {
+					t.Errorf("%v %s %s says %v", answer.code, answer.reason, name, err)
+				}
 				if lost.Load() < 2 {
 					t.Errorf("%v %s %s: %d answers", answer.code, answer.reason, name, lost.Load())
 				}

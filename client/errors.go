@@ -127,7 +127,7 @@ func (e *Error) GRPCStatus() *status.Status {
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrOutcomeUnknown:
-		return e.doubtful || e.Reason == reason.OutcomeUnknown
+		return e.doubtful || e.Reason == reason.OutcomeUnknown || e.Metadata["outcome"] == "unknown"
 	case ErrNotFound:
 		return e.Code == codes.NotFound
 	case ErrGroupNotFound:
@@ -191,8 +191,12 @@ func newError(op string, err error, doubtful bool) *Error {
 		st = status.FromContextError(err)
 	}
 	v := routing.Judge(st, true)
+	said := st.Message()
+	if doubtful && v.Reason != reason.OutcomeUnknown {
+		said += ": the write may have been done by an earlier attempt: repeat it with its request id"
+	}
 	return &Error{
-		Op: op, Code: st.Code(), Reason: v.Reason, Message: st.Message(), RetryAfter: v.Wait,
+		Op: op, Code: st.Code(), Reason: v.Reason, Message: said, RetryAfter: v.Wait,
 		Metadata: v.Info, Version: v.Info["version"], doubtful: doubtful, err: err,
 	}
 }
