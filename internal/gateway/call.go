@@ -73,8 +73,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case errors.Is(err, placement.ErrGroupLimit):
 		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v", name, err)
 	default:
-		return fail(codes.Unavailable, reason.NoLeader,
-			"group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
+		return etcdFailed(err, false, "group %q is not known here, and cannot be looked up or made", name)
 	}
 }
 

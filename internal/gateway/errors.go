@@ -15,6 +15,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // fail makes an error with a reason.
@@ -35,6 +36,38 @@ func overloaded(format string, args ...any) error {
 	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
 		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
+}
+
+// etcdPause is the time after which a call that needs etcd may be retried.
+const etcdPause = time.Second
+
+// etcdTime bounds a request to etcd, so that the caller gets an answer that says what failed before its time is over.
+func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := createTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*3/4)
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// etcdFailed returns the answer for a call whose request to etcd has failed. The format and its arguments say what could
+// not be done. outcome: it is a change that the caller asked for, so the answer says whether it may have been made.
+func etcdFailed(err error, outcome bool, format string, args ...any) error {
+	what := fmt.Sprintf(format, args...)
+	info := &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.EtcdUnavailable}
+	text := what + ", as etcd refuses it: nothing was changed"
+	if placement.MayBeDone(err) {
+		text = what + ", as etcd has not answered: no record was written, and what was asked of etcd may have been done"
+		if outcome {
+			text = what + ", as etcd has not answered: it may have been done; ask again, which does nothing twice"
+			info.Metadata = map[string]string{"outcome": "unknown"}
+		}
+	}
+	if placement.EtcdFull(err) {
+		text += "; etcd's database is full: give it room (docs/operations/etcd.md, When etcd's database is full)"
+	}
+	return withDetails(codes.Unavailable, fmt.Sprintf("%s (%v)", text, err), info,
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(etcdPause)})
 }
 
 // overloadedPause is the time after which a refused caller may retry.

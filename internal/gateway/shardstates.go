@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -33,6 +32,8 @@ func (a *adminServer) SetShardState(ctx context.Context, request *recordv1.SetSh
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := etcdTime(ctx)
+	defer cancel()
 	if err := a.g.cfg.Store.SetShardState(ctx, t.view.Meta.StoreUUID, request.GetShard(), state); err != nil {
 		return nil, ordered(request.GetShard(), err)
 	}
@@ -46,6 +47,8 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := etcdTime(ctx)
+	defer cancel()
 	if err := a.g.cfg.Store.ForgetShard(ctx, t.view.Meta.StoreUUID, request.GetShard()); err != nil {
 		return nil, ordered(request.GetShard(), err)
 	}
@@ -79,7 +82,7 @@ func ordered(shard string, err error) error {
 	if errors.Is(err, placement.ErrShardHoldsGroups) || errors.Is(err, placement.ErrShardRegistered) {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return fail(codes.Unavailable, reason.NoLeader, "the state of shard %s cannot be written to etcd: %v", shard, err)
+	return etcdFailed(err, true, "the state of shard %s cannot be written", shard)
 }
 
 // placedShard is what etcd knows of the groups of a shard.

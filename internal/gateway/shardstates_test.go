@@ -1,11 +1,15 @@
 package gateway_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -144,10 +148,6 @@ func TestOrdersThatAreRefused(t *testing.T) {
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("removing an unknown shard: %v", err)
 		}
-		c.etcd.Away()
-		if err := c.setState("a", draining); err == nil {
-			t.Error("it is acknowledged without etcd")
-		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{PlannedElsewhere: true}, "a")
@@ -160,4 +160,70 @@ func TestOrdersThatAreRefused(t *testing.T) {
 			t.Errorf("%v, %v", view.States, err)
 		}
 	})
+}
+
+// TestAWriteThatEtcdDoesNotDoSaysSo: what fails because of etcd is told from what fails because of a shard. The answer
+// says whether it may have been done, and when to ask again.
+func TestAWriteThatEtcdDoesNotDoSaysSo(t *testing.T) {
+	const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
+	calls := map[string]func(c *cluster) error{
+		"SetShardState": func(c *cluster) error { return c.setState("a", draining) },
+		"RemoveShard": func(c *cluster) error {
+			_, err := c.admin.RemoveShard(c.ctx, &recordv1.RemoveShardRequest{Shard: "a"})
+			return err
+		},
+		"CreateGroup": func(c *cluster) error {
+			_, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "new"})
+			return err
+		},
+		"Put": func(c *cluster) error {
+			_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "other", Id: 1}})
+			return err
+		},
+	}
+	for state, s := range map[string]struct {
+		of      func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error)
+		says    string
+		unknown bool
+	}{
+		"away": {nil, "may have been done", true},
+		"full": {func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if strings.HasSuffix(info.FullMethod, "/Range") {
+				return handler(ctx, request)
+			}
+			return nil, rpctypes.ErrGRPCNoSpace
+		}, "When etcd's database is full", false},
+	} {
+		for name, call := range calls {
+			if state == "full" && name == "RemoveShard" {
+				continue // the shard is registered, which is found out first
+			}
+			t.Run(state+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := newCluster(t, named(), gateway.Config{}, "a")
+					c.placed("a", func(s *recordv1.Shard) bool { return s != nil })
+					if s.of == nil {
+						c.etcd.Away()
+					} else {
+						c.etcd.Intercept(s.of)
+					}
+					err := call(c)
+					wantError(t, err, codes.Unavailable, "ETCD_UNAVAILABLE")
+					outcome, retry := "", time.Duration(0)
+					for _, d := range status.Convert(err).Details() {
+						switch d := d.(type) {
+						case *errdetails.ErrorInfo:
+							outcome = d.GetMetadata()["outcome"]
+						case *errdetails.RetryInfo:
+							retry = d.GetRetryDelay().AsDuration()
+						}
+					}
+					if said := status.Convert(err).Message(); !strings.Contains(said, s.says) || retry == 0 ||
+						(outcome == "unknown") != (s.unknown && name != "Put") {
+						t.Errorf("%s: outcome %q, retry after %v", said, outcome, retry)
+					}
+				})
+			})
+		}
+	}
 }

@@ -17,6 +17,10 @@ const (
 	Overloaded       = "OVERLOADED"
 )
 
+// EtcdUnavailable is the reason of a call that needs etcd, which has not answered or refused. No record was written.
+// Where "outcome" in its metadata is "unknown", what an administrative call asked for may have been done.
+const EtcdUnavailable = "ETCD_UNAVAILABLE"
+
 // Reasons about a record or a group.
 const (
 	RecordNotFound  = "RECORD_NOT_FOUND"

@@ -50,6 +50,9 @@ const (
 //	ABORTED             VERSION_MISMATCH (metadata "version" holds the current one, empty: no record)
 //	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not
 //	                    applied;
+//	                    ETCD_UNAVAILABLE (with RetryInfo): etcd, which the call needs, has not answered or refused. No
+//	                    record was written. Where metadata "outcome" is "unknown", the group or the state of a shard
+//	                    that AdminService was asked for may have been written: ask again, which does nothing twice;
 //	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the
 //	                    last cursor
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
@@ -296,6 +299,9 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	ABORTED             VERSION_MISMATCH (metadata "version" holds the current one, empty: no record)
 //	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not
 //	                    applied;
+//	                    ETCD_UNAVAILABLE (with RetryInfo): etcd, which the call needs, has not answered or refused. No
+//	                    record was written. Where metadata "outcome" is "unknown", the group or the state of a shard
+//	                    that AdminService was asked for may have been written: ask again, which does nothing twice;
 //	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the
 //	                    last cursor
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
