@@ -2,6 +2,8 @@ module sheaf.dev/sheaf
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/coreos/go-oidc/v3 v3.21.0
