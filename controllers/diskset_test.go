@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
+	"strings"
 	"time"
 
 	. "github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,12 +32,15 @@ type diskPlay struct {
 	name   string
 	r      *diskset.Reconciler
 	events *events.FakeRecorder
+	// notBlank has the devices on which a Job finds something.
+	notBlank map[string]bool
 }
 
 func newDiskPlay(ctx context.Context) *diskPlay {
-	p := &diskPlay{play: newPlay(ctx), events: events.NewFakeRecorder(1000)}
+	p := &diskPlay{play: newPlay(ctx), events: events.NewFakeRecorder(1000), notBlank: map[string]bool{}}
 	p.name = "disks-" + p.Namespace
-	p.r = &diskset.Reconciler{Client: acting, Events: p.events}
+	p.r = &diskset.Reconciler{Client: acting, Live: operatorClient, Events: p.events, Namespace: p.Namespace,
+		Image: "localhost/sheaf:1"}
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
 	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
 	Expect(api.Create(ctx, store)).To(Succeed())
@@ -72,7 +78,8 @@ func (p *diskPlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Name: p.name}})
 }
 
-// volumes returns the volumes of the set by device. It completes the deletion of those that are being deleted.
+// volumes returns the volumes of the set by device, without those through which Jobs look at disks. It completes the
+// deletion of those that are being deleted.
 func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVolume {
 	var list corev1.PersistentVolumeList
 	Expect(api.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDiskSet: p.name})).To(Succeed())
@@ -84,7 +91,9 @@ func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVol
 			Expect(client.IgnoreNotFound(api.Update(ctx, pv))).To(Succeed())
 			continue
 		}
-		volumes[pv.Spec.Local.Path] = pv
+		if pv.Annotations[workload.AnnotationLooks] == "" {
+			volumes[pv.Spec.Local.Path] = pv
+		}
 	}
 	return volumes
 }
@@ -93,7 +102,7 @@ func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVol
 func (p *diskPlay) settle(ctx context.Context) {
 	GinkgoHelper()
 	versions := func() map[string]string {
-		all := map[string]string{"set": p.get(ctx).ResourceVersion}
+		all := map[string]string{"set": p.get(ctx).ResourceVersion, "looks": p.look(ctx)}
 		for device, pv := range p.volumes(ctx) {
 			all[device] = pv.ResourceVersion
 		}
@@ -109,6 +118,69 @@ func (p *diskPlay) settle(ctx context.Context) {
 		before = now
 	}
 	Expect(p.get(ctx).Status).To(BeNil(), "it does not settle")
+}
+
+// look ends the Jobs that look at disks, and completes the deletion of Jobs and claims, because the controllers that do
+// so do not run. It returns the versions of the Jobs and of their volumes.
+func (p *diskPlay) look(ctx context.Context) (versions string) {
+	GinkgoHelper()
+	var volumes corev1.PersistentVolumeList
+	Expect(api.List(ctx, &volumes, client.MatchingLabels{v1alpha1.LabelDiskSet: p.name})).To(Succeed())
+	for _, pv := range volumes.Items {
+		if pv.Annotations[workload.AnnotationLooks] != "" {
+			versions += pv.Name + pv.ResourceVersion
+		}
+	}
+	var jobs batchv1.JobList
+	Expect(api.List(ctx, &jobs, client.InNamespace(p.Namespace))).To(Succeed())
+	for n := range jobs.Items {
+		job := &jobs.Items[n]
+		claim := &corev1.PersistentVolumeClaim{}
+		err := api.Get(ctx, client.ObjectKeyFromObject(job), claim)
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		if err == nil && claim.DeletionTimestamp != nil {
+			claim.Finalizers = nil
+			Expect(client.IgnoreNotFound(api.Update(ctx, claim))).To(Succeed())
+		}
+		switch {
+		case !strings.HasPrefix(job.Name, "sheaf-look-"):
+			continue
+		case job.DeletionTimestamp != nil:
+			job.Finalizers = nil
+			Expect(client.IgnoreNotFound(api.Update(ctx, job))).To(Succeed())
+		case len(job.Status.Conditions) == 0:
+			pv := &corev1.PersistentVolume{}
+			if api.Get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName}, pv) != nil {
+				continue
+			}
+			if p.notBlank[pv.Spec.Local.Path] {
+				endJob(ctx, job, batchv1.JobFailed, batchv1.JobReasonPodFailurePolicy)
+			} else {
+				endJob(ctx, job, batchv1.JobComplete, "")
+			}
+		}
+		versions += job.Name + job.ResourceVersion
+	}
+	return versions
+}
+
+// endJob sets the result of a Job.
+func endJob(ctx context.Context, job *batchv1.Job, kind batchv1.JobConditionType, reason string) {
+	GinkgoHelper()
+	now := metav1.Now()
+	job.Status.StartTime = &now
+	before := batchv1.JobSuccessCriteriaMet
+	if kind == batchv1.JobFailed {
+		before = batchv1.JobFailureTarget
+	} else {
+		job.Status.CompletionTime = &now
+		job.Status.Succeeded = 1
+	}
+	for _, c := range []batchv1.JobConditionType{before, kind} {
+		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue,
+			Reason: reason, LastTransitionTime: now})
+	}
+	Expect(api.Status().Update(ctx, job)).To(Succeed())
 }
 
 // claim creates a claim of a store.
@@ -172,6 +244,30 @@ var _ = Describe("A DiskSet", func() {
 			var again storagev1.StorageClass
 			Expect(api.Get(ctx, types.NamespacedName{Name: p.name}, &again)).To(Succeed())
 			Expect(again.ResourceVersion).To(Equal(class.ResourceVersion))
+		})
+
+	It("looks at a disk before a claim gets it, and waits for a person where the disk is not blank",
+		both("the Job that looks is accepted"), func(ctx context.Context) {
+			p.create(ctx, p.disk("a"))
+			p.notBlank[p.disk("a").Device] = true
+			claim := p.claim(ctx, p.Namespace, "data-ssd-0-0")
+			p.settle(ctx)
+			disk := p.get(ctx).Status.Disks[0]
+			Expect(disk.State).To(Equal(v1alpha1.DiskNotBlank))
+			p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "NotBlank", p.disk("a").Device)
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "NotBlank", "")
+			Expect(p.volumes(ctx)[p.disk("a").Device].Spec.ClaimRef.Name).To(HavePrefix("sheaf-free-"))
+			release := regexp.MustCompile(`annotate pv (\S+) (\S+)=true; to look again`).FindStringSubmatch(disk.Message)
+			Expect(release).To(HaveLen(3), disk.Message)
+			pv := p.volumes(ctx)[p.disk("a").Device]
+			Expect(pv.Name).To(Equal(release[1]))
+			pv.Annotations[release[2]] = "true"
+			Expect(api.Update(ctx, pv)).To(Succeed())
+			p.settle(ctx)
+			p.bindTo(ctx, claim)
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "1 disk, 0 free")
+			Expect(p.look(ctx)).To(BeEmpty(), "the Job is still there")
 		})
 
 	It("leaves a StorageClass alone that it did not make", func(ctx context.Context) {

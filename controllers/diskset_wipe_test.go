@@ -26,8 +26,6 @@ type wipePlay struct {
 func newWipePlay(ctx context.Context) *wipePlay {
 	GinkgoHelper()
 	p := &wipePlay{diskPlay: newDiskPlay(ctx)}
-	p.r.Live, p.r.Namespace, p.r.Image = operatorClient, p.Namespace, "localhost/sheaf:1"
-	p.r.PullSecrets = []string{"registry"}
 	p.create(ctx, p.disk("a"))
 	p.device, p.volume = p.disk("a").Device, workload.DiskVolume(p.name, p.disk("a"))
 	p.settle(ctx)
@@ -161,20 +159,7 @@ func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	GinkgoHelper()
 	job, _, _ := p.wiped(ctx)
 	Expect(job).NotTo(BeNil())
-	now := metav1.Now()
-	job.Status.StartTime = &now
-	before := batchv1.JobSuccessCriteriaMet
-	if kind == batchv1.JobFailed {
-		before = batchv1.JobFailureTarget
-	} else {
-		job.Status.CompletionTime = &now
-		job.Status.Succeeded = 1
-	}
-	for _, c := range []batchv1.JobConditionType{before, kind} {
-		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue,
-			LastTransitionTime: now})
-	}
-	Expect(api.Status().Update(ctx, job)).To(Succeed())
+	endJob(ctx, job, kind, "")
 	p.settleAll(ctx)
 }
 
@@ -230,7 +215,7 @@ var _ = Describe("A released disk", func() {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
 		}))), "it sees more than the disk")
 		p.isIn(ctx, v1alpha1.DiskWiping)
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Wiping", "1 disks")
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Wiping", "1 disk is")
 
 		p.ends(ctx, batchv1.JobComplete)
 		p.heard("WipeDone")
@@ -238,7 +223,8 @@ var _ = Describe("A released disk", func() {
 		p.nothingIsWiped(ctx)
 		after := p.pv(ctx)
 		Expect(after.UID).NotTo(Equal(before.UID))
-		Expect(after.Annotations).To(Equal(map[string]string{workload.AnnotationDevice: p.device}))
+		Expect(after.Annotations).To(Equal(map[string]string{workload.AnnotationDevice: p.device,
+			workload.AnnotationLooked: workload.LookedBlank}))
 		Expect(after.Spec.ClaimRef.Name).To(HavePrefix("sheaf-free-"))
 		p.bind(ctx, "data-ssd-1-0")
 	})

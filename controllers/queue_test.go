@@ -209,8 +209,19 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 				Provisioner: "example.org/theirs"})).To(Succeed())
 		}),
 		Entry("with a claim that no disk is for", "ClaimsWaiting", func(ctx context.Context, p *diskPlay) {
+			p.settle(ctx) // a Job looks at the disk
 			p.claim(ctx, p.Namespace, "data-ssd-0-0")
 			p.claim(ctx, p.Namespace, "data-ssd-1-0")
+		}),
+		Entry("whose disk nobody looks at", "Looking", func(ctx context.Context, p *diskPlay) {
+			for range 4 { // the Job exists, and its pod does not start
+				_, err := p.reconcile(ctx)
+				Expect(err).NotTo(HaveOccurred())
+			}
+		}),
+		Entry("whose disk is not blank", "NotBlank", func(ctx context.Context, p *diskPlay) {
+			p.notBlank[p.disk("a").Device] = true
+			p.settle(ctx)
 		}),
 		Entry("whose node is not there", "NodeMissing", func(ctx context.Context, p *diskPlay) {
 			Expect(api.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}})).To(Succeed())

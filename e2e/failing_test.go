@@ -46,6 +46,7 @@ var _ = Describe("what cannot be", func() {
 		s.diskSet(s.name+"-nonode", "ext4", diskSpec{"n9", "/dev/disk/by-id/virtio-none", "128Mi"})
 		s.makePool("noclass", "there-is-no-such-class", 1)
 		s.makePool("ext3", s.name+"-ext3", 1, "fileSystem: {type: ext4}")
+		kubectl("annotate", "pv", awaitNotBlank(s.name+"-ext3").PersistentVolume, "sheaf.dev/release=true")
 		s.makePool("nonode", more, 1, "scheduling: {nodeSelector: {disk: none}}")
 		s.makePool("noroom", s.name+"-nonode", 1)
 		apply(fmt.Sprintf(`

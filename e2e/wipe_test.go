@@ -66,6 +66,7 @@ func (s *space) wipe(set string, released, bound v1alpha1.ShardStatus) {
 	AddReportEntry("the disk was free " + time.Since(began).Round(time.Second).String() + " after the answer")
 	Expect(blank()).To(BeTrue())
 	Expect(kubectl("get", "pv", volume, "-o", "jsonpath={.metadata.uid}")).NotTo(Equal(uid))
-	Expect(kubectl("get", "jobs,persistentvolumeclaims", "-n", operatorNamespace, "-o", "name")).To(BeEmpty())
+	Expect(kubectl("get", "jobs,persistentvolumeclaims", "-n", operatorNamespace, "-l", "sheaf.dev/diskset="+set,
+		"-o", "name")).To(BeEmpty())
 	Expect(try(time.Minute, "", "kubectl", "get", "pv", volume+"-wipe").err).To(HaveOccurred())
 }

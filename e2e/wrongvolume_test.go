@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"regexp"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -11,7 +13,20 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 3: a shard neither serves nor writes to a volume that is not the requested one.
+// awaitNotBlank waits until the disk of a DiskSet that has one disk is known not to be blank.
+func awaitNotBlank(set string) (disk v1alpha1.DiskStatus) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var disks v1alpha1.DiskSet
+		g.Expect(get(&disks, "diskset", set)).To(Succeed())
+		g.Expect(disks.Status.Disks).To(HaveLen(1))
+		disk = disks.Status.Disks[0]
+		g.Expect(disk.State).To(Equal(v1alpha1.DiskNotBlank), disk.Message)
+	}).WithTimeout(2 * time.Minute).Should(Succeed())
+	return disk
+}
+
+// Scenario 3: volumes that are not what was asked for are neither served nor written to.
 var _ = Describe("wrong volumes", func() {
 	It("are never served and never overwritten", smoke, func() {
 		s := newSpace("wrongvolume")
@@ -32,6 +47,29 @@ var _ = Describe("wrong volumes", func() {
 		s.diskSet(s.name+"-table", "ext4", diskSpec{"n2", table, "128Mi"})
 		s.makePool("table", s.name+"-table", 1, "fileSystem: {type: ext4}")
 
+		By("nobody gets a disk that is not blank, and the files of a stranger keep owner and mode")
+		files := s.disk("n3", "wrong-files", "160M")
+		cluster("exec", "n3", "sh", "-c", "mkfs.ext4 -q "+files+" && mkdir -p /mnt/wrong-files && mount "+files+
+			" /mnt/wrong-files && mkdir /mnt/wrong-files/payroll && echo 1 > /mnt/wrong-files/payroll/2026.csv && "+
+			"chown 1000:1000 /mnt/wrong-files/payroll/2026.csv && chmod 0600 /mnt/wrong-files/payroll/2026.csv && "+
+			"umount /mnt/wrong-files")
+		sum := cluster("exec", "n3", "sha256sum", files)
+		s.diskSet(s.name+"-files", "ext4", diskSpec{"n3", files, "128Mi"})
+		s.makePool("files", s.name+"-files", 1, "fileSystem: {type: ext4}")
+		for set, says := range map[string]string{s.name + "-ext3": "ext3 or ext4 file system", s.name + "-table": "partition table",
+			s.name + "-files": "ext3 or ext4 file system"} {
+			disk := awaitNotBlank(set)
+			command := regexp.MustCompile(`kubectl (-n \S+ logs job/\S+)\. `).FindStringSubmatch(disk.Message)
+			Expect(command).To(HaveLen(2), disk.Message)
+			Expect(kubectl(strings.Fields(command[1])...)).To(ContainSubstring(says))
+		}
+		Expect(cluster("exec", "n3", "sha256sum", files)).To(Equal(sum), "something was written to the files of a stranger")
+		kubectl("delete", "-n", s.name, "shardpools", "files", "--wait=true", "--timeout=2m")
+
+		By("released as they are: the shard and the kubelet refuse them")
+		for _, set := range []string{s.name + "-ext3", s.name + "-table"} {
+			kubectl("annotate", "pv", awaitNotBlank(set).PersistentVolume, "sheaf.dev/release=true")
+		}
 		s.awaitShard("old", 0, v1alpha1.ShardFileSystemMismatch, 2*time.Minute)
 		s.awaitCondition("old", v1alpha1.ConditionFileSystemMatches, "False", time.Minute, "ext3", "ext4")
 		Expect(cluster("exec", "n1", "debugfs", "-R", "ls -p /", ext3)).

@@ -104,8 +104,15 @@ type DiskState string
 
 // States of a disk.
 const (
-	// DiskFree waits for a claim.
+	// DiskFree is blank, or was released by a person, and waits for a claim.
 	DiskFree DiskState = "Free"
+	// DiskLooking is looked at by a Job: no claim gets a new disk before it is known to be blank.
+	DiskLooking DiskState = "Looking"
+	// DiskLookFailed could not be looked at.
+	DiskLookFailed DiskState = "LookFailed"
+	// DiskNotBlank holds a file system, a partition table or other data that was there before the DiskSet. No claim gets
+	// it until a person has it wiped, or releases it as it is.
+	DiskNotBlank DiskState = "NotBlank"
 	// DiskReserved is meant for a claim that is not bound yet.
 	DiskReserved DiskState = "Reserved"
 	// DiskBound holds the volume of a claim.

@@ -93,7 +93,7 @@ id is a decimal int64, or hexadecimal behind 0x.`,
 		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
 		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.authCommand(), a.movesCommand(),
 		a.shardsCommand(), a.groupCommand(),
-		a.verifyCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
+		a.verifyCommand(), a.lookCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -18,4 +19,16 @@ func TestWipeAsksTwice(t *testing.T) {
 	if text, err := os.ReadFile(file); err != nil || string(text) != "kept" {
 		t.Errorf("%q, %v", text, err)
 	}
+}
+
+// The exit code of `sheaf look` says whether a disk is blank; the operator waits for 4 (workload.LookNotBlank).
+func TestLookSaysWhetherADiskIsBlank(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, make([]byte, 4096), 0o600))
+	if o := sheaf(t, nil, "look", file).Want(t, 0); !strings.Contains(o.Stdout, "is blank") {
+		t.Errorf("%q", o.Stdout)
+	}
+	must(t, os.WriteFile(file, []byte("XFSB and more"), 0o600))
+	sheaf(t, nil, "look", file).Want(t, 4).Has(t, "holds an xfs file system")
+	sheaf(t, nil, "look", file+"-none").Want(t, 1).Has(t, "no such file")
 }

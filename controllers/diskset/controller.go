@@ -24,6 +24,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -45,8 +46,8 @@ type Reconciler struct {
 	// Live reads objects that are not cached.
 	Live   client.Reader
 	Events events.EventRecorder
-	// Image is the image of Sheaf that wipes disks. Namespace is the operator's own namespace, in which it does so.
-	// If either is empty, no disk is wiped.
+	// Image is the image of Sheaf that wipes disks and looks at them. Namespace is the operator's own namespace, in which
+	// it does so. If either is empty, no disk is wiped, and only a person can release a new disk for claims.
 	Image, Namespace string
 	// PullSecrets are names of Secrets of that namespace, with which Image is pulled.
 	PullSecrets []string
@@ -90,7 +91,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.changed.Done(req)
 	set.Status.ObservedGeneration = set.Generation
 	step.Summarize(&set.Status.Conditions, set.Generation, out,
-		fmt.Sprintf("%d disks, %d free", set.Status.Total, set.Status.Free))
+		fmt.Sprintf("%s, %d free", units.Count(int64(set.Status.Total), "disk", "disks"), set.Status.Free))
 	if _, err := step.WriteStatus(ctx, r.Client, before, set); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -215,23 +216,34 @@ func changeWords(before, after *corev1.PersistentVolume) string {
 // judge returns the outcome of a reconcile, which says what an administrator has to do.
 func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	var troubles []string
-	reason, wiping := "", 0
+	reason, wiping, looking := "", 0, 0
 	for _, d := range run.decided.statuses {
 		switch d.State {
 		case v1alpha1.DiskWiping:
 			wiping++
-		case v1alpha1.DiskConflict, v1alpha1.DiskNodeMissing, v1alpha1.DiskFormatBlocked, v1alpha1.DiskWipeFailed:
+		case v1alpha1.DiskLooking:
+			looking++
+		case v1alpha1.DiskConflict, v1alpha1.DiskNodeMissing, v1alpha1.DiskFormatBlocked, v1alpha1.DiskWipeFailed,
+			v1alpha1.DiskNotBlank, v1alpha1.DiskLookFailed:
 			if reason == "" {
 				reason = string(d.State)
 			}
 			troubles = append(troubles, fmt.Sprintf("%s on %s: %s", d.Device, d.Node, d.Message))
 		}
 	}
+	var notes step.Notes
 	if len(troubles) > 0 {
-		return step.Fail(reason, strings.Join(troubles, "; "))
+		notes.Add(step.Fail(reason, strings.Join(troubles, "; ")))
 	}
 	if wiping > 0 {
-		return step.Wait("Wiping", fmt.Sprintf("%d disks are being wiped", wiping), wipeEvery)
+		notes.Add(step.Wait("Wiping", units.Count(int64(wiping), "disk is", "disks are")+" being wiped", wipeEvery))
+	}
+	if looking > 0 {
+		notes.Add(step.Wait("Looking", "Jobs look whether "+units.Count(int64(looking), "disk is", "disks are")+" blank",
+			step.PauseShort)) // a Job whose pod does not start is not looked at more often than other trouble
+	}
+	if len(notes) > 0 {
+		return notes.With(step.Complete())
 	}
 	if len(run.decided.waiting) > 0 {
 		return step.Wait("ClaimsWaiting", strings.Join(run.decided.waiting, "; ")+": add disks to spec.disks", step.PauseLong)
@@ -255,8 +267,8 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		if pv.Labels[v1alpha1.LabelDiskSet] != set.Name {
 			continue
 		}
-		if standsInFor(pv) != "" {
-			if err := r.stopWipe(ctx, run.observed, pv); err != nil {
+		if standsInFor(pv) != "" || looksAt(pv) != "" {
+			if err := r.stopJob(ctx, run.observed, pv); err != nil {
 				return err
 			}
 			continue

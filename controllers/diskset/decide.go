@@ -31,11 +31,10 @@ type observedDisks struct {
 	pools   map[string]bool
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits until it is formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
-	// wipes holds the Jobs and claims of the disks that are being wiped, by the name of the disk's own volume.
-	wipes map[string]observedWipe
+	// jobs holds the Jobs and claims of the disks that are being wiped or looked at, by the name of the raw volume.
+	jobs map[string]observedJob
 
-	namespace, image string   // those of the operator and of the wiping Job; empty: unknown
-	pullSecrets      []string // names of Secrets of that namespace, to pull that image with
+	namespace, image string // those of the operator and of its Jobs; empty: unknown
 }
 
 // diskAction is one write.
@@ -45,7 +44,7 @@ type diskAction struct {
 	// since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	make, unmake  client.Object // a wiping Job, or its claim
+	make, unmake  client.Object // a Job that wipes or looks, or its claim
 }
 
 // decidedDisks holds the actions and the messages of a decision.
@@ -59,7 +58,7 @@ type decidedDisks struct {
 // decideDisks is a pure, deterministic function.
 func decideDisks(o *observedDisks) decidedDisks {
 	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{},
-		after: map[string]*corev1.PersistentVolume{}}
+		after: map[string]*corev1.PersistentVolume{}, lookedAt: map[string]bool{}}
 	for n := range o.volumes {
 		d.live[o.volumes[n].Name] = &o.volumes[n]
 	}
@@ -75,6 +74,8 @@ func decideDisks(o *observedDisks) decidedDisks {
 		case pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || wanted[pv.Name]:
 		case standsInFor(&pv) != "":
 			d.standIn(&pv, nil)
+		case looksAt(&pv) != "":
+			d.endLook(&pv)
 		default:
 			d.decideRemoved(pv)
 		}
@@ -89,7 +90,10 @@ type diskDecision struct {
 	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
-	out    decidedDisks
+	// looks is how many disks are being looked at. lookedAt has the raw volumes whose Jobs are still needed.
+	looks    int
+	lookedAt map[string]bool
+	out      decidedDisks
 }
 
 // decideDisk decides the state of one disk, without regard to claims.
@@ -117,6 +121,7 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 			return
 		}
 		d.after[name] = workload.DiskPersistentVolume(d.set, disk)
+		status.State, status.Message = v1alpha1.DiskLooking, lookBegins
 		return
 	}
 	if live.Labels[v1alpha1.LabelDiskSet] != d.set.Name {
@@ -131,8 +136,12 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	after.Spec.MountOptions = want.Spec.MountOptions
 	d.after[name] = after
 	d.holder(after, status)
+	if status.State == v1alpha1.DiskFree {
+		d.look(live, after, status)
+	}
 	d.wipe(live, after, status)
-	if _, there := d.nodes[disk.Node]; !there && status.State == v1alpha1.DiskFree {
+	if _, there := d.nodes[disk.Node]; !there && slices.Contains([]v1alpha1.DiskState{v1alpha1.DiskFree,
+		v1alpha1.DiskLooking}, status.State) {
 		status.State = v1alpha1.DiskNodeMissing
 		status.Message = fmt.Sprintf("no node has the label kubernetes.io/hostname=%s now", disk.Node)
 	}
@@ -151,7 +160,7 @@ func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.volumes {
 		pv := &d.volumes[n]
 		if pv.Spec.Local != nil && pv.Spec.Local.Path == disk.Device && workload.DiskNode(pv) == disk.Node &&
-			pv.Name != workload.DiskVolume(d.set.Name, disk) {
+			pv.Name != workload.DiskVolume(d.set.Name, disk) && looksAt(pv) != workload.DiskVolume(d.set.Name, disk) {
 			return fmt.Sprintf(
 				"PersistentVolume %s uses this device: delete it when its data is no longer needed, or take the disk out of "+
 					"spec.disks", pv.Name)
@@ -180,6 +189,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased && pv.Annotations[workload.AnnotationRelease] == "true":
 		pv.Spec.ClaimRef = free
 		delete(pv.Annotations, workload.AnnotationRelease)
+		step.Annotate(&pv.Annotations, workload.AnnotationLooked, workload.LookedReleased)
 		delete(pv.Annotations, workload.AnnotationStoreUID)
 		delete(pv.Annotations, workload.AnnotationGivenUp)
 		for _, wiping := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked,
@@ -209,7 +219,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 
 // releasedWords says how a disk can be assigned to another claim.
 func releasedWords(pv *corev1.PersistentVolume) string {
-	release := fmt.Sprintf("kubectl annotate pv %s %s=true", pv.Name, workload.AnnotationRelease)
+	release := releaseCommand(pv.Name)
 	store := pv.Annotations[workload.AnnotationStoreUID]
 	if store == benchStore {
 		return "it was measured, and the claim of that was deleted. Where the Job ended well the file system is empty: " +
@@ -320,10 +330,13 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 
 // noneWords says why no disk fits a claim.
 func (d *diskDecision) noneWords() string {
-	free, largest := 0, ""
+	free, looking, largest := 0, 0, ""
 	var size resource.Quantity
 	for _, name := range d.order {
 		status, pv := d.states[name], d.after[name]
+		if status.State == v1alpha1.DiskLooking {
+			looking++
+		}
 		if pv == nil || status.State != v1alpha1.DiskFree {
 			continue
 		}
@@ -333,6 +346,8 @@ func (d *diskDecision) noneWords() string {
 		}
 	}
 	switch {
+	case free == 0 && looking > 0:
+		return fmt.Sprintf("no disk is free before it is known which of %d are blank", looking)
 	case free == 0:
 		return "no disk is free"
 	case largest == "":

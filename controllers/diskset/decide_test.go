@@ -1,12 +1,14 @@
 package diskset
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,10 +21,15 @@ import (
 )
 
 // diskWorld is a small simulated cluster in which decisions are carried out.
-type diskWorld struct{ o observedDisks }
+type diskWorld struct {
+	o observedDisks
+	// ends has the condition with which the Job that looks at a device ends; without one, the Job completes.
+	ends map[string]batchv1.JobCondition
+}
 
 func newDiskWorld(disks ...v1alpha1.Disk) *diskWorld {
-	w := &diskWorld{observedDisks{
+	w := &diskWorld{ends: map[string]batchv1.JobCondition{}, o: observedDisks{
+		namespace: "sheaf-system", image: "sheaf:1", jobs: map[string]observedJob{},
 		set: &v1alpha1.DiskSet{
 			ObjectMeta: metav1.ObjectMeta{Name: "local", CreationTimestamp: metav1.NewTime(time.Unix(1000, 0))},
 			Spec: v1alpha1.DiskSetSpec{
@@ -73,6 +80,8 @@ func (w *diskWorld) settle() decidedDisks {
 		}
 		for _, a := range d.actions {
 			switch {
+			case a.make != nil || a.unmake != nil:
+				w.job(a)
 			case a.create != nil:
 				a.create.Status.Phase = corev1.VolumeAvailable
 				w.o.volumes = append(w.o.volumes, *a.create)
@@ -89,6 +98,36 @@ func (w *diskWorld) settle() decidedDisks {
 		}
 	}
 	panic("decisions do not come to an end")
+}
+
+// job makes or deletes a Job or its claim. A Job ends at once.
+func (w *diskWorld) job(a diskAction) {
+	for _, pv := range w.o.volumes {
+		seen := w.o.jobs[pv.Name]
+		switch o := cmp.Or(a.make, a.unmake).(type) {
+		case *batchv1.Job:
+			if pv.Spec.ClaimRef.Name != o.Name {
+				continue
+			}
+			seen.job = nil
+			if a.make != nil {
+				end, different := w.ends[pv.Spec.Local.Path]
+				if !different {
+					end = batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}
+				}
+				seen.job = o.DeepCopy()
+				seen.job.Status.Conditions = append(seen.job.Status.Conditions, end)
+			}
+		case *corev1.PersistentVolumeClaim:
+			if pv.Spec.ClaimRef.Name != o.Name {
+				continue
+			}
+			if seen.claim = nil; a.make != nil {
+				seen.claim = o
+			}
+		}
+		w.o.jobs[pv.Name] = seen
+	}
 }
 
 func (w *diskWorld) volume(name string) *corev1.PersistentVolume {

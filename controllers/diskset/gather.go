@@ -77,7 +77,7 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 			o.givenUp[claim] = true
 		}
 	}
-	if err := r.gatherWipes(ctx, o); err != nil {
+	if err := r.gatherJobs(ctx, o); err != nil {
 		return step.Retry(err)
 	}
 	run.observed = o

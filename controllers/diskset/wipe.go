@@ -42,8 +42,8 @@ const annotationWiped = "sheaf.dev/wiped"
 // wipeEvery is how often a wiping Job is checked.
 const wipeEvery = 5 * time.Second
 
-// observedWipe holds the observed objects of one wipe.
-type observedWipe struct {
+// observedJob holds the observed objects that wipe a disk or look at it.
+type observedJob struct {
 	job   *batchv1.Job                  // nil: does not exist
 	claim *corev1.PersistentVolumeClaim // nil: does not exist
 }
@@ -52,19 +52,24 @@ type observedWipe struct {
 // ordinary volume.
 func standsInFor(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationWipes] }
 
-// gatherWipes reads the Jobs of the disks that are being wiped. No cache holds them, because there are almost never
-// any.
-func (r *Reconciler) gatherWipes(ctx context.Context, o *observedDisks) error {
-	o.namespace, o.image, o.pullSecrets, o.wipes = r.Namespace, r.Image, r.PullSecrets, map[string]observedWipe{}
+// gatherJobs reads the Jobs of the disks that are being wiped or looked at. No cache holds them, because there are
+// almost never any.
+func (r *Reconciler) gatherJobs(ctx context.Context, o *observedDisks) error {
+	o.namespace, o.image, o.jobs = r.Namespace, r.Image, map[string]observedJob{}
 	for n := range o.volumes {
 		pv := &o.volumes[n]
-		volume := standsInFor(pv)
-		if pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || volume == "" {
+		name := ""
+		if volume := standsInFor(pv); volume != "" {
+			name = workload.WipeName(volume)
+		} else if volume := looksAt(pv); volume != "" {
+			name = workload.LookName(volume)
+		}
+		if pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || name == "" {
 			continue
 		}
-		key := types.NamespacedName{Namespace: r.Namespace, Name: workload.WipeName(volume)}
+		key := types.NamespacedName{Namespace: r.Namespace, Name: name}
 		job, claim := &batchv1.Job{}, &corev1.PersistentVolumeClaim{}
-		var seen observedWipe
+		var seen observedJob
 		if err := r.Live.Get(ctx, key, job); err == nil {
 			seen.job = job
 		} else if !apierrors.IsNotFound(err) {
@@ -75,7 +80,7 @@ func (r *Reconciler) gatherWipes(ctx context.Context, o *observedDisks) error {
 		} else if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("read claim %s: %w", key, err)
 		}
-		o.wipes[volume] = seen
+		o.jobs[pv.Name] = seen
 	}
 	return nil
 }
@@ -88,9 +93,10 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 	confirmed := false
 	switch {
 	case after.Annotations[workload.AnnotationWipe] == "" && asked == "" && answer == "":
-	case status.State != v1alpha1.DiskReleased:
+	case status.State != v1alpha1.DiskReleased && status.State != v1alpha1.DiskNotBlank:
 		d.refuse(after, fmt.Sprintf(
-			"the disk is %s and not Released: delete its claim first, where its data is no longer needed", status.State), true)
+			"the disk is %s, and neither Released nor NotBlank: delete its claim first, where its data is no longer needed",
+			status.State), true)
 	case !wants:
 		d.refuse(after, "nobody was asked, or it was taken back: begin with "+wipeCommand(live.Name), true)
 	case d.namespace == "" || d.image == "":
@@ -106,7 +112,7 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 	switch {
 	case confirmed:
 		status.State = v1alpha1.DiskWiping
-		status.Message = fmt.Sprintf("it was confirmed that the data of claim %s may be lost", status.Claim)
+		status.Message = fmt.Sprintf("it was confirmed that %s may be lost", contentWords(status.Claim))
 		if standIn == nil {
 			d.out.actions = append(d.out.actions, diskAction{create: workload.WipeVolume(live, d.set.Name, d.namespace)})
 		}
@@ -125,12 +131,14 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) (confirmed bool) {
 	token := workload.WipeToken(live)
 	answer := after.Annotations[workload.AnnotationWipeConfirm]
+	lost := "all " + contentWords(status.Claim)
+	if status.Claim != "" {
+		lost += fmt.Sprintf(" (store %s)", live.Annotations[workload.AnnotationStoreUID])
+	}
 	status.Message = fmt.Sprintf(
-		"to wipe it was asked for: all data of claim %s (store %s) on this disk is lost by that. To do it: kubectl "+
-			"annotate pv %s %s=%s; "+
-			"to leave it as it is: kubectl annotate pv %s %s-", status.Claim, live.Annotations[workload.AnnotationStoreUID],
-		live.Name,
-		workload.AnnotationWipeConfirm, token, live.Name, workload.AnnotationWipe)
+		"to wipe it was asked for: %s on this disk is lost by that. To do it: kubectl annotate pv %s %s=%s; "+
+			"to leave it as it is: kubectl annotate pv %s %s-", lost, live.Name, workload.AnnotationWipeConfirm, token,
+		live.Name, workload.AnnotationWipe)
 	switch {
 	case after.Annotations[workload.AnnotationWipeAsked] != token:
 		step.Annotate(&after.Annotations, workload.AnnotationWipeAsked, token)
@@ -147,6 +155,14 @@ func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha
 		return true
 	}
 	return false
+}
+
+// contentWords names what is on a disk, by the claim that held the disk; empty: no claim of a store ever did.
+func contentWords(claim string) string {
+	if claim == "" {
+		return "data that was there before the DiskSet"
+	}
+	return "data of claim " + claim
 }
 
 // refuse removes the answer and reports why. It also removes the question if question is true: the question is
@@ -176,8 +192,8 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	if status == nil {
 		status = &v1alpha1.DiskStatus{}
 	}
-	seen := d.wipes[standsInFor(pv)]
-	held := pv.Annotations[workload.AnnotationWipeHeld]
+	seen := d.jobs[pv.Name]
+	held := contentWords(pv.Annotations[workload.AnnotationWipeHeld])
 	status.State, status.PersistentVolume = v1alpha1.DiskWiping, pv.Name
 	job := workload.WipeJob(pv, d.set.Name, d.image, d.pullSecrets)
 	switch {
@@ -190,35 +206,35 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 		status.Message = fmt.Sprintf(
 			"somebody changed who PersistentVolume %s is for, so it is not wiped: delete it to have the disk as it is", pv.Name)
 	case seen.claim == nil:
-		status.Message = "a Job begins to wipe it: it held the data of claim " + held
-		d.out.actions = append(d.out.actions, diskAction{make: workload.WipeClaim(pv, d.set.Name)})
+		status.Message = "a Job begins to wipe it: it held the " + held
+		d.out.actions = append(d.out.actions, diskAction{make: workload.RawClaim(pv, d.set.Name)})
 		if seen.job == nil {
 			d.out.actions = append(d.out.actions, diskAction{make: job})
 		}
 	case seen.job == nil:
-		status.Message = "a Job begins to wipe it: it held the data of claim " + held
+		status.Message = "a Job begins to wipe it: it held the " + held
 		d.out.actions = append(d.out.actions, diskAction{make: job})
-	case jobIs(seen.job, batchv1.JobComplete):
+	case jobIs(seen.job, batchv1.JobComplete) != nil:
 		status.Message = "it is blank, and what wiped it is taken away"
 		after := pv.DeepCopy()
 		step.Annotate(&after.Annotations, annotationWiped, "true")
 		d.out.actions = append(d.out.actions, diskAction{change: pv, after: after})
-		d.say(false, wipeDone, pv, fmt.Sprintf("%s on %s is blank: it held the data of claim %s",
+		d.say(false, wipeDone, pv, fmt.Sprintf("%s on %s is blank: it held the %s",
 			pv.Annotations[workload.AnnotationDevice],
 			workload.DiskNode(pv), held))
-	case jobIs(seen.job, batchv1.JobFailed):
+	case jobIs(seen.job, batchv1.JobFailed) != nil:
 		status.State = v1alpha1.DiskWipeFailed
 		status.Message = fmt.Sprintf(
-			"it could not be wiped, and held the data of claim %s: kubectl -n %s logs job/%s says why; to try again: kubectl "+
+			"it could not be wiped, and held the %s: kubectl -n %s logs job/%s says why; to try again: kubectl "+
 				"-n %s delete job %s",
 			held, job.Namespace, job.Name, job.Namespace, job.Name)
 	default:
-		status.Message = fmt.Sprintf("Job %s/%s wipes it: it held the data of claim %s", job.Namespace, job.Name, held)
+		status.Message = fmt.Sprintf("Job %s/%s wipes it: it held the %s", job.Namespace, job.Name, held)
 	}
 }
 
-// tidy deletes the objects of a completed wipe, the volume last.
-func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedWipe) {
+// tidy deletes the objects that wiped a disk or looked at it, the volume last.
+func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedJob) {
 	if seen.job != nil && seen.job.DeletionTimestamp == nil {
 		d.out.actions = append(d.out.actions, diskAction{unmake: seen.job})
 	}
@@ -230,10 +246,15 @@ func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedWipe) {
 	}
 }
 
-func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) bool {
-	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+// jobIs returns the condition of a Job that is true; nil: it is not.
+func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobCondition {
+	n := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return c.Type == kind && c.Status == corev1.ConditionTrue
 	})
+	if n < 0 {
+		return nil
+	}
+	return &job.Status.Conditions[n]
 }
 
 // makeOrUnmake creates and deletes Jobs and claims.
@@ -242,7 +263,7 @@ func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 		if err := r.Client.Create(ctx, a.make, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("create %s: %w", step.ObjectWords(a.make), err)
 		}
-		step.LogNews(ctx, step.News{Reason: wipeBegun, Action: "Create", Object: a.make,
+		step.LogNews(ctx, step.News{Reason: "JobBegun", Action: "Create", Object: a.make,
 			Message: "made " + step.ObjectWords(a.make)})
 		return nil
 	}
@@ -251,15 +272,15 @@ func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 		err) != nil {
 		return fmt.Errorf("delete %s: %w", step.ObjectWords(a.unmake), err)
 	}
-	step.LogNews(ctx, step.News{Reason: wipeDone, Action: "Delete", Object: a.unmake,
+	step.LogNews(ctx, step.News{Reason: "JobDone", Action: "Delete", Object: a.unmake,
 		Message: "deleted " + step.ObjectWords(a.unmake)})
 	return nil
 }
 
-// stopWipe deletes the objects that wipe a disk whose DiskSet is deleted.
-func (r *Reconciler) stopWipe(ctx context.Context, o *observedDisks, pv *corev1.PersistentVolume) error {
+// stopJob deletes the objects that wipe a disk, or look at it, when the DiskSet is deleted.
+func (r *Reconciler) stopJob(ctx context.Context, o *observedDisks, pv *corev1.PersistentVolume) error {
 	d := &diskDecision{observedDisks: o}
-	d.tidy(pv, o.wipes[standsInFor(pv)])
+	d.tidy(pv, o.jobs[pv.Name])
 	for _, a := range d.out.actions {
 		if err := r.do(ctx, a); client.IgnoreNotFound(err) != nil {
 			return err

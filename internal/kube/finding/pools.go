@@ -141,7 +141,7 @@ func (l *look) diskSet(set *v1alpha1.DiskSet) {
 	for _, d := range set.Status.Disks {
 		object := fmt.Sprintf("%s of node %s", d.Device, d.Node)
 		switch d.State {
-		case v1alpha1.DiskFree, v1alpha1.DiskReserved, v1alpha1.DiskBound:
+		case v1alpha1.DiskFree, v1alpha1.DiskReserved, v1alpha1.DiskBound, v1alpha1.DiskLooking:
 		case v1alpha1.DiskReleased, v1alpha1.DiskRemoved:
 			l.add(Note, "disk", object, describe, "%s: %s", d.State, d.Message)
 		default:

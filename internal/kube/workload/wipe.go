@@ -23,8 +23,8 @@ const (
 	// AnnotationWipes is on the volume through which a disk is wiped. It names the PersistentVolume that this volume
 	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
-	// AnnotationWipeHeld is on the volume through which a disk is wiped. It names the claim whose data was on the disk,
-	// as namespace/name.
+	// AnnotationWipeHeld is on the same volume. It names the claim whose data was on the disk, as namespace/name. It is
+	// empty if no claim of a store ever had the disk.
 	AnnotationWipeHeld = "sheaf.dev/wipe-held"
 )
 
@@ -62,26 +62,32 @@ func WipeName(volume string) string {
 // same device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
 // this device only, and needs no privileges for it.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
+	held := "" // nobody of ours
+	if ref := pv.Spec.ClaimRef; ref.UID != "" {
+		held = ref.Namespace + "/" + ref.Name
+	}
+	return rawVolume(pv, set, WipeVolumeName(pv.Name), namespace, WipeName(pv.Name),
+		map[string]string{AnnotationWipes: pv.Name, AnnotationWipeHeld: held})
+}
+
+// rawVolume returns a volume with the device of pv as a raw block device, reserved for one claim.
+func rawVolume(pv *corev1.PersistentVolume, set, name, namespace, claim string,
+	annotations map[string]string) *corev1.PersistentVolume {
 	spec := pv.Spec.DeepCopy()
 	spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	spec.MountOptions = nil
 	spec.Local.FSType = nil
 	spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace,
-		Name: WipeName(pv.Name)}
-	held := pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
+		Name: claim}
+	annotations[AnnotationDevice] = pv.Spec.Local.Path
 	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: WipeVolumeName(pv.Name), Labels: diskLabels(set),
-			Annotations: map[string]string{AnnotationWipes: pv.Name, AnnotationWipeHeld: held,
-				AnnotationDevice: pv.Spec.Local.Path},
-		},
-		Spec: *spec,
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: diskLabels(set), Annotations: annotations}, Spec: *spec,
 	}
 }
 
-// WipeClaim returns the claim for the volume that WipeVolume has returned.
-func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
+// RawClaim returns the claim that a volume of WipeVolume or LookVolume is reserved for.
+func RawClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
 	ref := wiping.Spec.ClaimRef
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: diskLabels(set)},
@@ -94,10 +100,14 @@ func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVo
 }
 
 // WipeJob returns the Job that wipes the disk of that volume. It runs as root, which owns device files, and has no
-// other privilege of root. Its limits let it run where a ResourceQuota of the operator's namespace asks for them.
-// pullSecrets are Secrets of that namespace.
-func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
-	ref := wiping.Spec.ClaimRef
+// other privilege of root.
+func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
+	return diskJob(wiping, set, image, "wipe", []string{"wipe", WipeDevice, "--confirm", WipeDevice}, WipeDevice)
+}
+
+// diskJob returns a Job that runs sheaf with args. Its pod sees the raw disk of that volume as device.
+func diskJob(raw *corev1.PersistentVolume, set, image, name string, args []string, device string) *batchv1.Job {
+	ref := raw.Spec.ClaimRef
 	container := containerSecurity()
 	container.RunAsNonRoot = nil
 	var secrets []corev1.LocalObjectReference
@@ -121,12 +131,12 @@ func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []s
 							Type: corev1.SeccompProfileTypeRuntimeDefault},
 					},
 					Containers: []corev1.Container{{
-						Name: "wipe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-						Args:                     []string{"wipe", WipeDevice, "--confirm", WipeDevice},
+						Name: name, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+						Args:                     args,
 						SecurityContext:          container,
 						Resources:                wipeResources(),
 						TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-						VolumeDevices:            []corev1.VolumeDevice{{Name: "disk", DevicePath: WipeDevice}},
+						VolumeDevices:            []corev1.VolumeDevice{{Name: "disk", DevicePath: device}},
 					}},
 					Volumes: []corev1.Volume{{Name: "disk", VolumeSource: corev1.VolumeSource{
 						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: ref.Name},

@@ -24,6 +24,7 @@ const (
 	exitFailed   = 1
 	exitUsage    = 2
 	exitNotFound = 3
+	exitNotBlank = 4 // the operator waits for it: LookNotBlank of internal/kube/workload
 )
 
 // coded is an error with an exit code of its own.
@@ -57,6 +58,11 @@ func count(flag string, n *int, normal int) error {
 // NotFoundf returns an error for a missing object: exit code 3.
 func NotFoundf(format string, args ...any) error {
 	return &coded{Code: exitNotFound, Err: fmt.Errorf(format, args...)}
+}
+
+// NotBlankf returns an error for a disk that holds something: exit code 4.
+func NotBlankf(format string, args ...any) error {
+	return &coded{Code: exitNotBlank, Err: fmt.Errorf(format, args...)}
 }
 
 // ExitCode returns the exit code of a command that ended with err. A gRPC status that blames the request counts as

@@ -1,0 +1,105 @@
+package diskset
+
+import (
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/kube/workload"
+)
+
+// No claim gets a disk that no claim has had before a Job has found the disk blank, or a person has released it with
+// what is on it. The kubelet mounts a disk with a file system of the asked type as it is, and gives all files on it to
+// the group of the pod (fsGroup) before any program of Sheaf runs. fsGroupChangePolicy OnRootMismatch does not help:
+// the root of somebody else's files mismatches.
+
+// looksMax is how many disks of a DiskSet are looked at at once.
+const looksMax = 16
+
+// lookBegins is the message of a disk whose Job does not exist yet.
+const lookBegins = "a Job begins to look whether it is blank"
+
+// looksAt returns the name of the volume whose disk is looked at through a volume. It is empty for other volumes.
+func looksAt(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationLooks] }
+
+// look decides whether a claim may get a disk that is free. Otherwise it changes the state of the disk, and says what
+// has to be done until a claim may get it.
+func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
+	if after.Annotations[workload.AnnotationRelease] == "true" {
+		delete(after.Annotations, workload.AnnotationRelease)
+		step.Annotate(&after.Annotations, workload.AnnotationLooked, workload.LookedReleased)
+	}
+	if after.Annotations[workload.AnnotationLooked] != "" {
+		return
+	}
+	looking := d.live[workload.LookVolumeName(live.Name)]
+	status.State = v1alpha1.DiskLooking
+	switch {
+	case d.namespace == "" || d.image == "":
+		status.State = v1alpha1.DiskLookFailed
+		status.Message = "the operator does not know its own namespace or the image of Sheaf, so it cannot look whether " +
+			"the disk is blank: start it by its chart; or, if you know that nobody needs what is on the disk: " +
+			releaseCommand(live.Name)
+	case looking == nil && d.looks >= looksMax:
+		status.Message = fmt.Sprintf("it waits until %d other disks were looked at", looksMax)
+	case looking == nil:
+		status.Message = lookBegins
+		d.out.actions = append(d.out.actions, diskAction{create: workload.LookVolume(live, d.set.Name, d.namespace)})
+	case looksAt(looking) != live.Name || looking.Labels[v1alpha1.LabelDiskSet] != d.set.Name:
+		status.State = v1alpha1.DiskLookFailed
+		status.Message = fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it", looking.Name)
+	default:
+		d.lookOn(live, after, looking, status)
+	}
+	if status.State == v1alpha1.DiskLooking {
+		d.looks++
+	}
+}
+
+// lookOn says how far the Job is that looks at a disk.
+func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
+	d.lookedAt[looking.Name] = true
+	seen := d.jobs[looking.Name]
+	job := workload.LookJob(looking, d.set.Name, d.image)
+	where := fmt.Sprintf("-n %s %%s job/%s", job.Namespace, job.Name)
+	again := fmt.Sprintf("to look again: kubectl "+where, "delete")
+	switch {
+	case seen.job == nil:
+		status.Message = lookBegins
+		if seen.claim == nil {
+			d.out.actions = append(d.out.actions, diskAction{make: workload.RawClaim(looking, d.set.Name)})
+		}
+		d.out.actions = append(d.out.actions, diskAction{make: job})
+	case jobIs(seen.job, batchv1.JobComplete) != nil:
+		status.Message = "it is blank"
+		step.Annotate(&after.Annotations, workload.AnnotationLooked, workload.LookedBlank)
+	case jobIs(seen.job, batchv1.JobFailed) == nil:
+		status.Message = fmt.Sprintf("a Job looks whether it is blank; if the pod of the Job does not start, this says why: "+
+			"kubectl "+where, "describe")
+	case jobIs(seen.job, batchv1.JobFailed).Reason == batchv1.JobReasonPodFailurePolicy:
+		status.State = v1alpha1.DiskNotBlank
+		status.Message = fmt.Sprintf("it is not blank and was never a disk of this DiskSet, so no claim gets it; what is on "+
+			"it: kubectl "+where+". If these are files that somebody needs, take the disk out of spec.disks. If not, have the "+
+			"disk wiped: %s; or let a store have it as it is, with its files given to group 65532: %s; %s",
+			"logs", wipeCommand(live.Name), releaseCommand(live.Name), again)
+	default:
+		status.State = v1alpha1.DiskLookFailed
+		status.Message = fmt.Sprintf("whether it is blank could not be read: kubectl "+where+" says why; %s; or, if you "+
+			"know that nobody needs what is on it: %s", "logs", again, releaseCommand(live.Name))
+	}
+}
+
+// endLook deletes the objects that looked at a disk, unless the disk still needs them.
+func (d *diskDecision) endLook(looking *corev1.PersistentVolume) {
+	if !d.lookedAt[looking.Name] {
+		d.tidy(looking, d.jobs[looking.Name])
+	}
+}
+
+// releaseCommand returns the command by which an administrator gives a disk, with what is on it, to any claim.
+func releaseCommand(volume string) string {
+	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationRelease)
+}

@@ -1,0 +1,61 @@
+package workload
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// AnnotationLooked is on the volume of a disk that a claim may get. Its value says why: LookedBlank or
+	// LookedReleased.
+	AnnotationLooked = "sheaf.dev/looked"
+	// AnnotationLooks is on the volume through which a Job looks at a disk. It names the PersistentVolume of the disk.
+	AnnotationLooks = "sheaf.dev/looks"
+
+	// LookedBlank says that a Job found the disk blank.
+	LookedBlank = "blank"
+	// LookedReleased says that an administrator gave the disk, with whatever is on it, by AnnotationRelease.
+	LookedReleased = "released"
+)
+
+const (
+	// LookNotBlank is the exit code of `sheaf look` for a disk that is not blank.
+	LookNotBlank = 4
+	// lookDevice is the path of the disk in the container that looks at it.
+	lookDevice = "/dev/look"
+	lookName   = "look"
+)
+
+// LookVolumeName returns the name of the volume through which the disk of a PersistentVolume is looked at.
+func LookVolumeName(volume string) string { return volume + "-look" }
+
+// LookName returns the name of the Job that looks at the disk of a PersistentVolume, and of the Job's claim.
+func LookName(volume string) string {
+	sum := sha256.Sum256([]byte(volume))
+	return "sheaf-look-" + hex.EncodeToString(sum[:6])
+}
+
+// LookVolume returns a second volume of a disk: the raw block device, for one claim in the operator's namespace. Raw,
+// because a mount would already change the disk: the kubelet formats a blank disk, and replays the journal of a file
+// system.
+func LookVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
+	return rawVolume(pv, set, LookVolumeName(pv.Name), namespace, LookName(pv.Name),
+		map[string]string{AnnotationLooks: pv.Name})
+}
+
+// LookJob returns the Job that looks at the disk of that volume. It completes if the disk is blank. It fails with
+// reason PodFailurePolicy if the disk is not blank, and with another one if nobody could look.
+func LookJob(looking *corev1.PersistentVolume, set, image string) *batchv1.Job {
+	job := diskJob(looking, set, image, lookName, []string{"look", lookDevice}, lookDevice)
+	job.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+		Action: batchv1.PodFailurePolicyActionFailJob,
+		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(lookName),
+			Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{LookNotBlank}},
+	}}}
+	// The container gets the device without the right to write to it.
+	job.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	return job
+}
