@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -136,6 +137,10 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 	return &ready[0], nil
 }
 
+// quiet returns a context for libraries of Kubernetes that log to standard error. Every error that matters is
+// returned, and a forwarded connection that ends with the command is none.
+func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
+
 var errForwardLost = errors.New("the pod or the API server ended the connection")
 
 // forward forwards ports to a pod until the context ends or the connection breaks. It calls ready once the connection
@@ -157,8 +162,8 @@ func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, port
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	stands := make(chan struct{})
-	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{address}, ports, stands,
-		io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(quiet(ctx), dialer, []string{address}, ports,
+		stands, io.Discard, io.Discard)
 	if err != nil {
 		return err
 	}

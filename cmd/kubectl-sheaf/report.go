@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,6 +34,7 @@ type reportFlags struct {
 	output   string
 	since    time.Duration
 	patience time.Duration
+	source   time.Duration // how long one list, log or page may take
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -44,7 +47,7 @@ operator, their events, the logs of their pods (also of containers that ended), 
 gateways and etcd say of themselves at /status and /metrics, through the API server. Secrets are not
 read. Values of environment variables, and what looks like a password, token or key in any text, are
 left out; names, addresses and ids of damaged records are not: read it before you give it away. What
-could not be had is in errors.txt.`,
+could not be had is in errors.txt: a log or page that takes longer than --source-timeout is left out.`,
 		Example: `  kubectl sheaf report quotes -n prod
   kubectl sheaf report quotes -n prod --since 2h --output - | tar tz`,
 		Args: cobra.MaximumNArgs(1),
@@ -60,15 +63,18 @@ could not be had is in errors.txt.`,
 		"file to write, - for standard output (default: sheaf-report-STORE-TIME.tar.gz)")
 	cmd.Flags().DurationVar(&f.since, "since", 24*time.Hour, "take logs of so long")
 	cmd.Flags().DurationVar(&f.patience, "live-timeout", livePatience, "how long a gateway may take to answer")
+	cmd.Flags().DurationVar(&f.source, "source-timeout", sourcePatience, "how long one list, log or page may take")
 	return cmd
 }
 
 // report writes the archive. If that fails, it deletes the incomplete file.
 func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportFlags) (err error) {
+	a.progress("reads the objects of store %s", store.Name)
 	s, err := a.gather(ctx, store)
 	if err != nil {
 		return err
 	}
+	a.progress("asks a gateway")
 	s.Live = a.askGateway(ctx, store, f.patience)
 	name := f.output
 	if name == "" {
@@ -94,6 +100,27 @@ type archive struct {
 	folder string
 	at     time.Time
 	failed []string // what could not be collected
+	limit  time.Duration
+}
+
+// sourcePatience is the default time limit for one source of a report.
+const sourcePatience = 20 * time.Second
+
+// progress says on standard error what is done next.
+func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
+
+// sourceError returns the error of a source in words that say what did not answer. Those of the API server do not:
+// "the server rejected our request for an unknown reason" is the node of a pod that is not reached.
+func (r *archive) sourceError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)
+	}
+	status := apierrors.APIStatus(nil)
+	if errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError {
+		return fmt.Errorf("the API server got no answer from there, see whether the node and the container run (HTTP %d: %w)",
+			status.Status().Code, err)
+	}
+	return err
 }
 
 // add adds a file. All contents pass through redactText.
@@ -113,13 +140,13 @@ func (r *archive) add(name, text string) error {
 // miss records what could not be collected.
 func (r *archive) miss(what string, err error) {
 	if err != nil {
-		r.failed = append(r.failed, what+": "+err.Error())
+		r.failed = append(r.failed, what+": "+r.sourceError(err).Error())
 	}
 }
 
 func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io.Writer) error {
 	packed := gzip.NewWriter(to)
-	r := &archive{tar: tar.NewWriter(packed), folder: "sheaf-report-" + s.Store.Name, at: s.Now}
+	r := &archive{tar: tar.NewWriter(packed), folder: "sheaf-report-" + s.Store.Name, at: s.Now, limit: f.source}
 	r.failed = append(r.failed, s.Missing...)
 	r.miss("ask a gateway", s.Live.Err)
 	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects,
@@ -224,6 +251,8 @@ func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKi
 	options ...client.ListOption) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)
+	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	defer cancel()
 	if err := a.objects.List(ctx, list, options...); err != nil {
 		r.miss("list "+strings.TrimSuffix(gvk.Kind, "List"), err)
 		return nil
@@ -282,6 +311,8 @@ var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.Com
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
 func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
+	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	defer cancel()
 	var pods corev1.PodList
 	r.miss("list the operator's pods", a.objects.List(ctx, &pods, operatorLabels))
 	return pods.Items
@@ -294,6 +325,7 @@ const logBytesMax = 16 << 20
 func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Duration, r *archive) error {
 	for i := range pods {
 		pod := &pods[i]
+		a.progress("reads logs and pages of pod %s (%d of %d)", pod.Name, i+1, len(pods))
 		for _, c := range pod.Status.ContainerStatuses {
 			for _, previous := range []bool{false, true} {
 				if previous && c.RestartCount == 0 {
@@ -321,6 +353,8 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		options.SinceSeconds = nil // it may have ended before that time
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
+	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	defer cancel()
 	text, err := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
 	if err != nil {
 		r.miss("read "+name, err)
@@ -345,7 +379,9 @@ func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) error {
 	}
 	for _, file := range []string{"status.json", "metrics.txt"} {
 		page, _, _ := strings.Cut(file, ".")
+		ctx, cancel := context.WithTimeout(ctx, r.limit)
 		text, err := a.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, page, nil).DoRaw(ctx)
+		cancel()
 		if err != nil {
 			r.miss(fmt.Sprintf("read /%s of pod %s", page, pod.Name), err)
 			continue

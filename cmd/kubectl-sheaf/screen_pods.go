@@ -12,9 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kube/finding"
+	kubefinding "sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // shorten truncates a text at its end.
@@ -39,8 +40,8 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	for i := range pods {
 		pod := &pods[i]
 		state, why := "True", ""
-		if !finding.PodReady(pod) {
-			state, why = "False", finding.Cause(pod)
+		if !kubefinding.PodReady(pod) {
+			state, why = "False", kubefinding.Cause(pod)
 		}
 		restarts := int32(0)
 		for _, s := range pod.Status.ContainerStatuses {
@@ -157,23 +158,16 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 
 // findings writes what is wrong, the worst first, with the command to type.
 func (c *screen) findings(found []finding.Finding) {
-	var words []string
-	for _, s := range []finding.Severity{finding.Problem, finding.Warning, finding.Note} {
-		if n := finding.Count(found, s); n == 1 {
-			words = append(words, fmt.Sprintf("1 %s", s))
-		} else if n > 1 {
-			words = append(words, fmt.Sprintf("%d %ss", n, s))
-		}
+	words := "none"
+	if len(found) > 0 {
+		words = finding.Words(found)
 	}
-	if len(words) == 0 {
-		words = []string{"none"}
-	}
-	c.section("FINDINGS", "%s", strings.Join(words, ", "))
+	c.section("FINDINGS", "%s", words)
 	const indent = 9 // aligned below the object
 	for _, f := range found {
-		c.say(fmt.Sprintf("%-*s", indent, f.Severity), "%s: %s", f.Object, f.Evidence)
-		if f.Command != "" {
-			c.out.WriteString(strings.Repeat(" ", indent) + "$ " + f.Command + "\n")
+		c.say(fmt.Sprintf("%-*s", indent, f.Severity), "%s: %s", f.Where, f.What)
+		if f.Do != "" {
+			c.out.WriteString(strings.Repeat(" ", indent) + "$ " + f.Do + "\n")
 		}
 	}
 	for _, m := range c.Missing {

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kube/finding"
+	kubefinding "sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // livePatience is the default time limit for connecting to a gateway and getting its answer.
@@ -40,7 +41,7 @@ problem; warnings and notes leave it at 0.`,
 			if err != nil {
 				return err
 			}
-			problems := 0
+			var all []finding.Finding
 			for n := range stores {
 				s, err := a.gather(cmd.Context(), &stores[n])
 				if err != nil {
@@ -49,8 +50,8 @@ problem; warnings and notes leave it at 0.`,
 				if s.Live.Err = errNotAsked; ask {
 					s.Live = a.askGateway(cmd.Context(), &stores[n], patience)
 				}
-				found := finding.Find(s.Objects)
-				problems += finding.Count(found, finding.Problem)
+				found := kubefinding.Find(s.Objects)
+				all = append(all, found...)
 				if n > 0 && output == "" {
 					fmt.Fprintln(a.out)
 				}
@@ -58,8 +59,8 @@ problem; warnings and notes leave it at 0.`,
 					return err
 				}
 			}
-			if problems > 0 {
-				return failf("%d problems were found", problems)
+			if finding.Count(all, finding.Problem) > 0 {
+				return failf("%s", finding.Words(all))
 			}
 			return nil
 		},

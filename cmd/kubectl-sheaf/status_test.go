@@ -174,14 +174,14 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		}
 		out.Reset()
 		err := a.call(t.Context(), "status", "quotes", "--live=false", "-o", "json")
-		if err == nil || exitCode(err) != exitFailed || !strings.Contains(err.Error(), "1 problems") {
+		if err == nil || exitCode(err) != exitFailed || !strings.Contains(err.Error(), "1 problem, 0 warnings, 0 notes") {
 			t.Errorf("%v", err)
 		}
 		var document statusDocument
 		if err := json.Unmarshal(out.Bytes(), &document); err != nil {
 			t.Fatal(err)
 		}
-		if len(document.Findings) != 1 || !strings.Contains(document.Findings[0].Evidence, "etcd holds another store") ||
+		if len(document.Findings) != 1 || !strings.Contains(document.Findings[0].What, "etcd holds another store") ||
 			document.Live == "" {
 			t.Errorf("%+v", document)
 		}

@@ -16,6 +16,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/base/backoff"
 	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/status"
@@ -134,8 +135,8 @@ func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 		return groups
 	}
 	l.tooSmall = fmt.Errorf(
-		"%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
-			"or take residency Index", group.ErrMemory, l.need, limit)
+		"%w: the groups of this shard need %s, the limit is %s: raise the limit, move groups away, "+
+			"or take residency Index", group.ErrMemory, units.Bytes(l.need), units.Bytes(limit))
 	l.logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
 	taken := int64(0)
 	return slices.DeleteFunc(groups, func(g *groupReplica) bool {
@@ -144,7 +145,7 @@ func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 			return false
 		}
 		g.Happens(member.Failing, l.logger)
-		g.Err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, l.tooSmall)
+		g.Err = fmt.Errorf("it needs %s: %w", units.Bytes(g.need.MemoryBytes), l.tooSmall)
 		return true
 	})
 }

@@ -3,7 +3,6 @@
 package finding
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,32 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// Severity says how soon an administrator has to act.
-type Severity string
-
-// These are the severities, the worst first. A Problem means that calls fail, or that data is lost or about to be
-// lost. A Warning means that the next fault can cause a Problem. A Note needs no action.
+// The findings are those of `sheaf doctor` in kind: same type, same severities, counted by the same words. A Problem
+// means that calls fail, or that data is lost or about to be lost. A Warning means that the next fault can cause a
+// Problem. A Note needs no action.
 const (
-	Problem Severity = "problem"
-	Warning Severity = "warning"
-	Note    Severity = "note"
+	Problem = finding.Problem
+	Warning = finding.Warning
+	Note    = finding.Note
 )
 
-// rank gives the order of the severities, the worst first.
-var rank = map[Severity]int{Problem: 0, Warning: 1, Note: 2}
-
-// Finding is one deviation from the healthy state.
-type Finding struct {
-	Severity Severity `json:"severity"`
-	// Object is the object concerned, such as "shard quotes-ssd-1".
-	Object string `json:"object"`
-	// Evidence says what was observed.
-	Evidence string `json:"evidence"`
-	// Command is the next command to type. It is empty if the evidence says what to do, or if waiting is enough.
-	Command string `json:"command,omitempty"`
-}
+// Finding is one deviation from the healthy state. Where is the object concerned, such as "shard quotes-ssd-1". Do is
+// the next command to type; it is empty if What says what to do, or if waiting is enough.
+type Finding = finding.Finding
 
 // Objects holds the objects of a store. A list may be incomplete if the caller lacks permissions.
 type Objects struct {
@@ -95,22 +83,11 @@ func Find(o Objects) []Finding {
 	}
 	l.containers()
 	l.events()
-	slices.SortStableFunc(l.found, func(a, b Finding) int { return cmp.Compare(rank[a.Severity], rank[b.Severity]) })
+	slices.SortStableFunc(l.found, func(a, b Finding) int { return finding.BySeverity(a.Severity, b.Severity) })
 	return l.found
 }
 
-// Count returns the number of findings of a severity.
-func Count(found []Finding, s Severity) int {
-	n := 0
-	for _, f := range found {
-		if f.Severity == s {
-			n++
-		}
-	}
-	return n
-}
-
-// look is the state of one call of Find.
+// look is one run of Find.
 type look struct {
 	Objects
 	found []Finding
@@ -118,14 +95,14 @@ type look struct {
 }
 
 // add adds a finding about an object, and remembers the object's name.
-func (l *look) add(s Severity, kind, name, command, format string, args ...any) {
+func (l *look) add(s finding.Severity, kind, name, command, format string, args ...any) {
 	evidence := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	if len(evidence) > evidenceMax {
 		evidence = strings.ToValidUTF8(evidence[:evidenceMax-3], "") + "..."
 	}
 	l.told[name] = true
-	l.found = append(l.found, Finding{Severity: s, Object: strings.TrimSpace(kind + " " + name), Evidence: evidence,
-		Command: command})
+	l.found = append(l.found, Finding{Severity: s, Where: strings.TrimSpace(kind + " " + name), What: evidence,
+		Do: command})
 }
 
 // kubectl returns a command in the store's namespace.
@@ -133,9 +110,8 @@ func (l *look) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl -n %s ", l.Store.Namespace) + fmt.Sprintf(format, args...)
 }
 
-// worse returns Problem if the store has a single copy of each group, and Warning otherwise, because other copies then
-// serve.
-func (l *look) worse() Severity {
+// worse returns Problem if the store has a single copy of each group, and Warning if other copies serve.
+func (l *look) worse() finding.Severity {
 	if l.Store.Spec.Replication.Copies > 1 {
 		return Warning
 	}

@@ -12,12 +12,13 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	. "sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
 // want describes an expected finding, with words that its evidence must contain.
 type want struct {
-	severity Severity
+	severity finding.Severity
 	object   string
 	evidence string
 	command  string // a part of the command; empty: there must be no command
@@ -218,11 +219,11 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 	}
 	for n, w := range wanted {
 		g := got[n]
-		if g.Severity != w.severity || g.Object != w.object || !strings.Contains(g.Evidence, w.evidence) {
+		if g.Severity != w.severity || g.Where != w.object || !strings.Contains(g.What, w.evidence) {
 			t.Errorf("%+v, not %+v", g, w)
 		}
-		if !strings.Contains(g.Command, w.command) || w.command == "" && g.Command != "" {
-			t.Errorf("%s: command %q, not %q", g.Object, g.Command, w.command)
+		if !strings.Contains(g.Do, w.command) || w.command == "" && g.Do != "" {
+			t.Errorf("%s: command %q, not %q", g.Where, g.Do, w.command)
 		}
 	}
 }
@@ -234,17 +235,17 @@ func TestTheWorstComesFirst(t *testing.T) {
 	o.Pools[0].Spec.Update.Mode, o.Pools[0].Status.Updated = v1alpha1.UpdatePaused, 1
 	set(&o.Store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore", "it holds another")
 	got := Find(o)
-	var order []Severity
+	var order []finding.Severity
 	for _, f := range got {
 		order = append(order, f.Severity)
-		if len(f.Evidence) > 600 || strings.Contains(f.Evidence, "\n") {
-			t.Errorf("evidence of %d bytes: %q", len(f.Evidence), f.Evidence)
+		if len(f.What) > 600 || strings.Contains(f.What, "\n") {
+			t.Errorf("evidence of %d bytes: %q", len(f.What), f.What)
 		}
 	}
-	if !slices.Equal(order, []Severity{Problem, Warning, Note}) {
+	if !slices.Equal(order, []finding.Severity{Problem, Warning, Note}) {
 		t.Errorf("order %v: %+v", order, got)
 	}
-	if Count(got, Problem) != 1 || Count(got, Note) != 1 {
+	if finding.Count(got, Problem) != 1 || finding.Count(got, Note) != 1 {
 		t.Errorf("counts of %+v", got)
 	}
 }

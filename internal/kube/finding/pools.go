@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // isFalse returns a condition if its status is False, and nil otherwise.
@@ -61,7 +62,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 	pod := workload.ShardPod(s.Name)
 	describe := l.kubectl("describe pod %s", pod)
-	add := func(severity Severity, command string) {
+	add := func(severity finding.Severity, command string) {
 		l.told[pod] = true
 		l.add(severity, "shard", s.Name, command, "%s: %s", s.State, s.Message)
 	}

@@ -35,6 +35,11 @@ type Finding struct {
 // groupsNamed is the number of groups that one finding names; the others are counted.
 const groupsNamed = 8
 
+// BySeverity compares two severities: the worse one comes first.
+func BySeverity(a, b Severity) int {
+	return cmp.Compare(slices.Index(order, a), slices.Index(order, b))
+}
+
 // Count counts the findings of one severity.
 func Count(all []Finding, severity Severity) (n int) {
 	for _, f := range all {
@@ -139,7 +144,7 @@ func (f *List) Sorted() []Finding {
 		f.all = append(f.all, key)
 	}
 	slices.SortStableFunc(f.all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity)),
+		return cmp.Or(BySeverity(a.Severity, b.Severity),
 			cmp.Compare(a.Where, b.Where))
 	})
 	return f.all

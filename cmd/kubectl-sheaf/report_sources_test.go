@@ -1,0 +1,96 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kube/workload"
+)
+
+// answers plays an API server.
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A source that does not answer costs its time limit, is named in plain words, and does not keep the others out.
+func TestReportGoesOnWithoutASource(t *testing.T) {
+	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.example", QPS: -1}, &http.Client{
+		Transport: answers(func(r *http.Request) (*http.Response, error) {
+			switch {
+			case strings.Contains(r.URL.Path, "hangs"):
+				if _, limited := r.Context().Deadline(); !limited {
+					t.Errorf("%s has no time limit", r.URL.Path)
+				}
+				return nil, context.DeadlineExceeded
+			case strings.Contains(r.URL.Path, "away"):
+				return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{},
+					Body: io.NopCloser(strings.NewReader("error trying to reach service: dial tcp: no route to host"))}, nil
+			}
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{},
+				Body: io.NopCloser(strings.NewReader("text"))}, nil
+		})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	a := &app{core: core, err: &said}
+	var pods []corev1.Pod
+	for _, name := range []string{"hangs", "away", "well"} {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name,
+			Labels: map[string]string{v1alpha1.LabelComponent: workload.ContainerShard}}}
+		pod.Status.PodIP = "10.0.0.1"
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "shard"}}
+		pods = append(pods, pod)
+	}
+	var packed bytes.Buffer
+	r := &archive{tar: tar.NewWriter(&packed), folder: "report", at: time.Now(), limit: time.Hour}
+	if err := a.reportPods(t.Context(), pods, time.Hour, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.tar.Close(); err != nil {
+		t.Fatal(err)
+	}
+	failed := strings.Join(r.failed, "\n")
+	for _, words := range []string{
+		"read logs/hangs/shard.log: no answer within 1h0m0s", "read /status of pod hangs: no answer within 1h0m0s",
+		"read /status of pod away: the API server got no answer from there",
+	} {
+		if !strings.Contains(failed, words) {
+			t.Errorf("%q is not in\n%s", words, failed)
+		}
+	}
+	if strings.Contains(failed, "well") || !strings.Contains(packed.String(), "pages/well/status.json") {
+		t.Errorf("what answers is left out:\n%s", failed)
+	}
+	if !strings.Contains(said.String(), "pod away (2 of 3)") {
+		t.Errorf("the progress is %q", said.String())
+	}
+}
+
+// The libraries of Kubernetes print nothing about a forwarded connection.
+func TestForwardedConnectionsEndSilently(t *testing.T) {
+	var printed bytes.Buffer
+	klog.LogToStderr(false)
+	klog.SetOutput(&printed)
+	defer klog.LogToStderr(true)
+	utilruntime.HandleErrorWithContext(context.Background(), io.ErrUnexpectedEOF, "loud")
+	utilruntime.HandleErrorWithLogger(klog.FromContext(quiet(t.Context())), io.ErrUnexpectedEOF, "silent")
+	klog.Flush()
+	if text := printed.String(); !strings.Contains(text, "loud") || strings.Contains(text, "silent") {
+		t.Errorf("printed: %q", text)
+	}
+}
