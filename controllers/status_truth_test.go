@@ -316,3 +316,71 @@ var _ = Describe("The status of a pool", func() {
 		Expect(result.RequeueAfter).To(Equal(2 * time.Second))
 	})
 })
+
+var _ = Describe("What nobody could ask yet", func() {
+	// claims returns the conditions of an object that are True, except those that say that work goes on.
+	claims := func(conditions []metav1.Condition) (kinds []string) {
+		for _, c := range conditions {
+			if c.Status == metav1.ConditionTrue && c.Type != v1alpha1.ConditionReconciling &&
+				c.Type != v1alpha1.ConditionStalled {
+				kinds = append(kinds, c.Type)
+			}
+		}
+		return kinds
+	}
+
+	It("is not True of a store, its pool and a DiskSet that were made a moment ago", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		p.create(ctx, threeCopies)
+		p.pool(ctx, 3)
+		for range 2 {
+			_, _ = p.reconcile(ctx)
+			p.reconcilePool(ctx, "ssd")
+		}
+		Expect(claims(p.get(ctx).Status.Conditions)).To(BeEmpty())
+		Expect(claims(p.getPool(ctx).Status.Conditions)).To(BeEmpty())
+		var shards v1alpha1.ShardList
+		Expect(api.List(ctx, &shards, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(shards.Items).To(HaveLen(3))
+		disks := newDiskPlay(ctx)
+		disks.create(ctx, disks.disk("a"))
+		_, err := disks.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(claims(disks.get(ctx).Status.Conditions)).To(BeEmpty())
+	})
+
+	It("is not Ready while somebody else's finalizer keeps it from going", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		p.create(ctx, threeCopies)
+		p.pool(ctx, 3)
+		p.settle(ctx)
+		p.ready(ctx)
+		disks := newDiskPlay(ctx)
+		disks.create(ctx, disks.disk("a"))
+		disks.settle(ctx)
+		for _, o := range []client.Object{p.getPool(ctx), p.get(ctx), disks.get(ctx)} {
+			o.SetFinalizers(append(o.GetFinalizers(), "example.org/theirs"))
+			Expect(api.Update(ctx, o)).To(Succeed())
+		}
+		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+		Expect(api.Delete(ctx, p.getPool(ctx))).To(Succeed())
+		Expect(api.Delete(ctx, disks.get(ctx))).To(Succeed())
+		for range 2 {
+			_, err := p.reconcile(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			p.reconcilePool(ctx, "ssd")
+			_, err = disks.reconcile(ctx)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		for kind, conditions := range map[string][]metav1.Condition{"store": p.get(ctx).Status.Conditions,
+			"pool": p.getPool(ctx).Status.Conditions, "DiskSet": disks.get(ctx).Status.Conditions} {
+			ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
+			Expect(ready).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", "Deleting"),
+				HaveField("Message", ContainSubstring("example.org/theirs"))), kind)
+		}
+		for _, o := range []client.Object{p.getPool(ctx), p.get(ctx), disks.get(ctx)} {
+			o.SetFinalizers(nil)
+			Expect(api.Update(ctx, o)).To(Succeed())
+		}
+	})
+})

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -254,7 +255,7 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 // delete deletes the StorageClass and the volumes without data. Volumes with data stay, and keep their data.
 func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 	if !controllerutil.ContainsFinalizer(set, v1alpha1.Finalizer) {
-		return nil
+		return sayDeleting(ctx, r.Client, set)
 	}
 	run := &diskRun{set: set}
 	if out := r.gather(ctx, run); !out.IsComplete() {
@@ -294,7 +295,14 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: "VolumesKept", Action: "Delete",
 			Message: "PersistentVolumes with data stay: " + strings.Join(kept, ", ")})
 	}
-	return step.RemoveFinalizer(ctx, r.Client, set)
+	if err := step.RemoveFinalizer(ctx, r.Client, set); err != nil {
+		return err
+	}
+	return sayDeleting(ctx, r.Client, set)
+}
+
+func sayDeleting(ctx context.Context, c client.Client, set *v1alpha1.DiskSet) error {
+	return step.SayDeleting(ctx, c, set, func(s *v1alpha1.DiskSet) *[]metav1.Condition { return &s.Status.Conditions })
 }
 
 // SetupWithManager watches DiskSets, their volumes and classes, claims of stores and of bench Jobs, and the readiness

@@ -123,6 +123,9 @@ const stepPercent = 5
 // ReasonNoShards is the reason of condition Ready for a pool whose spec wants no shards.
 const ReasonNoShards = "NoShards"
 
+// ReasonAllParked is the reason of condition Ready for a pool whose spec parks all shards.
+const ReasonAllParked = "AllParked"
+
 // PauseOf returns the time until the next reconcile for a state that may pass by itself. If the kubelet or the
 // scheduler retries by itself and reports each attempt, those reports are enough.
 func PauseOf(state v1alpha1.ShardState) time.Duration {

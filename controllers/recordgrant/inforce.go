@@ -62,8 +62,8 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 					"Set spec.tls.mode of the RecordStore to Optional, and to Required when its callers have certificates or tokens"},
 			true, askRest
 	}
-	behind, err := r.behind(ctx, &store, version)
-	if err != nil {
+	behind, processes, err := r.behind(ctx, &store, version)
+	if err != nil || processes == 0 { // no process says anything
 		return what, false, askAgain
 	}
 	var words []string
@@ -113,13 +113,13 @@ type behindOne struct {
 }
 
 // behind returns the processes of a store that use a table of another version, or do not report the version, in the
-// order of their pods' names.
+// order of their pods' names. processes is how many were asked.
 func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
-	err error) {
+	processes int, err error) {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
 		client.MatchingLabels{v1alpha1.LabelStore: store.Name}); err != nil {
-		return nil, fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
+		return nil, 0, fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
 	}
 	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 		return p.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd
@@ -129,7 +129,8 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 	before, _ := last.(*asked)
 	rests := before != nil && before.version == version && len(before.behind) == 0
 	next := &asked{version: version, behind: map[types.UID]time.Time{}}
-	for _, a := range trust.Ask(ctx, r.Transports, decide, rests) {
+	all := trust.Ask(ctx, r.Transports, decide, rests)
+	for _, a := range all {
 		r.reportedUnknown(client.ObjectKeyFromObject(store), a.Pod.UID, a.Report.UnknownKeys)
 		var words string
 		switch {
@@ -152,7 +153,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 		out = append(out, behindOne{a.Pod.Name, words, since})
 	}
 	r.asked.Store(store.UID, next)
-	return out, nil
+	return out, len(all), nil
 }
 
 // say sets condition InForce of a grant.

@@ -194,6 +194,11 @@ func (run *storeRun) setRedundant() {
 			"etcd, which knows where copies are, was not asked")
 		return
 	}
+	if r.whole() && len(run.state.View.Groups) == 0 && run.store.Spec.Groups.Routing != v1alpha1.RoutingNamed {
+		step.SetCondition(&status.Conditions, generation, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
+			"NoGroups", "no group is placed yet")
+		return
+	}
 	setTruth(&status.Conditions, generation, v1alpha1.ConditionRedundant, r.whole(), r.reason, r.reason, r.message)
 }
 

@@ -191,7 +191,11 @@ func TestRollUpCondition(t *testing.T) {
 		for n, s := range statuses {
 			pools[n].Name = fmt.Sprintf("p%d", n)
 			if s != "" {
-				step.SetCondition(&pools[n].Status.Conditions, 1, v1alpha1.ConditionLoaded, s, "Because", "words")
+				reason := "Because"
+				if s == "rests" {
+					s, reason = metav1.ConditionUnknown, fleet.ReasonNoShards
+				}
+				step.SetCondition(&pools[n].Status.Conditions, 1, v1alpha1.ConditionLoaded, s, reason, "words")
 			}
 		}
 		return pools
@@ -200,23 +204,25 @@ func TestRollUpCondition(t *testing.T) {
 		pools []v1alpha1.ShardPool
 		want  string
 	}{
-		"no pools":     {nil, ""},
-		"none has it":  {with("", ""), ""},
-		"all":          {with("True", "True"), "True Pools so in all 2 pools"},
-		"one is not":   {with("True", "False"), "False Because pool p1: words"},
-		"one unknown":  {with("Unknown", "True"), "Unknown Because pool p0: words"},
-		"one is quiet": {with("True", ""), "old"},
+		"no pools":    {nil, ""},
+		"none has it": {with("", ""), ""},
+		"all":         {with("True", "True"), "True Pools so in all 2 pools"},
+		"one is not":  {with("True", "False"), "False Because pool p1: words"},
+		"one unknown": {with("Unknown", "True"), "Unknown Because pool p0: words"},
+		"one is new":  {with("True", ""), "Unknown Pending pool p1: the operator has not looked at it yet"},
+		"the worst":   {with("Unknown", "", "False"), "False Because pool p2: words"},
+		"one rests":   {with("True", "rests"), "True Pools so in all 1 pools that are to run shards"},
+		"all rest":    {with("rests", "rests"), "Unknown NoShards pool p0: words"},
+		"no rest":     {with("rests", "Unknown"), "Unknown Because pool p1: words"},
 	} {
 		status := &v1alpha1.RecordStoreStatus{}
-		if c.want == "old" {
-			step.SetFalse(&status.Conditions, 1, v1alpha1.ConditionLoaded, "Old", "old")
-		}
+		step.SetTrue(&status.Conditions, 1, v1alpha1.ConditionLoaded, "Old", "old")
 		rollUpCondition(status, 1, c.pools, v1alpha1.ConditionLoaded)
 		got := ""
 		if now := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionLoaded); now != nil {
 			got = fmt.Sprintf("%s %s %s", now.Status, now.Reason, now.Message)
 		}
-		if got != c.want && (c.want != "old" || got != "False Old old") {
+		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -29,7 +30,7 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 		r.Trust.Forget(store)
 	}
 	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.sayDeleting(ctx, store)
 	}
 	if err := r.unpublishAll(ctx, store); err != nil {
 		return ctrl.Result{}, err
@@ -48,7 +49,16 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 	if apierrors.IsConflict(err) {
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
+	if err == nil {
+		err = r.sayDeleting(ctx, store)
+	}
 	return ctrl.Result{}, err
+}
+
+func (r *Reconciler) sayDeleting(ctx context.Context, store *v1alpha1.RecordStore) error {
+	return step.SayDeleting(ctx, r.Client, store, func(s *v1alpha1.RecordStore) *[]metav1.Condition {
+		return &s.Status.Conditions
+	})
 }
 
 // deleteEtcdClaims deletes the claims of a managed etcd, either all or only those without a volume. It deletes their

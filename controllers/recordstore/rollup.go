@@ -1,6 +1,7 @@
 package recordstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -152,30 +153,52 @@ func setTruth(conditions *[]metav1.Condition, generation int64, kind string, tru
 }
 
 // rollUpCondition sets a condition of the store from its pools. It is True if it is True for all pools, and absent if
-// no pool has it. If it is False or Unknown for any pool, it has the status of the first such pool.
+// no pool has it. If it is False for any pool, or else Unknown, it has the status of the first such pool. A pool that
+// is to run no shard counts only if no other pool has the condition.
 func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
-	have, result := 0, (*metav1.Condition)(nil)
-	message := ""
+	var first [3]*metav1.Condition // the first that is False, the first that is Unknown, and that of a pool at rest
+	good, have := 0, 0
+	note := func(at int, pool string, c metav1.Condition) {
+		if first[at] == nil {
+			c.Message = fmt.Sprintf("pool %s: %s", pool, c.Message)
+			first[at] = &c
+		}
+	}
 	for n := range pools {
 		c := meta.FindStatusCondition(pools[n].Status.Conditions, kind)
-		if c == nil {
+		switch {
+		case c == nil:
+			note(1, pools[n].Name, metav1.Condition{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonPending,
+				Message: "the operator has not looked at it yet"})
 			continue
+		case c.Status == metav1.ConditionTrue:
+			good++
+		case c.Status == metav1.ConditionFalse:
+			note(0, pools[n].Name, *c)
+		case c.Reason == fleet.ReasonNoShards || c.Reason == fleet.ReasonAllParked:
+			note(2, pools[n].Name, *c)
+		default:
+			note(1, pools[n].Name, *c)
 		}
 		have++
-		if c.Status != metav1.ConditionTrue && result == nil {
-			result, message = c, fmt.Sprintf("pool %s: %s", pools[n].Name, c.Message)
-		}
+	}
+	result := cmp.Or(first[0], first[1])
+	if good == 0 {
+		result = cmp.Or(result, first[2])
 	}
 	switch {
 	case have == 0:
 		meta.RemoveStatusCondition(&status.Conditions, kind)
 	case result != nil:
-		step.SetCondition(&status.Conditions, generation, kind, result.Status, result.Reason, message)
-	case have == 1 && len(pools) == 1:
+		step.SetCondition(&status.Conditions, generation, kind, result.Status, result.Reason, result.Message)
+	case len(pools) == 1:
 		c := meta.FindStatusCondition(pools[0].Status.Conditions, kind)
 		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("pool %s: %s", pools[0].Name, c.Message))
-	case have == len(pools):
+	case good == len(pools):
 		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools", len(pools)))
+	default:
+		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools that are to run shards",
+			good))
 	}
 }
 

@@ -391,6 +391,10 @@ func (run *storeRun) sayCertificates(words string, now time.Time) {
 			workload.TLSDir))
 	case words != "":
 		run.certificates(true, string(cmp.Or(status.Phase, v1alpha1.TLSReady)), words)
+	case heard.reports.UpToDate == 0:
+		step.SetCondition(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionCertificates,
+			metav1.ConditionUnknown, "ProcessesSilent", fmt.Sprintf(
+				"no process of %d says yet that it uses its certificates", heard.reports.Processes))
 	default:
 		run.certificates(true, string(v1alpha1.TLSReady), fmt.Sprintf(
 			"%d of %d processes use transport %s with their certificates",

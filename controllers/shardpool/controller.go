@@ -252,7 +252,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.written.Delete(pool.UID)
 		r.lacking.Delete(pool.UID)
 		r.Groups.Forget(storeKey(pool), pool.Name, r.now())
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, step.SayDeleting(ctx, r.Client, pool, func(p *v1alpha1.ShardPool) *[]metav1.Condition {
+			return &p.Status.Conditions
+		})
 	}
 	switch {
 	case step.Stale(out.Err()):

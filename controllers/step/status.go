@@ -3,9 +3,11 @@ package step
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -18,6 +20,21 @@ func WriteStatus(ctx context.Context, c client.Client, before, after client.Obje
 		return false, fmt.Errorf("write status of %s: %w", client.ObjectKeyFromObject(after), err)
 	}
 	return true, nil
+}
+
+// SayDeleting says in the conditions of an object that is being deleted which finalizers it still waits for. It is for
+// an object that needs no more work of the operator. It writes nothing if the object is gone.
+func SayDeleting[T client.Object](ctx context.Context, c client.Client, object T,
+	conditions func(T) *[]metav1.Condition) error {
+	others := object.GetFinalizers()
+	if len(others) == 0 {
+		return nil
+	}
+	before := object.DeepCopyObject().(T)
+	Summarize(conditions(object), object.GetGeneration(), Wait("Deleting",
+		"it is being deleted, and waits for whoever added its finalizers: "+strings.Join(others, ", "), 0), "")
+	_, err := WriteStatus(ctx, c, before, object)
+	return client.IgnoreNotFound(err)
 }
 
 // ManagerOfStatus is the field manager that writes the status of pools and shards.

@@ -25,13 +25,33 @@ const nearlyFull = 20
 // load.
 func conditions(f *Found, load string) []metav1.Condition {
 	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
-	return []metav1.Condition{
+	all := []metav1.Condition{
 		loaded(f, load),
 		ofState(f, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", fileSystems, v1alpha1.ShardFileSystemMismatch),
 		ofState(f, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit",
 			v1alpha1.ShardMemoryTooSmall),
-		volumes(f), space(f), grown(f), updated(f), drained(f), etcdReady(f.Seen.Store),
+		volumes(f), space(f), grown(f), updated(f),
 	}
+	if reason, message := nobody(f.Seen.Shards); reason != "" {
+		for n := range all {
+			if all[n].Status == metav1.ConditionTrue {
+				all[n] = isUnknown(all[n].Type, reason, message)
+			}
+		}
+	}
+	return append(all, drained(f), etcdReady(f.Seen.Store))
+}
+
+// nobody says why no shard can be asked about anything: what is true of every shard of none is not known to be true.
+// The reason is empty if a shard is to run.
+func nobody(shards []*observed.Shard) (reason, message string) {
+	switch {
+	case len(shards) == 0:
+		return fleet.ReasonNoShards, "the pool has no shard that could be asked"
+	case !slices.ContainsFunc(shards, func(o *observed.Shard) bool { return !o.Parked }):
+		return fleet.ReasonAllParked, "every shard is parked, so that none can be asked"
+	}
+	return "", ""
 }
 
 func isTrue(kind, reason, message string) metav1.Condition {
@@ -86,12 +106,22 @@ func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1
 	if found, reason := f.inStates(bad); len(found) > 0 {
 		return isFalse(kind, reason, step.ShardWords(found))
 	}
-	for _, o := range f.Seen.Shards {
-		if o.Report == nil && !o.Parked {
-			return isUnknown(kind, "ShardSilent", fmt.Sprintf("shard %s does not answer yet", o.Name))
-		}
+	if silent := f.silent(); silent != "" {
+		return isUnknown(kind, reasonShardSilent, silent)
 	}
 	return isTrue(kind, good, words)
+}
+
+const reasonShardSilent = "ShardSilent"
+
+// silent names a shard that is to run and does not answer. It is empty if there is none.
+func (f *Found) silent() string {
+	for _, o := range f.Seen.Shards {
+		if o.Report == nil && !o.Parked {
+			return fmt.Sprintf("shard %s does not answer yet", o.Name)
+		}
+	}
+	return ""
 }
 
 func fileSystemWords(asked *v1alpha1.FileSystem) string {
@@ -109,14 +139,21 @@ func loaded(f *Found, load string) metav1.Condition {
 	if found, _ := f.inStates(v1alpha1.ShardLoading); len(found) > 0 {
 		return isFalse(v1alpha1.ConditionLoaded, fleet.ReasonLoading, fmt.Sprintf("%d shards load: %s", len(found), load))
 	}
-	var words []string
+	var words, unasked []string
 	for _, s := range f.Statuses {
-		if s.State != v1alpha1.ShardServing && s.State != v1alpha1.ShardDraining && s.State != v1alpha1.ShardParked {
+		switch s.State {
+		case v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked:
+		case v1alpha1.ShardUnreachable: // it runs, and may well serve
+			unasked = append(unasked, fmt.Sprintf("shard %s is %s", s.Name, s.State))
+		default:
 			words = append(words, fmt.Sprintf("shard %s is %s", s.Name, s.State))
 		}
 	}
-	if len(words) > 0 {
+	switch {
+	case len(words) > 0:
 		return isFalse(v1alpha1.ConditionLoaded, "NotServing", step.ShardWords(words))
+	case len(unasked) > 0:
+		return isUnknown(v1alpha1.ConditionLoaded, reasonShardSilent, step.ShardWords(unasked))
 	}
 	return isTrue(v1alpha1.ConditionLoaded, "Loaded", "every shard that is not parked has loaded its groups")
 }
@@ -147,12 +184,17 @@ func volumes(f *Found) metav1.Condition {
 // space uses the numbers in the status, which change in steps.
 func space(f *Found) metav1.Condition {
 	var fullWords, nearlyWords []string
+	unknown := f.silent()
 	reports := map[int32]*fleet.ShardReport{}
 	for _, o := range f.Seen.Shards {
 		reports[o.Number] = o.Report
 	}
 	for _, s := range f.Statuses {
 		if s.Volume == nil || s.Volume.CapacityBytes == 0 {
+			if s.State != v1alpha1.ShardParked {
+				unknown = cmp.Or(unknown, fmt.Sprintf("shard %s is %s, and has not said how much room its volume has", s.Name,
+					s.State))
+			}
 			continue
 		}
 		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, observed.BytesText(s.Volume.FreeBytes),
@@ -175,6 +217,8 @@ func space(f *Found) metav1.Condition {
 		return isFalse(v1alpha1.ConditionSpaceAvailable, "VolumeFull", "puts are refused: "+step.ShardWords(fullWords)+what)
 	case len(nearlyWords) > 0:
 		return isFalse(v1alpha1.ConditionSpaceAvailable, "VolumeNearlyFull", step.ShardWords(nearlyWords)+what)
+	case unknown != "":
+		return isUnknown(v1alpha1.ConditionSpaceAvailable, reasonShardSilent, unknown)
 	default:
 		return isTrue(v1alpha1.ConditionSpaceAvailable, "SpaceAvailable", "no volume is full or nearly so")
 	}
@@ -214,6 +258,11 @@ func drained(f *Found) metav1.Condition {
 	}
 	if len(words) > 0 {
 		return isFalse(v1alpha1.ConditionDrained, "HoldsGroups", step.ShardWords(words))
+	}
+	silent := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool { return o.Report == nil })
+	if silent >= 0 && f.Held == nil {
+		return isUnknown(v1alpha1.ConditionDrained, reasonShardSilent, fmt.Sprintf(
+			"neither etcd nor shard %s says which groups the shard holds", f.Seen.Shards[silent].Name))
 	}
 	return isTrue(v1alpha1.ConditionDrained, "Drained", "no shard holds a group")
 }

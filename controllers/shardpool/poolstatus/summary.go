@@ -51,9 +51,6 @@ func Summary(f *Found) step.Outcome {
 	return worst
 }
 
-// reasonAllParked is the reason of condition Ready for a pool whose spec parks all shards.
-const reasonAllParked = "AllParked"
-
 // servesNothing returns the outcome of a pool that is to run no shard. Such a pool matches its spec, but is not ready
 // to serve.
 func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
@@ -61,7 +58,7 @@ func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	case len(shards) == 0:
 		return step.Rest(fleet.ReasonNoShards, "spec.shards is 0: the pool keeps no groups. Raise it, or delete the pool")
 	case !slices.ContainsFunc(shards, func(s v1alpha1.ShardStatus) bool { return s.State != v1alpha1.ShardParked }):
-		return step.Rest(reasonAllParked, fmt.Sprintf(
+		return step.Rest(fleet.ReasonAllParked, fmt.Sprintf(
 			"spec.parked names all %d shards: none serves. Take those that are to serve out of it", len(shards)))
 	}
 	return step.Complete()

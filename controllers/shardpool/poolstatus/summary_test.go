@@ -44,7 +44,7 @@ func TestSummary(t *testing.T) {
 		"one needs a person": {[]v1alpha1.ShardState{pending, lost}, nil, "DiskLost",
 			"shard ssd-1 is DiskLost: m; shard ssd-0 is Pending: m", true, true},
 		"no shards": {nil, nil, fleet.ReasonNoShards, "spec.shards is 0", false, false},
-		"all parked": {[]v1alpha1.ShardState{v1alpha1.ShardParked}, nil, reasonAllParked, "all 1 shards", false,
+		"all parked": {[]v1alpha1.ShardState{v1alpha1.ShardParked}, nil, fleet.ReasonAllParked, "all 1 shards", false,
 			false},
 		"a step waits": {[]v1alpha1.ShardState{serving}, step.Notes{step.Wait("Resizing", "grows", step.PauseShort)},
 			"Resizing", "grows", false, true},

@@ -1,0 +1,61 @@
+package recordstore
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/test/fleettest"
+)
+
+// What nobody could ask is not True. What the pools know is in package poolstatus, and is rolled up as
+// TestRollUpCondition says.
+func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
+	placed := func(group string) func(*storeRun) {
+		return func(run *storeRun) {
+			groups := map[string]string{}
+			if group != "" {
+				groups["1"] = group
+			}
+			run.hasState = true
+			run.state.View = *fleettest.View(3, "a b c", groups)
+			run.setRedundant()
+		}
+	}
+	certificates := func(processes, upToDate int) func(*storeRun) {
+		return func(run *storeRun) {
+			run.store.Status.TLS = &v1alpha1.TLSStatus{}
+			run.transport = &reportedTransport{reports: trust.Reports{Processes: processes, UpToDate: upToDate}}
+			run.sayCertificates("", time.Now())
+		}
+	}
+	for name, c := range map[string]struct {
+		kind   string
+		set    func(*storeRun)
+		status metav1.ConditionStatus
+	}{
+		"etcd was not asked":      {v1alpha1.ConditionRedundant, (*storeRun).setRedundant, metav1.ConditionUnknown},
+		"no group is placed":      {v1alpha1.ConditionRedundant, placed(""), metav1.ConditionUnknown},
+		"a group has its copies":  {v1alpha1.ConditionRedundant, placed("a b c"), metav1.ConditionTrue},
+		"a group lacks a copy":    {v1alpha1.ConditionRedundant, placed("a b"), metav1.ConditionFalse},
+		"no process runs":         {v1alpha1.ConditionCertificates, certificates(0, 0), metav1.ConditionUnknown},
+		"no process answers":      {v1alpha1.ConditionCertificates, certificates(3, 0), metav1.ConditionUnknown},
+		"a process has its files": {v1alpha1.ConditionCertificates, certificates(3, 1), metav1.ConditionTrue},
+		"the pools are not read":  {v1alpha1.ConditionAvailable, (*storeRun).setAvailable, ""},
+	} {
+		run := &storeRun{store: &v1alpha1.RecordStore{}}
+		run.store.Spec.Replication.Copies = 3
+		c.set(run)
+		got := metav1.ConditionStatus("")
+		if now := meta.FindStatusCondition(run.store.Status.Conditions, c.kind); now != nil {
+			got = now.Status
+		}
+		if got != c.status {
+			t.Errorf("%s: %s is %q, want %q", name, c.kind, got, c.status)
+		}
+	}
+}
