@@ -11,9 +11,42 @@ disk_inside() { # disk_inside NODE FUNCTION ARGUMENTS...: runs it if the node is
   nsenter -t "$p" -m -- bash -c "$(cat "$here/disk-nodes.sh")"$'\n"$@"' disk-nodes "$@"
 }
 
+# A loop device that is detached from outside (losetup -D) leaves its number to anybody's next image. So a number is
+# compared with its image before each use.
+disk_device() { # disk_device NODE NAME: prints the disk's device; where the number is not the disk's any more, it says so and fails
+  local d=$state/$1/disks/$2 device back
+  device=/dev/loop$(cat "$d/loop")
+  back=$(losetup -nO BACK-FILE "$device" 2>/dev/null) || back=
+  if [ -e "$d/rate" ]; then # as disks_loops knows them
+    case $back in "$inner/$1/disks/$2/fuse/sheaf-slowdisk" | /sheaf-slowdisk) echo "$device" && return ;; esac
+  elif [ "$back" = "$(realpath "$d/image")" ]; then
+    echo "$device" && return
+  fi
+  echo "disk $2 of $1: $device is ${back:-no device} now, and not this disk: somebody detached it (losetup -D?). It is left alone." \
+    "'disk attach $1 $2' gives the disk another device" >&2
+  return 1
+}
+
+disk_forget() { # disk_forget NODE NAME: takes a number that is not the disk's any more out of the node
+  local d=$state/$1/disks/$2
+  disk_inside "$1" disk_node_remove "$2"
+  rm "$d/loop"
+  [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with the last user
+}
+
+disks_forget() { # disks_forget NODE: before the node starts, and makes links to the numbers
+  local d
+  for d in "$state/$1"/disks/*/; do
+    [ ! -e "$d/loop" ] || disk_device "$1" "$(basename "$d")" >/dev/null || rm "$d/loop"
+  done
+}
+
 disk_attach() { # disk_attach NODE NAME
   local d=$state/$1/disks/$2 file device control
-  [ ! -e "$d/loop" ] || return 0
+  if [ -e "$d/loop" ]; then
+    ! disk_device "$1" "$2" >/dev/null || return 0
+    disk_forget "$1" "$2"
+  fi
   control=$(pid control) || die "disk: the cluster does not run"
   file=$d/image
   if [ -e "$d/rate" ]; then # a slow disk is served, and visible, only in the control plane's namespace
@@ -35,11 +68,13 @@ disk_attach() { # disk_attach NODE NAME
 
 disk_detach() { # disk_detach NODE NAME: a mounted file system keeps the device until it is unmounted
   local d=$state/$1/disks/$2
+  local device
   [ -e "$d/loop" ] || return 0
-  disk_inside "$1" disk_node_remove "$2"
-  losetup -d "/dev/loop$(cat "$d/loop")"
-  rm "$d/loop"
-  [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with its last user
+  if device=$(disk_device "$1" "$2"); then # else it is detached already
+    disk_inside "$1" disk_node_remove "$2"
+    losetup -d "$device"
+  fi
+  disk_forget "$1" "$2"
 }
 
 disk_add() { # disk_add NODE NAME SIZE [slow]
@@ -54,12 +89,13 @@ disk_add() { # disk_add NODE NAME SIZE [slow]
 }
 
 disk_list() {
-  local d node
+  local d node where
   for d in "$state"/n*/disks/*/; do
     [ -d "$d" ] || continue
-    node=${d#"$state/"}
-    echo "${node%%/*}: /dev/disk/by-id/virtio-$(basename "$d") $(stat -c %s "$d/image") bytes," \
-      "$([ -e "$d/loop" ] && echo "/dev/loop$(cat "$d/loop")" || echo detached)$([ ! -e "$d/rate" ] || echo ", slow: $(cat "$d/rate")")"
+    node=${d#"$state/"} node=${node%%/*} where=detached
+    [ ! -e "$d/loop" ] || where=$(disk_device "$node" "$(basename "$d")" 2>/dev/null) || where="lost /dev/loop$(cat "$d/loop")"
+    echo "$node: /dev/disk/by-id/virtio-$(basename "$d") $(stat -c %s "$d/image") bytes," \
+      "$where$([ ! -e "$d/rate" ] || echo ", slow: $(cat "$d/rate")")"
   done
 }
 
@@ -71,17 +107,19 @@ disk_rm() {
 # disk_zero punches holes below the device, so that it also works while a file system is mounted, and then drops the
 # kernel's cache of the device. Cached data of the file system's own files remains until it is evicted.
 disk_zero() {
-  local d=$state/$1/disks/$2
+  local d=$state/$1/disks/$2 device=
+  [ ! -e "$d/loop" ] || device=$(disk_device "$1" "$2") || exit 1
   fallocate --punch-hole --offset 0 --length "$(stat -c %s "$d/image")" "$d/image"
-  [ ! -e "$d/loop" ] || blockdev --flushbufs "/dev/loop$(cat "$d/loop")"
+  [ -z "$device" ] || blockdev --flushbufs "$device"
 }
 
-disk_grow() { # enlarges the device like a logical volume; the file system on it does not change
-  local d=$state/$1/disks/$2
+disk_grow() { # as a logical volume grows; the file system on it stays as it is
+  local d=$state/$1/disks/$2 device
   [ ! -e "$d/rate" ] || die "disk grow: $2 is slow, and slowdisk serves a fixed size"
   [ -e "$d/loop" ] || die "disk grow: $2 is detached: 'disk attach $1 $2' first"
+  device=$(disk_device "$1" "$2") || exit 1
   truncate -s ">$3" "$d/image" || die "disk grow: SIZE must be like 512M or 2G, not \"$3\""
-  losetup --set-capacity "/dev/loop$(cat "$d/loop")"
+  losetup --set-capacity "$device"
 }
 
 disk_throttle() {
