@@ -298,21 +298,73 @@ func domainOfMissing(v *fleet.PlacementView, shard, node string) string {
 	return node
 }
 
+// emptied returns the shards that may be evicted, in order of their names, though others are missing, if each group has
+// one copy: those of the node on which all missing ones are, while that node is cordoned. Whoever empties a node wants
+// all of it: groups that are kept there a while longer would only keep the drain from ending. It returns none if the
+// node is not cordoned, because the shards that are missing then come back without the others.
+func emptied(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus, cordoned func(node string) (bool, error)) (
+	rest []string, err error) {
+	node := ""
+	for name, s := range seen {
+		if _, here := v.Shards[name]; here || s.State == v1alpha1.ShardParked {
+			continue
+		}
+		if s.Node == "" || node != "" && s.Node != node {
+			return nil, nil
+		}
+		node = s.Node
+	}
+	if node == "" {
+		return nil, nil
+	}
+	if is, err := cordoned(node); err != nil || !is {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
+		if v.Shards[name].Node == node {
+			rest = append(rest, name)
+		}
+	}
+	return rest, nil
+}
+
+// cordoned reports whether a node takes no new pods because a person said so. A node that is gone is not cordoned.
+func (r *Reconciler) cordoned(ctx context.Context, name string) (bool, error) {
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return node.Spec.Unschedulable, nil
+}
+
 // applyBudgets applies the disruption budget of the store's shards. While a group lacks a copy, no serving shard of
 // another failure domain may be evicted.
 func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outcome {
 	shards := shardsWanted(run.pools)
 	spare := int32(1)
 	var free []string
-	if run.copies() > 1 {
+	if run.copies() <= 1 {
+		var err error
+		if run.hasState {
+			free, err = emptied(&run.state.View, run.observed.ByName(), func(node string) (bool, error) {
+				return r.cordoned(ctx, node)
+			})
+		} else if frees, failed := r.budgetFrees(ctx, run.store, v1alpha1.ConditionEtcdReady); frees || failed != nil {
+			return asRetry("read the disruption budget of the shards", failed)
+		}
+		if err != nil {
+			return asRetry("read the node that is being emptied", err)
+		}
+		if len(free) > 0 {
+			spare = 0
+		}
+	} else {
 		whole := meta.IsStatusConditionTrue(run.store.Status.Conditions, v1alpha1.ConditionRedundant)
 		if now, known := run.redundant(); known {
 			whole = now.whole()
 			free = disruptable(&run.state.View, run.observed.ByName())
-		} else if frees, err := r.budgetFrees(ctx, run.store); err != nil {
-			return step.Retry(fmt.Errorf("read the disruption budget of the shards: %w", err))
-		} else if frees {
-			return step.Complete()
+		} else if frees, err := r.budgetFrees(ctx, run.store, v1alpha1.ConditionRedundant); frees || err != nil {
+			return asRetry("read the disruption budget of the shards", err)
 		}
 		if !whole || len(free) > 0 {
 			spare = 0
@@ -322,12 +374,21 @@ func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outco
 	return r.apply(ctx, run.store, workload.ShardsBudget(run.store, shards-spare-excluded, free...))
 }
 
+// asRetry returns the outcome of a step that needs nothing more, or that failed with err.
+func asRetry(what string, err error) step.Outcome {
+	if err != nil {
+		return step.Retry(fmt.Errorf("%s: %w", what, err))
+	}
+	return step.Complete()
+}
+
 // budgetFrees reports whether the live budget leaves out a domain that is being emptied, as decided in an earlier
 // reconcile. That stays until etcd is asked again, or the budget would change twice in each reconcile. If etcd did not
-// answer in the last reconcile, redundancy is unknown, and nothing is left out any more.
-func (r *Reconciler) budgetFrees(ctx context.Context, store *v1alpha1.RecordStore) (bool, error) {
-	redundant := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRedundant)
-	if redundant == nil || redundant.Status == metav1.ConditionUnknown {
+// answer in the last reconcile, which the condition of that kind says, nothing is left out any more.
+func (r *Reconciler) budgetFrees(ctx context.Context, store *v1alpha1.RecordStore, kind string) (bool, error) {
+	asked := meta.FindStatusCondition(store.Status.Conditions, kind)
+	if asked == nil || asked.Status == metav1.ConditionUnknown ||
+		kind == v1alpha1.ConditionEtcdReady && asked.Status == metav1.ConditionFalse {
 		return false, nil
 	}
 	live := workload.ShardsBudget(store, 0)

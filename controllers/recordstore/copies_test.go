@@ -243,3 +243,36 @@ func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 		}
 	}
 }
+
+// With one copy of each group, a drain ends where the missing shards are on one node, and a person cordoned that node.
+func TestEmptied(t *testing.T) {
+	for name, c := range map[string]struct {
+		here     string
+		seen     map[string]string // shard -> node, of all shards
+		cordoned string
+		free     string
+	}{
+		"nothing is missing": {"a@n1 b@n1 c@n2", map[string]string{"a": "n1", "b": "n1", "c": "n2"}, "n1", ""},
+		"the first has gone": {"b@n1 c@n2 d@n1", map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n1"}, "n1",
+			"b d"},
+		"two have gone":            {"c@n2 d@n1", map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n1"}, "n1", "d"},
+		"all have gone":            {"c@n2", map[string]string{"a": "n1", "c": "n2"}, "n1", ""},
+		"its process ended":        {"b@n1 c@n2", map[string]string{"a": "n1", "b": "n1", "c": "n2"}, "", ""},
+		"another node is cordoned": {"b@n1 c@n2", map[string]string{"a": "n1", "b": "n1", "c": "n2"}, "n2", ""},
+		"two nodes at once":        {"b@n1 d@n2", map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n2"}, "n1", ""},
+		"nobody knows where":       {"b@n1 c@n2", map[string]string{"a": "", "b": "n1", "c": "n2"}, "n1", ""},
+	} {
+		seen := map[string]v1alpha1.ShardStatus{}
+		for shard, node := range c.seen {
+			seen[shard] = v1alpha1.ShardStatus{Name: shard, Node: node}
+		}
+		v := fleettest.View(1, c.here, nil)
+		for shard := range v.Shards {
+			v.Shards[shard] = fleet.ShardPlace{Domain: v.Shards[shard].Domain, Node: c.seen[shard]}
+		}
+		free, err := emptied(v, seen, func(node string) (bool, error) { return node == c.cordoned, nil })
+		if err != nil || strings.Join(free, " ") != c.free {
+			t.Errorf("%s: %q may be evicted, wanted is %q: %v", name, free, c.free, err)
+		}
+	}
+}
