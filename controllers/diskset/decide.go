@@ -124,7 +124,7 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 		status.State, status.Message = v1alpha1.DiskLooking, lookBegins
 		return
 	}
-	if live.Labels[v1alpha1.LabelDiskSet] != d.set.Name {
+	if live.Labels[v1alpha1.LabelDiskSet] != d.set.Name || live.Spec.Local == nil {
 		status.State = v1alpha1.DiskConflict
 		status.Message = fmt.Sprintf(
 			"a PersistentVolume %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", name)

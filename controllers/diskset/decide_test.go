@@ -103,6 +103,9 @@ func (w *diskWorld) settle() decidedDisks {
 // job makes or deletes a Job or its claim. A Job ends at once.
 func (w *diskWorld) job(a diskAction) {
 	for _, pv := range w.o.volumes {
+		if pv.Spec.ClaimRef == nil {
+			continue
+		}
 		seen := w.o.jobs[pv.Name]
 		switch o := cmp.Or(a.make, a.unmake).(type) {
 		case *batchv1.Job:

@@ -62,6 +62,10 @@ func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alph
 // lookOn says how far the Job is that looks at a disk.
 func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	d.lookedAt[looking.Name] = true
+	if why := d.misdirected(looking, workload.LookName(live.Name)); why != "" {
+		status.State, status.Message = v1alpha1.DiskLookFailed, why
+		return
+	}
 	seen := d.jobs[looking.Name]
 	job := workload.LookJob(looking, d.set.Name, d.image)
 	where := fmt.Sprintf("-n %s %%s job/%s", job.Namespace, job.Name)

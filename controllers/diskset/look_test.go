@@ -165,3 +165,57 @@ func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A volume of another shape is named, and the other disks of the DiskSet are given.
+func TestAnOddVolumeIsNamedAndTheOthersGoOn(t *testing.T) {
+	pvOf := func(w *diskWorld, device string) *corev1.PersistentVolume {
+		return w.volume(workload.DiskVolume(w.o.set.Name, disk("n1", device, "1Gi")))
+	}
+	raw := func(w *diskWorld, make func(*corev1.PersistentVolume, string, string) *corev1.PersistentVolume) {
+		pv := make(workload.DiskPersistentVolume(w.o.set, disk("n1", "a", "1Gi")), "local", "sheaf-system")
+		pv.Spec.ClaimRef = nil
+		w.o.volumes = append(w.o.volumes, *pv)
+	}
+	for name, c := range map[string]struct {
+		prepare func(*diskWorld)
+		state   v1alpha1.DiskState
+		says    string
+	}{
+		"not of a local disk": {func(w *diskWorld) {
+			pv := workload.DiskPersistentVolume(w.o.set, disk("n1", "a", "1Gi"))
+			pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}}
+			pv.Spec.NodeAffinity, pv.Spec.ClaimRef = nil, nil
+			w.o.volumes = append(w.o.volumes, *pv)
+		}, v1alpha1.DiskConflict, "that this DiskSet did not make"},
+		"a look for nobody, of an earlier DiskSet": {func(w *diskWorld) { raw(w, workload.LookVolume) },
+			v1alpha1.DiskFree, ""},
+		"a look for nobody": {func(w *diskWorld) {
+			w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{}
+			w.settle()
+			w.volume(workload.LookVolumeName(pvOf(w, "a").Name)).Spec.ClaimRef = nil
+		}, v1alpha1.DiskLookFailed, "somebody changed who PersistentVolume"},
+		"a wipe for nobody": {func(w *diskWorld) { raw(w, workload.WipeVolume) }, v1alpha1.DiskWipeFailed,
+			"somebody changed who PersistentVolume"},
+		"without a node": {func(w *diskWorld) {
+			pv := workload.DiskPersistentVolume(w.o.set, disk("n1", "a", "1Gi"))
+			pv.Spec.NodeAffinity, pv.Annotations, pv.Spec.ClaimRef = nil, nil, nil
+			w.o.volumes = append(w.o.volumes, *pv)
+		}, v1alpha1.DiskFree, ""},
+		"annotations of a person": {func(w *diskWorld) {
+			w.settle()
+			for _, key := range []string{workload.AnnotationWipe, workload.AnnotationWipeConfirm, workload.AnnotationWipes,
+				workload.AnnotationLooks, workload.AnnotationStoreUID, workload.AnnotationGivenUp} {
+				pvOf(w, "a").Annotations[key] = "?"
+			}
+		}, v1alpha1.DiskFree, ""},
+	} {
+		w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"))
+		c.prepare(w)
+		d := w.settle()
+		wantState(t, d, 0, c.state, "")
+		if !strings.Contains(d.statuses[0].Message, c.says) {
+			t.Errorf("%s: %q does not say %q", name, d.statuses[0].Message, c.says)
+		}
+		wantState(t, d, 1, v1alpha1.DiskFree, "")
+	}
+}

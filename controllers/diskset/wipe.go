@@ -195,16 +195,17 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	seen := d.jobs[pv.Name]
 	held := contentWords(pv.Annotations[workload.AnnotationWipeHeld])
 	status.State, status.PersistentVolume = v1alpha1.DiskWiping, pv.Name
-	job := workload.WipeJob(pv, d.set.Name, d.image, d.pullSecrets)
-	switch {
-	case pv.Annotations[annotationWiped] == "true" || pv.DeletionTimestamp != nil:
+	if pv.Annotations[annotationWiped] == "true" || pv.DeletionTimestamp != nil {
 		status.Message = "it is blank, and what wiped it is taken away"
 		d.tidy(pv, seen)
-	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != d.namespace ||
-		pv.Spec.ClaimRef.Name != workload.WipeName(standsInFor(pv)):
-		status.State = v1alpha1.DiskWipeFailed
-		status.Message = fmt.Sprintf(
-			"somebody changed who PersistentVolume %s is for, so it is not wiped: delete it to have the disk as it is", pv.Name)
+		return
+	}
+	if why := d.misdirected(pv, workload.WipeName(standsInFor(pv))); why != "" {
+		status.State, status.Message = v1alpha1.DiskWipeFailed, why
+		return
+	}
+	job := workload.WipeJob(pv, d.set.Name, d.image)
+	switch {
 	case seen.claim == nil:
 		status.Message = "a Job begins to wipe it: it held the " + held
 		d.out.actions = append(d.out.actions, diskAction{make: workload.RawClaim(pv, d.set.Name)})
@@ -231,6 +232,15 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	default:
 		status.Message = fmt.Sprintf("Job %s/%s wipes it: it held the %s", job.Namespace, job.Name, held)
 	}
+}
+
+// misdirected says why a raw volume is not the one that the operator made for a Job. It is empty if it is that one.
+func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) string {
+	if ref := raw.Spec.ClaimRef; ref != nil && ref.Namespace == d.namespace && ref.Name == claim {
+		return ""
+	}
+	return fmt.Sprintf("somebody changed who PersistentVolume %s is for, so that nothing is done with the disk: delete "+
+		"that volume to have the disk as it is", raw.Name)
 }
 
 // tidy deletes the objects that wiped a disk or looked at it, the volume last.
