@@ -40,7 +40,7 @@ func newDiskPlay(ctx context.Context) *diskPlay {
 	p := &diskPlay{play: newPlay(ctx), events: events.NewFakeRecorder(1000), notBlank: map[string]bool{}}
 	p.name = "disks-" + p.Namespace
 	p.r = &diskset.Reconciler{Client: acting, Live: operatorClient, Events: p.events, Namespace: p.Namespace,
-		Image: "localhost/sheaf:1"}
+		Image: "localhost/sheaf:1", PullSecrets: []string{"registry"}}
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
 	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
 	Expect(api.Create(ctx, store)).To(Succeed())

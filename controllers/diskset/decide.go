@@ -34,7 +34,8 @@ type observedDisks struct {
 	// jobs holds the Jobs and claims of the disks that are being wiped or looked at, by the name of the raw volume.
 	jobs map[string]observedJob
 
-	namespace, image string // those of the operator and of its Jobs; empty: unknown
+	namespace, image string   // those of the operator and of its Jobs; empty: unknown
+	pullSecrets      []string // names of Secrets of that namespace, to pull that image with
 }
 
 // diskAction is one write.

@@ -67,7 +67,7 @@ func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, sta
 		return
 	}
 	seen := d.jobs[looking.Name]
-	job := workload.LookJob(looking, d.set.Name, d.image)
+	job := workload.LookJob(looking, d.set.Name, d.image, d.pullSecrets)
 	where := fmt.Sprintf("-n %s %%s job/%s", job.Namespace, job.Name)
 	again := fmt.Sprintf("to look again: kubectl "+where, "delete")
 	switch {

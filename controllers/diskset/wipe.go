@@ -55,7 +55,7 @@ func standsInFor(pv *corev1.PersistentVolume) string { return pv.Annotations[wor
 // gatherJobs reads the Jobs of the disks that are being wiped or looked at. No cache holds them, because there are
 // almost never any.
 func (r *Reconciler) gatherJobs(ctx context.Context, o *observedDisks) error {
-	o.namespace, o.image, o.jobs = r.Namespace, r.Image, map[string]observedJob{}
+	o.namespace, o.image, o.pullSecrets, o.jobs = r.Namespace, r.Image, r.PullSecrets, map[string]observedJob{}
 	for n := range o.volumes {
 		pv := &o.volumes[n]
 		name := ""
@@ -204,7 +204,7 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 		status.State, status.Message = v1alpha1.DiskWipeFailed, why
 		return
 	}
-	job := workload.WipeJob(pv, d.set.Name, d.image)
+	job := workload.WipeJob(pv, d.set.Name, d.image, d.pullSecrets)
 	switch {
 	case seen.claim == nil:
 		status.Message = "a Job begins to wipe it: it held the " + held

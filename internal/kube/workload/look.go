@@ -48,8 +48,8 @@ func LookVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 
 // LookJob returns the Job that looks at the disk of that volume. It completes if the disk is blank. It fails with
 // reason PodFailurePolicy if the disk is not blank, and with another one if nobody could look.
-func LookJob(looking *corev1.PersistentVolume, set, image string) *batchv1.Job {
-	job := diskJob(looking, set, image, lookName, []string{"look", lookDevice}, lookDevice)
+func LookJob(looking *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
+	job := diskJob(looking, set, image, pullSecrets, lookName, []string{"look", lookDevice}, lookDevice)
 	job.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 		Action: batchv1.PodFailurePolicyActionFailJob,
 		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(lookName),

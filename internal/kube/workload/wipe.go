@@ -99,20 +99,24 @@ func RawClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVol
 	}
 }
 
-// WipeJob returns the Job that wipes the disk of that volume. It runs as root, which owns device files, and has no
-// other privilege of root.
-func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
-	return diskJob(wiping, set, image, "wipe", []string{"wipe", WipeDevice, "--confirm", WipeDevice}, WipeDevice)
+// WipeJob returns the Job that wipes the disk through the volume that WipeVolume has returned. pullSecrets are names of
+// Secrets of the operator's namespace, with which the image is pulled.
+func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
+	return diskJob(wiping, set, image, pullSecrets, "wipe", []string{"wipe", WipeDevice, "--confirm", WipeDevice},
+		WipeDevice)
 }
 
-// diskJob returns a Job that runs sheaf with args. Its pod sees the raw disk of that volume as device.
-func diskJob(raw *corev1.PersistentVolume, set, image, name string, args []string, device string) *batchv1.Job {
+// diskJob returns a Job that runs sheaf with args. Its pod sees the raw disk of that volume as device. The pod runs as
+// root, because root owns device files, but has no other privilege of root. Its limits let it run where a ResourceQuota
+// of the operator's namespace asks for them.
+func diskJob(raw *corev1.PersistentVolume, set, image string, pullSecrets []string, name string, args []string,
+	device string) *batchv1.Job {
 	ref := raw.Spec.ClaimRef
 	container := containerSecurity()
 	container.RunAsNonRoot = nil
 	var secrets []corev1.LocalObjectReference
-	for _, name := range pullSecrets {
-		secrets = append(secrets, corev1.LocalObjectReference{Name: name})
+	for _, secret := range pullSecrets {
+		secrets = append(secrets, corev1.LocalObjectReference{Name: secret})
 	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: diskLabels(set)},
@@ -134,7 +138,7 @@ func diskJob(raw *corev1.PersistentVolume, set, image, name string, args []strin
 						Name: name, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 						Args:                     args,
 						SecurityContext:          container,
-						Resources:                wipeResources(),
+						Resources:                diskJobResources(),
 						TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 						VolumeDevices:            []corev1.VolumeDevice{{Name: "disk", DevicePath: device}},
 					}},
@@ -147,8 +151,8 @@ func diskJob(raw *corev1.PersistentVolume, set, image, name string, args []strin
 	}
 }
 
-// wipeResources are requests and limits of a container that wipes a disk, which writes through small buffers.
-func wipeResources() corev1.ResourceRequirements {
+// diskJobResources are the requests and limits of a container that wipes or looks at a disk through small buffers.
+func diskJobResources() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
