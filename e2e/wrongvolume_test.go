@@ -56,8 +56,8 @@ var _ = Describe("wrong volumes", func() {
 		sum := cluster("exec", "n3", "sha256sum", files)
 		s.diskSet(s.name+"-files", "ext4", diskSpec{"n3", files, "128Mi"})
 		s.makePool("files", s.name+"-files", 1, "fileSystem: {type: ext4}")
-		for set, says := range map[string]string{s.name + "-ext3": "ext3 or ext4 file system", s.name + "-table": "partition table",
-			s.name + "-files": "ext3 or ext4 file system"} {
+		for set, says := range map[string]string{s.name + "-ext3": "ext3 or ext4 file system",
+			s.name + "-table": "partition table", s.name + "-files": "ext3 or ext4 file system"} {
 			disk := awaitNotBlank(set)
 			command := regexp.MustCompile(`kubectl (-n \S+ logs job/\S+)\. `).FindStringSubmatch(disk.Message)
 			Expect(command).To(HaveLen(2), disk.Message)

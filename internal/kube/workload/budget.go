@@ -24,8 +24,9 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 
 // ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single
 // copy of each group, one shard at a time may be evicted; its groups are unavailable until the shard returns, which
-// is certain because a local volume stays. Of a node that is cordoned, the others may follow (except). With several copies, no shard may be evicted while a group lacks a copy,
-// except the shards that except names: the budget does not count them, and does not hold back their eviction.
+// is certain because a local volume stays. With several copies, no shard may be evicted while a group lacks a copy.
+// The shards that except names are the rest of a failure domain, or with a single copy of a cordoned node, that is
+// being emptied: the budget does not count them, and does not hold back their eviction.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...string) *policyv1.PodDisruptionBudget {
 	b := budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
 	if len(except) > 0 {
