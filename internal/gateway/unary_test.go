@@ -212,6 +212,7 @@ func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), impatient, "a")
 		c.shards["a"].server.Stop()
+		synctest.Wait() // the gateway sees the end of its connection; a put on it would be in doubt
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }
