@@ -82,6 +82,14 @@ func opens(table []door, p *process, l loopback.Listener) (door, bool) {
 	return door{}, false
 }
 
+// httpOf returns a client of HTTP that connects to a socket whatever host it is given.
+func httpOf(l loopback.Listener) *http.Client {
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, l.Network, l.Address)
+		}}}
+}
+
 // answers reports whether a server answers anything but an error of TLS to somebody who speaks HTTP with it. how is the
 // client's TLS; nil: it speaks plaintext.
 func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
@@ -116,11 +124,7 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 		return ask(h2)
 	}
 	// A server of TLS tells in plaintext that it wants TLS, or sends an alert, or nothing.
-	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) {
-		return net.Dial(l.Network, l.Address)
-	}}}
-	defer client.CloseIdleConnections()
-	if answer, err := client.Get("http://localhost/"); err == nil {
+	if answer, err := httpOf(l).Get("http://localhost/"); err == nil {
 		defer answer.Body.Close()
 		if answer.StatusCode != http.StatusBadRequest {
 			return true
@@ -140,9 +144,7 @@ func tellsKeys(t *testing.T, l loopback.Listener) bool {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
-	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
-		Dial: func(string, string) (net.Conn, error) { return net.Dial(l.Network, l.Address) }}}
-	answer, failed := client.Post("http://localhost/v3/kv/range", "application/json", strings.NewReader(`{"key":"AA=="}`))
+	answer, failed := httpOf(l).Post("http://localhost/v3/kv/range", "application/json", strings.NewReader(`{"key":"AA=="}`))
 	must(t, failed)
 	must(t, answer.Body.Close())
 	return err == nil || answer.StatusCode == http.StatusOK

@@ -132,7 +132,8 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	}
 }
 
-// HTTP has no authentication, so that it counts the records that damage has hit, and names none. AdminService names them.
+// HTTP has no authentication, so that it counts the records that damage has hit, and names none. AdminService names
+// them.
 func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

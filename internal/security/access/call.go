@@ -94,8 +94,8 @@ func CallOf(ctx context.Context) Call {
 func Identified(ctx context.Context) bool { return CallOf(ctx) != Everybody }
 
 // errNoCall is the answer where a context has no call. Nobody can cause that from outside.
-var errNoCall = status.Error(codes.Internal, "who makes this call was not found out before it came here, so that nothing "+
-	"is done for it: this is a defect of Sheaf, please report it")
+var errNoCall = status.Error(codes.Internal, "who makes this call was not found out before it came here, so that "+
+	"nothing is done for it: this is a defect of Sheaf, please report it")
 
 // callOf returns the call of a context, or errNoCall.
 func callOf(ctx context.Context) (Call, error) {

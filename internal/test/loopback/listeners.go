@@ -67,7 +67,8 @@ func sockets(dir string) (map[string]bool, error) {
 	return out, nil
 }
 
-// listener returns the listening socket of a row of /proc/PID/net, with its inode; the zero Listener: it does not listen.
+// listener returns the listening socket of a row of /proc/PID/net, with its inode; the zero Listener: it does not
+// listen.
 func listener(table string, row []string) (l Listener, inode string) {
 	if table == "unix" {
 		const accepts = "00010000"

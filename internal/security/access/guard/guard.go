@@ -301,9 +301,10 @@ const (
 )
 
 // enter identifies the caller, and decides what can be decided before the request is read. Nil: nothing was decided,
-// because anyone may make the call, or because the connection is plaintext. It runs twice for each call: with waits false when the headers have come, so
-// that no memory is used for the message of a caller who may not call; and with waits true when the message has come,
-// because the table may have changed meanwhile. The second one uses the caller of the first one.
+// because anyone may make the call, or because the connection is plaintext. It runs twice for each call: with waits
+// false when the headers have come, so that no memory is used for the message of a caller who may not call; and with
+// waits true when the message has come, because the table may have changed meanwhile. The second one uses the caller of
+// the first one.
 func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
 	rule := access.RuleOf(method)
 	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
