@@ -93,8 +93,8 @@ func (r *Reconciler) publish(ctx context.Context, store *v1alpha1.RecordStore, n
 	return nil
 }
 
-// unpublish deletes the ConfigMap in a namespace if the operator has made it for this store. One that the operator may no
-// longer delete stays, and holds up neither the store nor its deletion: an event names it.
+// unpublish deletes the ConfigMap in a namespace if the operator has made it for this store. One that the operator may
+// no longer delete stays, and holds up neither the store nor its deletion: an event names it.
 func (r *Reconciler) unpublish(ctx context.Context, store *v1alpha1.RecordStore, namespace string) error {
 	key := client.ObjectKey{Namespace: namespace, Name: workload.Published(store)}
 	r.published.Delete(key)

@@ -220,11 +220,12 @@ func TestAuditLogOfAStore(t *testing.T) {
 		tls   *v1alpha1.TLSStatus
 		want  []string
 	}{
-		"absent":               {nil, certificates, nil},
-		"none":                 {&v1alpha1.Audit{Mode: v1alpha1.AuditNone}, certificates, nil},
-		"refusals":             {&v1alpha1.Audit{Mode: v1alpha1.AuditRefusals}, certificates, []string{"--audit-log=-"}},
-		"default":              {&v1alpha1.Audit{}, certificates, []string{"--audit-log=-"}},
-		"writes":               {&v1alpha1.Audit{Mode: v1alpha1.AuditWrites}, certificates, []string{"--audit-log=-", "--audit-writes"}},
+		"absent":   {nil, certificates, nil},
+		"none":     {&v1alpha1.Audit{Mode: v1alpha1.AuditNone}, certificates, nil},
+		"refusals": {&v1alpha1.Audit{Mode: v1alpha1.AuditRefusals}, certificates, []string{"--audit-log=-"}},
+		"default":  {&v1alpha1.Audit{}, certificates, []string{"--audit-log=-"}},
+		"writes": {&v1alpha1.Audit{Mode: v1alpha1.AuditWrites}, certificates,
+			[]string{"--audit-log=-", "--audit-writes"}},
 		"without certificates": {&v1alpha1.Audit{Mode: v1alpha1.AuditWrites}, nil, nil},
 	} {
 		in := shardInput()
