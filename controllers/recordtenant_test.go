@@ -73,7 +73,7 @@ var _ = Describe("The controller of tenants", func() {
 			Expect(tenants()).To(Equal([]access.Tenant{all}))
 
 			By("a younger one whose groups are the older one's, too")
-			second := tenant("team-a", "team-a-", v1alpha1.TenantQuotas{Records: new(int64(7))})
+			second := tenant("team-a", "team-a-", v1alpha1.TenantQuotas{Records: new(int64(7)), Groups: new(int64(3))})
 			Expect(expect(second, v1alpha1.ConditionCompiled, metav1.ConditionFalse, "PrefixOverlaps")).
 				To(ContainSubstring("all-teams"))
 			expect(second, v1alpha1.ConditionStalled, metav1.ConditionTrue, "PrefixOverlaps")
@@ -90,7 +90,7 @@ var _ = Describe("The controller of tenants", func() {
 			Expect(api.Patch(ctx, third, client.MergeFrom(before))).To(Succeed()) // its status is written meanwhile
 			expect(third, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
 			other.Quotas.CallsPerSecond = 100
-			Expect(tenants()).To(Equal([]access.Tenant{{Name: "team-a", Prefix: "team-a-", Quotas: access.Quotas{Records: 7}},
+			Expect(tenants()).To(Equal([]access.Tenant{{Name: "team-a", Prefix: "team-a-", Quotas: access.Quotas{Records: 7, Groups: 3}},
 				other}))
 			Expect(api.Delete(ctx, second)).To(Succeed())
 			Expect(api.Delete(ctx, third)).To(Succeed())

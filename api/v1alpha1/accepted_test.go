@@ -104,7 +104,7 @@ var goodCases = []goodCase{
 		"prefixes": []string{letters(253), "_a."}}}},
 
 	{kind: "RecordTenant", set: fields{"spec/prefix": letters(253),
-		"spec/quotas": fields{"storedBytes": "1Ei", "records": 1, "callsPerSecond": 1, "bytesPerSecond": "1.5Gi",
+		"spec/quotas": fields{"storedBytes": "1Ei", "records": 1, "groups": 1, "callsPerSecond": 1, "bytesPerSecond": "1.5Gi",
 			"callsAtOnce": 1}}},
 	{kind: "RecordTenant", set: fields{"spec/quotas": fields{"records": 1000000000}}, update: true},
 

@@ -26,5 +26,6 @@ var recordTenantCases = []badCase{
 		says: "bytesPerSecond must be a number with a unit, from 1Ki to 1Ti"},
 	{field: "spec/quotas/bytesPerSecond", value: "2Ti",
 		says: "bytesPerSecond must be a number with a unit, from 1Ki to 1Ti"},
+	{field: "spec/quotas/groups", value: 0, says: "should be greater than or equal to 1"},
 	{field: "spec/quotas/callsAtOnce", value: 0, says: "should be greater than or equal to 1"},
 }

@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Stored",type=string,JSONPath=`.spec.quotas.storedBytes`
 // +kubebuilder:printcolumn:name="Records",type=integer,JSONPath=`.spec.quotas.records`,priority=1
+// +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.spec.quotas.groups`,priority=1
 // +kubebuilder:printcolumn:name="Calls/s",type=integer,JSONPath=`.spec.quotas.callsPerSecond`,priority=1
 // +kubebuilder:printcolumn:name="Bytes/s",type=string,JSONPath=`.spec.quotas.bytesPerSecond`,priority=1
 // +kubebuilder:printcolumn:name="Table",type=integer,JSONPath=`.status.tableVersion`,priority=1
@@ -59,8 +60,8 @@ type RecordTenantSpec struct {
 	Quotas TenantQuotas `json:"quotas"`
 }
 
-// TenantQuotas are what a tenant may use. Those that are absent are not bounded.
-// +kubebuilder:validation:XValidation:rule="has(self.storedBytes) || has(self.records) || has(self.callsPerSecond) || has(self.bytesPerSecond) || has(self.callsAtOnce)",message="give one quota at least: storedBytes, records, callsPerSecond, bytesPerSecond or callsAtOnce"
+// TenantQuotas are what a tenant may use. Those that are absent are not bounded, except for groups.
+// +kubebuilder:validation:XValidation:rule="has(self.storedBytes) || has(self.records) || has(self.groups) || has(self.callsPerSecond) || has(self.bytesPerSecond) || has(self.callsAtOnce)",message="give one quota at least: storedBytes, records, groups, callsPerSecond, bytesPerSecond or callsAtOnce"
 type TenantQuotas struct {
 	// StoredBytes of its groups, such as 500Gi, without what is superseded and other copies. Puts are refused beyond;
 	// reads and deletes are not.
@@ -71,6 +72,11 @@ type TenantQuotas struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Records *int64 `json:"records,omitempty"`
+	// Groups that exist, also those that hold nothing; 1,000 where absent, as the store has a limit, too. No further ones
+	// are created beyond; those that exist are served. An empty group can be deleted.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	Groups *int64 `json:"groups,omitempty"`
 	// CallsPerSecond that begin. A message of a batch counts as one call.
 	// +optional
 	// +kubebuilder:validation:Minimum=1

@@ -1470,6 +1470,11 @@ func (in *TenantQuotas) DeepCopyInto(out *TenantQuotas) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Groups != nil {
+		in, out := &in.Groups, &out.Groups
+		*out = new(int64)
+		**out = **in
+	}
 	if in.CallsPerSecond != nil {
 		in, out := &in.CallsPerSecond, &out.CallsPerSecond
 		*out = new(int64)

@@ -85,6 +85,8 @@ func tenantRows(ctx context.Context, store *placement.Store, tenants []access.Te
 				row.Used = &used.Bytes
 			case q == access.Records:
 				row.Used = &used.Records
+			case q == access.TenantGroups:
+				row.Used = &row.Groups
 			}
 			rows = append(rows, row)
 		}

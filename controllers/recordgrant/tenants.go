@@ -120,7 +120,6 @@ func tenantOf(t *v1alpha1.RecordTenant) access.Tenant {
 	q := &t.Spec.Quotas
 	return access.Tenant{Name: t.Name, Prefix: string(t.Spec.Prefix), Quotas: access.Quotas{
 		StoredBytes: bytes(q.StoredBytes), Records: number(q.Records), CallsPerSecond: number(q.CallsPerSecond),
-		BytesPerSecond: bytes(q.BytesPerSecond),
-		CallsAtOnce:    number(q.CallsAtOnce),
+		Groups: number(q.Groups), BytesPerSecond: bytes(q.BytesPerSecond), CallsAtOnce: number(q.CallsAtOnce),
 	}}
 }

@@ -388,12 +388,10 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
 		return nil, invalid("group", "%v", err)
 	}
-	ctx, cancel := etcdTime(ctx)
-	defer cancel()
-	g, created, err := a.g.cfg.Store.CreateGroup(ctx, placement.NewGroup(t.view.Meta.Routing, request.GetGroup(), 0))
+	g, created, err := a.g.create(ctx, t, request.GetGroup(), false)
 	switch {
 	case err != nil:
-		return nil, etcdFailed(err, true, "group %q cannot be made", request.GetGroup())
+		return nil, createError(request.GetGroup(), err)
 	case !created:
 		return nil, fail(codes.AlreadyExists, reason.GroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
 	}

@@ -21,9 +21,6 @@ const (
 	// clock ends the call does not learn the reason.
 	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
-	// groupsUncounted is how far below its limit a store must be, at least, for groups to be created without
-	// counting them in etcd.
-	groupsUncounted = 1000
 )
 
 // resolve finds the route of a key in the table. creates: the call may create a group of Named routing. A nil route
@@ -53,13 +50,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 		defer cancel()
 		group, err := g.cfg.Store.Group(ctx, name)
 		if errors.Is(err, placement.ErrNoGroup) && creates {
-			meta := t.view.Meta
-			made := placement.NewGroup(meta.Routing, name, 0)
-			if len(t.named)+groupsUncounted < meta.GroupLimit() {
-				group, _, err = g.cfg.Store.CreateGroup(ctx, made)
-			} else {
-				group, _, err = g.cfg.Store.CreateGroupLimited(ctx, made, meta.GroupLimit())
-			}
+			group, _, err = g.create(ctx, t, name, true)
 		}
 		return group, err
 	})
@@ -70,10 +61,8 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 		return nil // shared the lookup of a read: the next attempt creates the group
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
-	case errors.Is(err, placement.ErrGroupLimit):
-		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v", name, err)
 	default:
-		return etcdFailed(err, false, "group %q is not known here, and cannot be looked up or made", name)
+		return createError(name, err)
 	}
 }
 

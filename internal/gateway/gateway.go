@@ -132,6 +132,7 @@ type Gateway struct {
 	health   *health.Server
 	metrics  *metrics
 	creating singleflight.Group
+	tenants  atomic.Pointer[knownTenants]
 
 	open  atomic.Int64 // calls that Stop waits for
 	calls atomic.Int64 // calls in progress

@@ -18,6 +18,7 @@ type metrics struct {
 	calls      *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 	retries    *prometheus.CounterVec
+	refused    *prometheus.CounterVec
 }
 
 // newMetrics registers the metrics; floods: those of a gateway without certificates, otherwise nil.
@@ -34,12 +35,16 @@ func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Gu
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_gateway_retries_total", Help: "Attempts repeated, by the reason why.",
 		}, []string{"reason"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_gateway_tenant_refused_total",
+			Help: "Groups of a tenant that were not created, as its quota is used up.",
+		}, []string{"tenant", "quota"}),
 	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	m.collectors = []prometheus.Collector{
-		m.calls, m.seconds, m.retries,
+		m.calls, m.seconds, m.retries, m.refused,
 		gauge("sheaf_gateway_calls_in_flight", "Calls under way.", func() float64 { return float64(g.calls.Load()) }),
 		gauge("sheaf_gateway_bytes_in_flight", "Bytes of requests under way.", func() float64 {
 			return float64(g.bytes.Load())

@@ -264,17 +264,7 @@ func TestNamedGroupsAreMadeByTheFirstWrite(t *testing.T) {
 		meta := named()
 		meta.GroupsMax = 2
 		c := newCluster(t, meta, gateway.Config{}, "a")
-		// This goroutine plays the shard, which carries out its target.
-		go func() {
-			for view := range c.store.Watch(c.ctx) {
-				for _, g := range view.Groups {
-					if len(g.Members) == 0 {
-						g.Members, g.Leader = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume}}, "a"
-						_, _ = c.store.PutGroup(c.ctx, g)
-					}
-				}
-			}
-		}()
+		go c.carryOut()
 		in := func(group string) *recordv1.RecordKey { return &recordv1.RecordKey{Id: 7, Group: group} }
 		_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
 		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")

@@ -44,6 +44,17 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
+// AccessSince reads the table of grants if it is not the one that was read at revision; 0: none was read. If it is,
+// changed is false, and etcd does not send the table.
+func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
+	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
+	if err != nil || answer.Succeeded {
+		return Access{}, false, err
+	}
+	there := only(answer.Responses[0].GetResponseRange().Kvs)
+	return Access{Table: there.Value, Revision: there.ModRevision}, true, nil
+}
+
 const signingKeyBytes = 32
 
 // SigningKey reads the store's signing key. If there is none, it creates a random one.
@@ -89,18 +100,9 @@ func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) 
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*accessLook)
 		defer cancel()
-		// The transaction makes etcd send the table only if it has changed.
-		answer, err := g.client.Txn(ctx).If(g.at(accessKey, max(*last, 0))).Else(clientv3.OpGet(key)).Commit()
-		switch {
-		case err != nil:
+		found, changed, err := g.AccessSince(ctx, max(*last, 0))
+		if err != nil || !changed && *last >= 0 {
 			return err
-		case answer.Succeeded && *last >= 0:
-			return nil
-		}
-		var found Access
-		if !answer.Succeeded {
-			there := only(answer.Responses[0].GetResponseRange().Kvs)
-			found = Access{Table: there.Value, Revision: there.ModRevision}
 		}
 		*last = found.Revision
 		offer(out, found)

@@ -29,6 +29,7 @@ const (
 	keeperKey  = "wakes-keeper"        // see wakes.go
 	weightsKey = "weights/"            // see weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
+	withinKey  = "within/"             // PREFIX: written with each group that CreateGroup makes within a bound, create.go
 )
 
 const (

@@ -31,9 +31,9 @@ var (
 	// ErrStaleLeader says that the group was written by a leader of a later term, or by one that has applied a later
 	// membership.
 	ErrStaleLeader = errors.New("another leader has written the group since")
-	// ErrGroupLimit says that the store has reached its greatest number of groups.
-	ErrGroupLimit = errors.New("the store has reached its limit of groups")
-	// ErrNoGroup says that the group is not stored.
+	// ErrGroupLimit: a limit of the number of groups is reached; errors.As finds a *LimitError.
+	ErrGroupLimit = errors.New("the limit of groups is reached")
+	// ErrNoGroup: the group is not stored.
 	ErrNoGroup = errors.New("no such group")
 	// ErrNotElected says that another planner is elected. Nothing was written.
 	ErrNotElected = errors.New("another planner is elected")
@@ -51,7 +51,8 @@ type Store struct {
 	ledgers
 	weights
 
-	steps sync.Map // Shard.Boot to Shard, as last passed to NextStep
+	steps  sync.Map // Shard.Boot to Shard, as last passed to NextStep
+	making sync.Map // Bound.Prefix to *longlock.Mutex: one group within a bound is created at a time
 }
 
 // NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName.
@@ -117,34 +118,6 @@ func NewGroup(routing Routing, name string, number int) Group {
 	return g
 }
 
-// CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards.
-func (s *Store) CreateGroup(ctx context.Context, g Group) (there Group, created bool, err error) {
-	g.Revision = 0
-	there, err = s.PutGroup(ctx, g)
-	if errors.Is(err, ErrChanged) {
-		there, err = s.Group(ctx, g.Name)
-		return there, false, err
-	}
-	return there, err == nil, err
-}
-
-// CreateGroupLimited does what CreateGroup does, but returns ErrGroupLimit if the store has limit groups. If several
-// processes create groups at the same moment, each may exceed the limit by one.
-func (s *Store) CreateGroupLimited(ctx context.Context, g Group, limit int) (there Group, created bool, err error) {
-	answer, err := s.client.Get(ctx, s.prefix+groupsKey, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return Group{}, false, fmt.Errorf("count groups in etcd: %w", err)
-	}
-	if answer.Count < int64(limit) {
-		return s.CreateGroup(ctx, g)
-	}
-	there, err = s.Group(ctx, g.Name)
-	if errors.Is(err, ErrNoGroup) {
-		err = fmt.Errorf("%w: %d groups of at most %d", ErrGroupLimit, answer.Count, limit)
-	}
-	return there, false, err
-}
-
 // Group reads one group. It returns ErrNoGroup if the group does not exist.
 func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	answer, err := s.client.Get(ctx, s.prefix+groupsKey+name)
@@ -157,27 +130,35 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	return decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
 }
 
-// PutGroup writes a group if the group has not changed since it was read at g.Revision. If g.Revision is 0, it writes
-// the group if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the shards that
-// the group concerns.
-func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) { return s.putGroup(ctx, g, nil) }
+// PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the
+// group with its new Revision, or ErrChanged. It wakes the shards that the group concerns.
+func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
+	return s.putGroup(ctx, g, func(Group) (rider, error) { return rider{}, nil })
+}
 
 // PutGroupAsLeader does what PutGroup does, for the leader of a group with several copies: g.Term is its term, and
 // g.ConfIndex the index of the membership that it has applied. If etcd holds a later value of either,
 // PutGroupAsLeader returns ErrStaleLeader: the leader was superseded, or has not applied everything yet, and must not
 // write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
-	return s.putGroup(ctx, g, func(there Group) error {
+	return s.putGroup(ctx, g, func(there Group) (rider, error) {
 		if there.Revision == 0 {
-			return fmt.Errorf("%w: %s", ErrNoGroup, g.Name)
+			return rider{}, fmt.Errorf("%w: %s", ErrNoGroup, g.Name)
 		}
-		return there.acceptsLeader(g)
+		return rider{}, there.acceptsLeader(g)
 	})
 }
 
-// putGroup writes a group if it has not changed since it was read, and against returns no error. If another process
-// writes the target meanwhile, other shards may have to be woken, so putGroup tries again.
-func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group) error) (Group, error) {
+// rider is what the transaction that writes a group does besides: it applies only if onlyIf holds, and does also.
+type rider struct {
+	onlyIf []clientv3.Cmp
+	also   []clientv3.Op
+}
+
+// putGroup writes a group if it is unchanged since it was read, and look returns no error. look is called before each
+// attempt. If another process writes the target meanwhile, other shards may have to be woken, and if onlyIf of the rider
+// does not hold any more, look may decide otherwise: then putGroup tries again.
+func (s *Store) putGroup(ctx context.Context, g Group, look func(there Group) (rider, error)) (Group, error) {
 	if err := ValidateGroupName(g.Name); err != nil {
 		return Group{}, err
 	}
@@ -194,10 +175,9 @@ func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group)
 			return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 		}
 		there := pairs[g.Name]
-		if against != nil {
-			if err := against(there.group); err != nil {
-				return Group{}, err
-			}
+		besides, err := look(there.group)
+		if err != nil {
+			return Group{}, err
 		}
 		switch {
 		case frozen:
@@ -207,7 +187,9 @@ func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group)
 		}
 		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)),
 			clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
-		answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()
+		onlyIf := append(s.unchanged(g.Name, there), s.notFrozen())
+		answer, err := s.client.Txn(ctx).If(append(onlyIf, besides.onlyIf...)...).Then(append(ops, besides.also...)...).
+			Commit()
 		if err != nil {
 			return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 		}

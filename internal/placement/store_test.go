@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,17 +253,59 @@ func groupLimit(t *testing.T) {
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	named := placement.Routing{Mode: placement.Named}
 	for n := range 3 {
-		if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0),
-			3); err != nil || !created {
+		if _, created, err := store.CreateGroup(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0),
+			placement.Bound{Most: 3}); err != nil || !created {
 			t.Fatalf("group %d: %v, %v", n, created, err)
 		}
 	}
-	if _, _, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g3", 0), 3); !errors.Is(err,
+	if _, _, err := store.CreateGroup(ctx, placement.NewGroup(named, "g3", 0), placement.Bound{Most: 3}); !errors.Is(err,
 		placement.ErrGroupLimit) {
 		t.Fatalf("group beyond the limit: %v", err)
 	}
-	if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g1", 0), 3); err != nil || created {
+	if _, created, err := store.CreateGroup(ctx, placement.NewGroup(named, "g1", 0),
+		placement.Bound{Most: 3}); err != nil || created {
 		t.Fatalf("group that is there, at the limit: %v, %v", created, err)
+	}
+}
+
+// Several processes that create groups of one prefix at the same moment keep its bound exactly. Groups of other
+// prefixes do not count.
+func TestABoundOfGroupsIsExact(t *testing.T) { synctest.Test(t, aBoundOfGroupsIsExact) }
+
+func aBoundOfGroupsIsExact(t *testing.T) {
+	ctx := testContext(t)
+	etcd := memetcdtest.New(t)
+	named := placement.Routing{Mode: placement.Named}
+	bounds := []placement.Bound{{Prefix: "team-", Most: 5}, {Most: 100}}
+	var made, refused atomic.Int64
+	var all sync.WaitGroup
+	for process := range 3 {
+		store, err := placement.NewStore(etcd.Client(t), "quotes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 4 {
+			all.Go(func() {
+				_, created, err := store.CreateGroup(ctx, placement.NewGroup(named, fmt.Sprintf("team-%d-%d", process, n), 0),
+					bounds...)
+				limit, over := errors.AsType[*placement.LimitError](err)
+				switch {
+				case over && limit.Groups == 5 && limit.Bound == bounds[0]:
+					refused.Add(1)
+				case err == nil && created:
+					made.Add(1)
+				default:
+					t.Errorf("%v, %v", created, err)
+				}
+			})
+			all.Go(func() {
+				mustPut(t, ctx, store, placement.NewGroup(named, fmt.Sprintf("other-%d-%d", process, n), 0))
+			})
+		}
+	}
+	all.Wait()
+	if made.Load() != 5 || refused.Load() != 7 {
+		t.Errorf("%d groups were created and %d refused, of 12 with a bound of 5", made.Load(), refused.Load())
 	}
 }
 

@@ -18,12 +18,15 @@ type Tenant struct {
 	Quotas Quotas `json:"quotas"`
 }
 
-// Quotas are the limits of a tenant. 0: no limit of that kind; at least one is above 0.
+// Quotas are the limits of a tenant. 0: no limit of that kind, except for Groups; at least one is above 0.
 type Quotas struct {
 	// StoredBytes bounds the bytes stored in its groups, without superseded entries and other copies.
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// Records bounds the records of its groups; versions of one record count once.
 	Records int64 `json:"records,omitempty"`
+	// Groups bounds the groups themselves, also those that hold nothing; 0: GroupsDefault. Those beyond it that exist
+	// are served.
+	Groups int64 `json:"groups,omitempty"`
 	// CallsPerSecond bounds the calls that begin. Each message of a batch counts as one.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
 	// BytesPerSecond bounds the data and attributes of records, written and read.
@@ -32,6 +35,11 @@ type Quotas struct {
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
 }
 
+// GroupsDefault is the quota of groups of a tenant that has none of its own. Without one a tenant could use up the
+// limit of the store, 100,000 groups, and nobody could create a group any more. A hundredth of that lets 100 such
+// tenants use up theirs, and is enough for one group a day for almost three years.
+const GroupsDefault = 1000
+
 // Quota is one of the Quotas. Its text is the name of its field.
 type Quota string
 
@@ -39,6 +47,7 @@ type Quota string
 const (
 	StoredBytes    Quota = "storedBytes"
 	Records        Quota = "records"
+	TenantGroups   Quota = "groups"
 	CallsPerSecond Quota = "callsPerSecond"
 	BytesPerSecond Quota = "bytesPerSecond"
 	CallsAtOnce    Quota = "callsAtOnce"
@@ -46,7 +55,7 @@ const (
 
 // AllQuotas lists the quotas in the order of their fields.
 func AllQuotas() []Quota {
-	return []Quota{StoredBytes, Records, CallsPerSecond, BytesPerSecond, CallsAtOnce}
+	return []Quota{StoredBytes, Records, TenantGroups, CallsPerSecond, BytesPerSecond, CallsAtOnce}
 }
 
 // Of returns the limit of one quota; 0: no limit.
@@ -56,6 +65,8 @@ func (q *Quotas) Of(quota Quota) int64 {
 		return q.StoredBytes
 	case Records:
 		return q.Records
+	case TenantGroups:
+		return cmp.Or(q.Groups, GroupsDefault)
 	case CallsPerSecond:
 		return q.CallsPerSecond
 	case BytesPerSecond:
@@ -87,16 +98,14 @@ func validateTenants(tenants []Tenant) error {
 		if err := text(field+".prefix", t.Prefix, nameBytesMax); err != nil {
 			return err
 		}
-		given := false
 		for _, quota := range AllQuotas() {
 			limit := t.Quotas.Of(quota)
 			if limit < 0 {
 				return bad(fmt.Sprintf("%s.quotas.%s", field, quota), "is %d: must be above 0, or absent where there is none",
 					limit)
 			}
-			given = given || limit > 0
 		}
-		if !given {
+		if t.Quotas == (Quotas{}) {
 			return bad(field+".quotas", "is empty: give one quota at least")
 		}
 	}
@@ -104,6 +113,16 @@ func validateTenants(tenants []Tenant) error {
 		return bad(fmt.Sprintf("tenants[%d] (%s).prefix", other, tenants[other].Name),
 			"%q and %q of tenants[%d] (%s) have groups in common: one begins with the other",
 			tenants[other].Prefix, tenants[one].Prefix, one, tenants[one].Name)
+	}
+	return nil
+}
+
+// TenantOf returns the tenant that owns a group of Named routing; nil: nobody does.
+func TenantOf(tenants []Tenant, group string) *Tenant {
+	for i := range tenants {
+		if strings.HasPrefix(group, tenants[i].Prefix) {
+			return &tenants[i]
+		}
 	}
 	return nil
 }

@@ -32,7 +32,8 @@ func TestTenantsThatCannotBe(t *testing.T) {
 		{`{"records":1}`, `{"records":0}`, "tenants[0] (a).quotas: is empty"},
 		{`{"records":1}`, `{"records":-1}`, "tenants[0] (a).quotas.records: is -1"},
 		{`{"records":1}`, `{"callsAtOnce":-7,"records":1}`, "quotas.callsAtOnce: is -7"},
-		{`{"records":1}`, `{"groups":1}`, "groups"},
+		{`{"records":1}`, `{"groups":-1}`, "quotas.groups: is -1"},
+		{`{"records":1}`, `{"shards":1}`, "shards"},
 	} {
 		if !strings.Contains(good, tt.from) {
 			t.Fatalf("%s is not there", tt.from)

@@ -16,8 +16,8 @@ var (
 	descLimit = prometheus.NewDesc("sheaf_tenant_quota_limit", "Limit of the tenant in the whole store, by quota.",
 		[]string{"tenant", "quota"}, nil)
 	descUsed = prometheus.NewDesc("sheaf_tenant_quota_used",
-		"What the groups that this shard leads use of a quota: stored bytes, records, calls under way. The sum over shards "+
-			"is what the tenant uses.",
+		"What the groups that this shard leads use of a quota: stored bytes, records, calls under way, their own number. The "+
+			"sum over shards is what the tenant uses.",
 		[]string{"tenant", "quota"}, nil)
 	descPart = prometheus.NewDesc("sheaf_tenant_part",
 		"Part of the tenant's groups that this shard leads, and of its rates that it gives, 0 to 1.", []string{"tenant"}, nil)
@@ -52,7 +52,7 @@ func (t *Tenant) collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, kind, value, append([]string{t.name}, labels...)...)
 	}
 	used := map[access.Quota]int64{access.StoredBytes: now.Stored.Bytes, access.Records: now.Stored.Records,
-		access.CallsAtOnce: now.Open}
+		access.CallsAtOnce: now.Open, access.TenantGroups: now.Groups}
 	for _, quota := range access.AllQuotas() {
 		limit := now.Quotas.Of(quota)
 		if limit == 0 {
@@ -61,6 +61,9 @@ func (t *Tenant) collect(ch chan<- prometheus.Metric) {
 		tell(descLimit, prometheus.GaugeValue, float64(limit), string(quota))
 		if n, known := used[quota]; known {
 			tell(descUsed, prometheus.GaugeValue, float64(n), string(quota))
+		}
+		if quota == access.TenantGroups {
+			continue // gateways create groups, and count what they refuse
 		}
 		tell(descRefused, prometheus.CounterValue, float64(now.Refused[quota]), string(quota))
 		tell(descWaited, prometheus.CounterValue, float64(now.Waited[quota]), string(quota))

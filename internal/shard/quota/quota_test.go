@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -367,6 +368,25 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
+// A put that etcd has granted nothing for says that, and not that the quota is used up.
+func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(access.Quotas{StoredBytes: 100, Records: 10}, 2, "x", "y")
+		refused := func(n Amount, words string) {
+			t.Helper()
+			_, err := p.tenant("x").Store(t.Context(), n, false)
+			exceeded(t, err, access.StoredBytes, !strings.Contains(words, "is used up: delete"))
+			if !strings.HasPrefix(err.Error(), "tenant a: "+words) {
+				t.Errorf("%v", err)
+			}
+		}
+		refused(Amount{Bytes: 1}, "nothing is granted yet of the quota storedBytes of 100: this shard asks etcd")
+		p.look(t, "x", "y", "x", "y")
+		refused(Amount{Bytes: 70}, "what this shard was granted of the quota storedBytes of 100 is used up: other shards may")
+		refused(Amount{Bytes: 101}, "the quota storedBytes of 100 is used up: delete")
+	})
+}
+
 // Without etcd, granted quota remains usable. Writes beyond it are refused, and may be retried.
 func TestEtcdAway(t *testing.T) {
 	p := newPlay(access.Quotas{StoredBytes: 1000}, 2, "s", "o")
@@ -604,8 +624,9 @@ func TestMetricsOfTenants(t *testing.T) {
 	}
 	want := map[string]float64{
 		"sheaf_tenant_quota_limit records a": 5, "sheaf_tenant_quota_limit callsPerSecond a": 2,
-		"sheaf_tenant_quota_used records a": 2,
-		"sheaf_tenant_part a":               1, "sheaf_tenant_calls_total a": 1, "sheaf_tenant_bytes_total a": 10,
+		"sheaf_tenant_quota_used records a": 2, "sheaf_tenant_quota_limit groups a": access.GroupsDefault,
+		"sheaf_tenant_quota_used groups a": 1,
+		"sheaf_tenant_part a":              1, "sheaf_tenant_calls_total a": 1, "sheaf_tenant_bytes_total a": 10,
 		"sheaf_tenant_refused_total records a": 0, "sheaf_tenant_refused_total callsPerSecond a": 1,
 		"sheaf_tenant_waited_total records a": 0, "sheaf_tenant_waited_total callsPerSecond a": 0,
 	}

@@ -313,6 +313,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Led
 		ledger, odd = ParseLedger(found.Value)
 		t.mu.Lock()
 		quotas := t.quotas
+		t.groups = m.groups
 		t.mu.Unlock()
 		f := facts{
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -18,12 +19,13 @@ type Exceeded struct {
 	Limit  int64 // limit of the tenant in the whole store
 	// RetryAfter is when the call may be repeated; 0: only deletes or a higher quota make it possible.
 	RetryAfter time.Duration
-	words      string
+	state      string // what became of the quota: a format for the quota and its limit
+	words      string // why, and what to do
 }
 
 // Error implements error.
 func (e *Exceeded) Error() string {
-	return fmt.Sprintf("tenant %s: the quota %s of %d is used up: %s", e.Tenant, e.Quota, e.Limit, e.words)
+	return fmt.Sprintf("tenant %s: %s: %s", e.Tenant, fmt.Sprintf(e.state, e.Quota, e.Limit), e.words)
 }
 
 // Amount is an amount of stored data, or of data to store.
@@ -62,6 +64,7 @@ type Tenant struct {
 	mu       sync.Mutex
 	quotas   access.Quotas
 	part     float64 // share of the tenant's groups that are led here
+	groups   int64   // groups that are led here, as last counted
 	calls    bucket
 	bytes    bucket
 	open     int64 // calls in progress
@@ -108,6 +111,7 @@ type Usage struct {
 	Calls   int64         // calls admitted
 	Bytes   int64         // bytes that these calls moved
 	Open    int64         // calls in progress
+	Groups  int64         // groups that are led here, as last counted
 	Refused map[access.Quota]int64
 	Waited  map[access.Quota]int64 // messages of streams, and calls that were delayed until their turn
 }
@@ -118,7 +122,7 @@ func (t *Tenant) Usage() Usage {
 	defer t.mu.Unlock()
 	return Usage{
 		Quotas: t.quotas, Part: t.part, Stored: t.stored.mine.Used.plus(t.stored.spent), Calls: t.counts.calls,
-		Bytes: t.counts.bytes, Open: t.open,
+		Bytes: t.counts.bytes, Open: t.open, Groups: t.groups,
 		Refused: maps.Clone(t.counts.refused), Waited: maps.Clone(t.counts.waited),
 	}
 }
@@ -164,7 +168,37 @@ func (t *Tenant) freed() {
 // refuse makes an Exceeded error and counts it. Called with mu held.
 func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) error {
 	t.counts.refused[quota]++
-	return &Exceeded{Tenant: t.name, Quota: quota, Limit: t.quotas.Of(quota), RetryAfter: after, words: words}
+	return &Exceeded{Tenant: t.name, Quota: quota, Limit: t.quotas.Of(quota), RetryAfter: after, state: usedUp,
+		words: words}
+}
+
+// States of a quota, in the words of errors.
+const (
+	usedUp     = "the quota %s of %d is used up"
+	notGranted = "nothing is granted yet of the quota %s of %d"
+	partUsedUp = "what this shard was granted of the quota %s of %d is used up"
+)
+
+// refuseForNow is refuse for a write that may be possible once etcd has granted this shard more of a quota. why says
+// what keeps the write from waiting for that. Called with mu held.
+func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
+	state, words := partUsedUp, "other shards may have room left, "+why
+	if s := &t.stored; !s.known || amountOf(quota, s.slack) == 0 && amountOf(quota, s.mine.Used) == 0 {
+		state, words = notGranted, "this shard asks etcd for its part, "+why
+	}
+	err := t.refuse(quota, storeAgain, words)
+	if e, ok := errors.AsType[*Exceeded](err); ok {
+		e.state = state
+	}
+	return err
+}
+
+// amountOf returns what an amount has of a quota of stored data.
+func amountOf(quota access.Quota, a Amount) int64 {
+	if quota == access.Records {
+		return a.Records
+	}
+	return a.Bytes
 }
 
 // openAgain is the delay after which a call may be repeated that was refused for too many concurrent calls.
@@ -324,7 +358,7 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 		}
 		if patience == nil {
 			if hurry || t.held > 0 && t.held+n.Bytes > heldMost {
-				err := t.refuse(quota, storeAgain, "other shards may have room left, and others wait for it already: try again")
+				err := t.refuseForNow(quota, "and others wait for it already: try again")
 				t.mu.Unlock()
 				return Reserved{}, err
 			}
@@ -348,7 +382,7 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 			return Reserved{}, ErrStopping
 		case <-patience:
 			t.mu.Lock()
-			err := t.refuse(quota, storeAgain, "other shards may have room left, and etcd has not granted it yet: try again")
+			err := t.refuseForNow(quota, "and has no answer yet: try again")
 			t.mu.Unlock() // before release
 			return Reserved{}, err
 		}

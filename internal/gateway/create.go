@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access"
+)
+
+// groupsUncounted is how far below its limit a store must be, at least, for groups to be created without
+// counting all groups in etcd.
+const groupsUncounted = 1000
+
+// quotaError says that a tenant has as many groups as its quota allows, or more.
+type quotaError struct {
+	tenant access.Tenant
+	groups int64
+}
+
+func (e *quotaError) Error() string {
+	return fmt.Sprintf("tenant %s: the quota %s of %d is used up: %d groups begin with %q. "+
+		"Put into one of these, delete those that hold nothing (sheaf groups delete), or have the quota raised",
+		e.tenant.Name, access.TenantGroups, e.tenant.Quotas.Of(access.TenantGroups), e.groups, e.tenant.Prefix)
+}
+
+// create creates a group of Named routing if it does not exist, within the quota of its tenant and, if limited, within
+// the limit of the store. Errors are *quotaError, placement.ErrGroupLimit, and those of etcd.
+func (g *Gateway) create(ctx context.Context, t *table, name string, limited bool) (there placement.Group, created bool,
+	err error) {
+	tenant, err := g.tenantOf(ctx, name)
+	if err != nil {
+		return placement.Group{}, false, err
+	}
+	var bounds []placement.Bound
+	if tenant != nil {
+		bounds = append(bounds, placement.Bound{Prefix: tenant.Prefix, Most: tenant.Quotas.Of(access.TenantGroups)})
+	}
+	meta := t.view.Meta
+	if limited && len(t.named)+groupsUncounted >= meta.GroupLimit() {
+		bounds = append(bounds, placement.Bound{Most: int64(meta.GroupLimit())})
+	}
+	there, created, err = g.cfg.Store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0), bounds...)
+	if limit, ok := errors.AsType[*placement.LimitError](err); ok && limit.Prefix != "" {
+		g.metrics.refused.WithLabelValues(tenant.Name, string(access.TenantGroups)).Inc()
+		err = &quotaError{*tenant, limit.Groups}
+	}
+	return there, created, err
+}
+
+// createError is the answer to a call for which a group could not be created.
+func createError(name string, err error) error {
+	quota, ok := errors.AsType[*quotaError](err)
+	switch {
+	case ok:
+		return withDetails(codes.ResourceExhausted, err.Error(), &errdetails.ErrorInfo{
+			Domain: reason.Domain, Reason: reason.QuotaExceeded, Metadata: map[string]string{
+				"tenant": quota.tenant.Name, "quota": string(access.TenantGroups),
+				"limit": strconv.FormatInt(quota.tenant.Quotas.Of(access.TenantGroups), 10),
+			},
+		})
+	case errors.Is(err, placement.ErrGroupLimit):
+		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v: put into groups that exist, or delete some "+
+			"that hold nothing (sheaf groups delete)", name, err)
+	}
+	return fail(codes.Unavailable, reason.NoLeader,
+		"group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
+}
+
+// knownTenants are the tenants of the table of grants at a revision.
+type knownTenants struct {
+	revision int64
+	list     []access.Tenant
+}
+
+// tenantOf returns the tenant that owns a group, by the table of grants that etcd holds now; nil: nobody does. As with
+// grants, a table that cannot be used leaves the last one in use.
+func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, error) {
+	known := g.tenants.Load()
+	if known == nil {
+		known = &knownTenants{}
+	}
+	found, changed, err := g.cfg.Store.AccessSince(ctx, known.revision)
+	if err != nil {
+		return nil, fmt.Errorf("whose the group is says the table of grants, which cannot be read: %w", err)
+	}
+	if changed {
+		next := &knownTenants{revision: found.Revision}
+		if found.Table != nil {
+			table, err := access.ParseTable(found.Table)
+			switch {
+			case err == nil:
+				next.list = table.Tenants
+			case known.revision == 0:
+				return nil, fmt.Errorf("whose the group is says the table of grants: %w", err)
+			default:
+				next = known
+			}
+		}
+		g.tenants.Store(next)
+		known = next
+	}
+	return access.TenantOf(known.list, group), nil
+}

@@ -1,0 +1,149 @@
+package gateway_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// grant writes a table of grants with these tenants over the one of a revision.
+func (c *cluster) grant(tenants string) {
+	c.t.Helper()
+	there, err := c.store.Access(c.ctx)
+	if err == nil {
+		err = c.store.PutAccess(c.ctx, fmt.Appendf(nil, `{"version":%d,"grants":[],"tenants":[%s]}`, there.Revision+1, tenants),
+			there.Revision)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// carryOut plays shard a, which creates the groups that etcd has, until the test ends.
+func (c *cluster) carryOut() {
+	for view := range c.store.Watch(c.ctx) {
+		for _, g := range view.Groups {
+			if len(g.Members) == 0 {
+				g.Members, g.Leader = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume}}, "a"
+				_, _ = c.store.PutGroup(c.ctx, g)
+			}
+		}
+	}
+}
+
+// A tenant creates as many groups as its quota allows, by first writes and by CreateGroup, also at the same moment. The
+// groups that exist are served, and other groups are created.
+func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		c := newCluster(t, named(), gateway.Config{Registry: registry}, "a")
+		go c.carryOut()
+		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":3}},{"name":"two","prefix":"z","quotas":{"records":1}}`)
+		put := func(group string) error {
+			_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}})
+			return err
+		}
+		var mu sync.Mutex
+		var made []string
+		var refusals []error
+		var all sync.WaitGroup
+		for n := range 8 {
+			all.Go(func() {
+				group := fmt.Sprint("team-", n)
+				err := put(group)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					made = append(made, group)
+				} else {
+					refusals = append(refusals, err)
+				}
+			})
+		}
+		all.Wait()
+		if len(made) != 3 || len(refusals) != 5 {
+			t.Fatalf("created: %v; refused: %v; want 3 and 5", made, refusals)
+		}
+		_, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "team-x"})
+		for _, err := range append(refusals, err) {
+			wantError(t, err, codes.ResourceExhausted, "QUOTA_EXCEEDED")
+			for _, d := range status.Convert(err).Details() {
+				info, ok := d.(*errdetails.ErrorInfo)
+				if m := info.GetMetadata(); !ok || m["tenant"] != "one" || m["quota"] != "groups" || m["limit"] != "3" {
+					t.Errorf("details %v", d)
+				}
+			}
+			if text := err.Error(); !strings.Contains(text, `tenant one: the quota groups of 3 is used up: 3 groups begin `+
+				`with "team-". Put into one of these, delete`) {
+				t.Error(text)
+			}
+		}
+		// The default of the other tenant is far away, and what belongs to nobody has no quota.
+		for _, group := range append(made, "z1", "z2", "other-1") {
+			if err := put(group); err != nil {
+				t.Errorf("put into %s: %v", group, err)
+			}
+		}
+		_, err = c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: made[0]})
+		wantError(t, err, codes.AlreadyExists, "GROUP_EXISTS")
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP sheaf_gateway_tenant_refused_total Groups of a tenant that were not created, as its quota is used up.
+# TYPE sheaf_gateway_tenant_refused_total counter
+sheaf_gateway_tenant_refused_total{quota="groups",tenant="one"} 6
+`), "sheaf_gateway_tenant_refused_total"); err != nil {
+			t.Error(err)
+		}
+
+		// A lower quota leaves the groups as they are. A higher one counts at once.
+		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
+		if err := put(made[2]); err != nil {
+			t.Error(err)
+		}
+		wantError(t, put("team-y"), codes.ResourceExhausted, "QUOTA_EXCEEDED")
+		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":4}}`)
+		if err := put("team-y"); err != nil {
+			t.Error(err)
+		}
+		wantError(t, put("team-z"), codes.ResourceExhausted, "QUOTA_EXCEEDED")
+	})
+}
+
+// A gateway that never knew a table of grants that can be used creates nothing: it does not know whose the group is. One
+// that knew a table goes on with it.
+func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, named(), impatient, "a")
+		go c.carryOut()
+		odd := `{"name":"one","prefix":"team-","quotas":{"later":1}}`
+		c.grant(odd)
+		create := func(group string) error {
+			_, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: group})
+			return err
+		}
+		if err := create("a"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "table of grants") {
+			t.Errorf("%v", err)
+		}
+		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
+		if err := create("team-1"); err != nil {
+			t.Error(err)
+		}
+		c.grant(odd)
+		wantError(t, create("team-2"), codes.ResourceExhausted, "QUOTA_EXCEEDED")
+		if err := create(uuid.NewString()); err != nil {
+			t.Error(err)
+		}
+	})
+}
