@@ -73,7 +73,7 @@ type TenantQuotas struct {
 	// +kubebuilder:validation:Minimum=1
 	Records *int64 `json:"records,omitempty"`
 	// Groups that exist, also those that hold nothing; 1,000 where absent, as the store has a limit, too. No further ones
-	// are created beyond; those that exist are served. An empty group can be deleted.
+	// are created beyond; those that exist are served.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Groups *int64 `json:"groups,omitempty"`

@@ -76,6 +76,7 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 // storeSeen is the result of one query of a store.
 type storeSeen struct {
 	problems []string // of the store itself
+	warnings []string // of the store itself
 	shards   []*recordv1.Shard
 	groups   []*recordv1.Group
 	moves    []*recordv1.Move
@@ -100,7 +101,7 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		moves = nil // a shard that is asked directly knows no moves
 	}
-	return storeSeen{problems: shards.GetProblems(), shards: shards.GetShards(), groups: groups.GetGroups(),
+	return storeSeen{problems: shards.GetProblems(), warnings: shards.GetWarnings(), shards: shards.GetShards(), groups: groups.GetGroups(),
 		moves: moves}
 }
 
@@ -156,7 +157,7 @@ func (s *storeSeen) headline() string {
 }
 
 func (s *storeSeen) findings() []finding.Finding {
-	return finding.Of(finding.Facts{Store: s.problems, Shards: s.shards, Groups: s.groups, Whole: true})
+	return finding.Of(finding.Facts{Store: s.problems, Warnings: s.warnings, Shards: s.shards, Groups: s.groups, Whole: true})
 }
 
 // findingLines returns the findings, wrapped at a number of columns.

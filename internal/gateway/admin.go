@@ -269,23 +269,9 @@ func (t *table) knownShards() map[string]*recordv1.Shard {
 			rows[name].VolumeUuid, rows[name].Generation = known.VolumeUUID.String(), known.Generation
 		}
 	}
-	for name := range t.placedShards() {
-		if rows[name] == nil {
-			rows[name] = &recordv1.Shard{Name: name}
-		}
-	}
-	return rows
-}
-
-// tell asks a shard for its row. If the shard does not answer, the row stays as it is.
-func (s *shard) tell(ctx context.Context, row *recordv1.Shard) {
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})
-	if list := answer.GetShards(); err == nil && len(list) == 1 {
-		list[0].Alive = true
-		proto.Reset(row)
-		proto.Merge(row, list[0])
+	out := &recordv1.ListShardsResponse{Problems: t.view.Problems(), Warnings: t.warnings()}
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		out.Shards = append(out.Shards, rows[name])
 	}
 }
 

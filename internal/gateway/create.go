@@ -26,7 +26,7 @@ type quotaError struct {
 
 func (e *quotaError) Error() string {
 	return fmt.Sprintf("tenant %s: the quota %s of %d is used up: %d groups begin with %q. "+
-		"Put into one of these, delete those that hold nothing (sheaf groups delete), or have the quota raised",
+		"Put into one of these, or have the quota raised",
 		e.tenant.Name, access.TenantGroups, e.tenant.Quotas.Of(access.TenantGroups), e.groups, e.tenant.Prefix)
 }
 
@@ -66,8 +66,7 @@ func createError(name string, err error) error {
 			},
 		})
 	case errors.Is(err, placement.ErrGroupLimit):
-		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v: put into groups that exist, or delete some "+
-			"that hold nothing (sheaf groups delete)", name, err)
+		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v: put into groups that exist", name, err)
 	}
 	return fail(codes.Unavailable, reason.NoLeader,
 		"group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
@@ -107,4 +106,27 @@ func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, e
 		known = next
 	}
 	return access.TenantOf(known.list, group), nil
+}
+
+// groupsNear is the part of the store's limit of groups from which on people are warned. A person has to do something
+// before the limit: it cannot be raised.
+const groupsNear = 0.8
+
+// warnings says which limits of the store are nearly used up.
+func (t *table) warnings() []string {
+	limit := t.groupLimit()
+	if limit == 0 || float64(len(t.named)) < groupsNear*float64(limit) {
+		return nil
+	}
+	return []string{fmt.Sprintf("it has %d groups, of at most %d: nobody can create a group beyond that, and the limit of a "+
+		"store cannot be raised. Lower the quotas of groups of tenants that create many (sheaf auth tenants), and put into "+
+		"fewer groups", len(t.named), limit)}
+}
+
+// groupLimit is the most groups that first writes create; 0: they create none.
+func (t *table) groupLimit() int {
+	if t.view.Meta.Routing.Mode == placement.Hash {
+		return 0
+	}
+	return t.view.Meta.GroupLimit()
 }

@@ -2,10 +2,12 @@ package gateway_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +19,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // grant writes a table of grants with these tenants over the one of a revision.
@@ -87,7 +90,7 @@ func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 				}
 			}
 			if text := err.Error(); !strings.Contains(text, `tenant one: the quota groups of 3 is used up: 3 groups begin `+
-				`with "team-". Put into one of these, delete`) {
+				`with "team-". Put into one of these, or`) {
 				t.Error(text)
 			}
 		}
@@ -144,6 +147,60 @@ func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 		wantError(t, create("team-2"), codes.ResourceExhausted, "QUOTA_EXCEEDED")
 		if err := create(uuid.NewString()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// People are warned before the limit of the store is used up, and the metrics tell how far it is.
+func TestALimitOfGroupsIsToldBeforeItIsReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		meta := named()
+		meta.GroupsMax = 10
+		c := newCluster(t, meta, gateway.Config{Registry: registry}, "a")
+		warned := func(groups int) string {
+			t.Helper()
+			for n := range groups {
+				_, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: fmt.Sprint("g", n)})
+				if err != nil && status.Code(err) != codes.AlreadyExists {
+					t.Fatal(err)
+				}
+			}
+			for { // until the gateway knows all of them
+				synctest.Wait()
+				if n, err := testutil.GatherAndCount(registry, "sheaf_gateway_groups"); err == nil && n == 1 &&
+					testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`
+# HELP sheaf_gateway_groups Groups of the store, as this gateway knows them.
+# TYPE sheaf_gateway_groups gauge
+sheaf_gateway_groups %d
+# HELP sheaf_gateway_groups_limit Most groups that the store may have, in Named routing.
+# TYPE sheaf_gateway_groups_limit gauge
+sheaf_gateway_groups_limit 10
+`, groups)), "sheaf_gateway_groups", "sheaf_gateway_groups_limit") == nil {
+					break
+				}
+				time.Sleep(time.Second)
+			}
+			list, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found []string
+			for _, f := range c.gateway.Status().Findings {
+				if f.Severity == finding.Warning && f.Where == "store" {
+					found = append(found, f.What)
+				}
+			}
+			if !slices.Equal(found, list.GetWarnings()) {
+				t.Errorf("the page warns of %v, and AdminService of %v", found, list.GetWarnings())
+			}
+			return strings.Join(found, "; ")
+		}
+		if words := warned(7); words != "" {
+			t.Errorf("7 groups of 10: %s", words)
+		}
+		if words := warned(8); !strings.HasPrefix(words, "it has 8 groups, of at most 10: ") {
+			t.Errorf("8 groups of 10: %q", words)
 		}
 	})
 }

@@ -54,6 +54,7 @@ func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Gu
 		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 {
 			return float64(g.epoch())
 		}),
+		groupGauges{g},
 	}
 	if floods != nil {
 		m.collectors = append(m.collectors, floods.Collectors()...)
@@ -101,5 +102,33 @@ func (mm *methodMetrics) done(code codes.Code, began time.Time) {
 	}
 	if !began.IsZero() {
 		mm.seconds.Observe(time.Since(began).Seconds())
+	}
+}
+
+// groupGauges tells how many groups the store has, and its limit. It tells nothing while the store is not known, and no
+// limit where the groups are fixed.
+type groupGauges struct{ g *Gateway }
+
+var (
+	descGroups = prometheus.NewDesc("sheaf_gateway_groups", "Groups of the store, as this gateway knows them.", nil, nil)
+	descLimit  = prometheus.NewDesc("sheaf_gateway_groups_limit",
+		"Most groups that the store may have, in Named routing.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c groupGauges) Describe(to chan<- *prometheus.Desc) {
+	to <- descGroups
+	to <- descLimit
+}
+
+// Collect implements prometheus.Collector.
+func (c groupGauges) Collect(to chan<- prometheus.Metric) {
+	t := c.g.router.table.Load()
+	if t == nil {
+		return
+	}
+	to <- prometheus.MustNewConstMetric(descGroups, prometheus.GaugeValue, float64(len(t.named)))
+	if limit := t.groupLimit(); limit > 0 {
+		to <- prometheus.MustNewConstMetric(descLimit, prometheus.GaugeValue, float64(limit))
 	}
 }

@@ -120,7 +120,7 @@ const (
 // find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what
 // serves: a group counts as served while a majority of its copies is on registered shards.
 func (st *Status) find(t *table) {
-	seen := finding.Facts{Store: t.view.Problems(), Whole: true}
+	seen := finding.Facts{Store: t.view.Problems(), Warnings: t.warnings(), Whole: true}
 	isSilent, placed := map[string]bool{}, t.placedShards()
 	for i := range st.Shards {
 		s := &st.Shards[i]

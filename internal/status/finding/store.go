@@ -25,16 +25,18 @@ func seconds(s float64, to time.Duration) time.Duration {
 
 // Facts is the collected data: shards, and one row of groups for each copy, as AdminService lists them.
 type Facts struct {
-	Store  []string // what is wrong with the store itself, as a gateway says
-	Shards []*recordv1.Shard
-	Groups []*recordv1.Group
+	Store    []string // what is wrong with the store itself, as a gateway says
+	Warnings []string // what will be wrong with the store itself, as a gateway says
+	Shards   []*recordv1.Shard
+	Groups   []*recordv1.Group
 	// Whole: these are all copies of the store. Otherwise findings do not rely on other copies.
 	Whole bool
 }
 
 // Listed returns the facts of a whole store from the two lists of AdminService.
 func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResponse) Facts {
-	return Facts{Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true}
+	return Facts{Store: shards.GetProblems(), Warnings: shards.GetWarnings(), Shards: shards.GetShards(),
+		Groups: groups.GetGroups(), Whole: true}
 }
 
 // Of returns what is wrong with the shards and groups in the collected data, the worst first.
@@ -42,6 +44,9 @@ func Of(seen Facts) []Finding {
 	var f List
 	for _, p := range seen.Store {
 		f.Add(Problem, "store", p, "")
+	}
+	for _, w := range seen.Warnings {
+		f.Add(Warning, "store", w, "")
 	}
 	st := gather(seen)
 	versions := map[string][]string{}
