@@ -240,7 +240,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	out := &recordv1.ListShardsResponse{}
 	if page.After == "" {
-		out.Problems = t.problems()
+		out.Problems, out.Warnings = t.problems(), t.warnings()
 	}
 	out.Shards, out.NextPageToken = paging.Cut(page, list, (*recordv1.Shard).GetName, false)
 	return out, nil
@@ -269,9 +269,23 @@ func (t *table) knownShards() map[string]*recordv1.Shard {
 			rows[name].VolumeUuid, rows[name].Generation = known.VolumeUUID.String(), known.Generation
 		}
 	}
-	out := &recordv1.ListShardsResponse{Problems: t.view.Problems(), Warnings: t.warnings()}
-	for _, name := range slices.Sorted(maps.Keys(rows)) {
-		out.Shards = append(out.Shards, rows[name])
+	for name := range t.placedShards() {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
+	}
+	return rows
+}
+
+// tell asks a shard for its row. If the shard does not answer, the row stays as it is.
+func (s *shard) tell(ctx context.Context, row *recordv1.Shard) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})
+	if list := answer.GetShards(); err == nil && len(list) == 1 {
+		list[0].Alive = true
+		proto.Reset(row)
+		proto.Merge(row, list[0])
 	}
 }
 
@@ -374,10 +388,12 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
 		return nil, invalid("group", "%v", err)
 	}
+	ctx, cancel := etcdTime(ctx)
+	defer cancel()
 	g, created, err := a.g.create(ctx, t, request.GetGroup(), false)
 	switch {
 	case err != nil:
-		return nil, createError(request.GetGroup(), err)
+		return nil, createError(request.GetGroup(), err, true)
 	case !created:
 		return nil, fail(codes.AlreadyExists, reason.GroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
 	}

@@ -62,7 +62,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	default:
-		return createError(name, err)
+		return createError(name, err, false)
 	}
 }
 

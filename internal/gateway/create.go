@@ -54,8 +54,8 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	return there, created, err
 }
 
-// createError is the answer to a call for which a group could not be created.
-func createError(name string, err error) error {
+// createError is the answer to a call for which a group could not be created. outcome: see etcdFailed.
+func createError(name string, err error, outcome bool) error {
 	quota, ok := errors.AsType[*quotaError](err)
 	switch {
 	case ok:
@@ -69,8 +69,7 @@ func createError(name string, err error) error {
 		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v: put into groups that exist, or delete "+
 			"empty ones (sheaf group delete)", name, err)
 	}
-	return fail(codes.Unavailable, reason.NoLeader,
-		"group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
+	return etcdFailed(err, outcome, "group %q is not known here, and cannot be looked up or made", name)
 }
 
 // knownTenants are the tenants of the table of grants at a revision.

@@ -1191,10 +1191,12 @@ type ListShardsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Shards []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
 	// What is wrong with the store itself and what to do, one sentence each: keys of etcd that cannot be used. From a
-	// gateway only.
+	// gateway only, and only with the first page. Of more than 100, the last sentence says how many more there are.
 	Problems []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Opaque. Empty: that was all.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// What will be wrong with the store itself and what to do, one sentence each: a limit that is nearly used up. From a
-	// gateway only.
+	// gateway only, and only with the first page.
 	Warnings      []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1242,6 +1244,13 @@ func (x *ListShardsResponse) GetProblems() []string {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *ListShardsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 func (x *ListShardsResponse) GetWarnings() []string {
@@ -3532,11 +3541,16 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"l\n" +
 	"\x12ListGroupsResponse\x12.\n" +
-	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\"\x13\n" +
-	"\x11ListShardsRequest\"|\n" +
+	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"O\n" +
+	"\x11ListShardsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xa4\x01\n" +
 	"\x12ListShardsResponse\x12.\n" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
-	"\bproblems\x18\x02 \x03(\tR\bproblems\x12\x1a\n" +
+	"\bproblems\x18\x02 \x03(\tR\bproblems\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\x1a\n" +
 	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xed\n" +
 	"\n" +
 	"\x05Shard\x12\x12\n" +
@@ -3625,8 +3639,11 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"*\n" +
 	"\x12DeleteGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"\x15\n" +
-	"\x13DeleteGroupResponse\"\x12\n" +
-	"\x10PlanMovesRequest\"@\n" +
+	"\x13DeleteGroupResponse\"N\n" +
+	"\x10PlanMovesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"h\n" +
 	"\x11PlanMovesResponse\x12+\n" +
 	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8f\x03\n" +

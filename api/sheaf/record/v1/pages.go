@@ -47,7 +47,7 @@ func AllShards(ctx context.Context, from AdminServiceClient, options ...grpc.Cal
 			return nil, err
 		}
 		if token == "" {
-			all.Problems = page.GetProblems()
+			all.Problems, all.Warnings = page.GetProblems(), page.GetWarnings()
 		}
 		for _, s := range page.GetShards() {
 			if !listed[s.GetName()] {
