@@ -43,8 +43,7 @@ func (v View) Domain(shard string) string {
 //
 //   - two of its present shards, or two of its target shards, are in one domain;
 //   - it has fewer shards than its target: a missing copy is replaced immediately, even if a copy that will leave is
-//     in
-//     the same domain. In this case a domain may be shared, but need not be.
+//     in the same domain. In this case a domain may be shared, but need not be.
 //
 // A shard without a known domain belongs to no domain.
 func SharedDomains(from, to []string, domain func(shard string) string) (shared []string) {

@@ -123,7 +123,7 @@ func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccp
 	return found, at, nil
 }
 
-// readAt says at which revision of which etcd something was read.
+// readAt identifies the state of etcd that was read: the etcd and its revision.
 type readAt struct {
 	revision int64
 	cluster  uint64

@@ -126,7 +126,7 @@ type planner struct {
 	shards  []load            // the registered shards by name, then unknown shards of members
 	byName  map[string]int    // index in shards
 	domains map[string]int
-	groups  []planned // by name
+	groups  []planned // sorted by name
 }
 
 func newPlanner(view View, policy Policy) *planner {

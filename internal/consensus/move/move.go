@@ -117,8 +117,7 @@ func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf
 //   - A learner comes first: it is recorded in etcd, added, and promoted once it has caught up.
 //   - A voter that leaves for a new one does so in one joint change. If it leads, it transfers the leadership first.
 //   - A change is made only if it leaves a majority of caught-up voters. It never reduces their number below a
-//     majority
-//     of the wanted copies.
+//     majority of the wanted copies.
 //   - Unwanted members leave first: learners that no target names, then voters that will not come back.
 //   - Voters that are merely silent remain until the target names another shard in their place. So do voters whose
 //     location is unknown.

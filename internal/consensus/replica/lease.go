@@ -51,7 +51,7 @@ const (
 	voteSilence = 600 * time.Millisecond
 )
 
-// isValid reports whether the lease runs. In the second half of the lease it also requests that the majority is asked
+// isValid reports whether the lease runs. In the second half of the lease it also requests that the majority be asked
 // again, and no read has to wait for the answer.
 func (l *lease) isValid() bool {
 	until := l.until.Load()
@@ -77,7 +77,7 @@ func (l *lease) endAll() {
 	l.end()
 }
 
-// start begins the lease of a leader: the majority has answered the question of time askedAt.
+// start begins the lease of a leader: the majority has answered the question that was asked at askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))

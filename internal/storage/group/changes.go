@@ -22,7 +22,7 @@ type ChangesOptions struct {
 
 // Changes reads the newest versions with an index above after, including deletes, in order of the index. It skips
 // superseded versions, and reads nothing above the applied index. It also returns the index up to which it has read.
-// The records are copies. When it returns, it holds no lock and no pin.
+// The records are copies. When Changes returns, it holds no lock and no pin.
 //
 // It returns ErrCursorExpired if the changes since after cannot be determined exactly: tombstones above after may be
 // gone, a loss above after was accepted, or after is greater than all indexes of this log. It returns *DamageError if

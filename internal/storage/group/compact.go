@@ -27,7 +27,7 @@ var (
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed holds those parts of the log that an operation may use that rewrites sealed segments.
+// sealed holds the parts of the log for operations that rewrite sealed segments.
 type sealed struct {
 	group   string // name of the group
 	state   *state

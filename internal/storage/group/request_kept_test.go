@@ -33,7 +33,7 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// Compaction keeps what is needed of a superseded version to answer a repeated write, but not its data. A start reads
+// Of a superseded version, compaction keeps the fields that answer a repeated write, but not the data. A start reads
 // this back, with and without hints, and also from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {

@@ -86,8 +86,8 @@ func NewCommitter() *Committer {
 	return c
 }
 
-// Close stops the committer after the rounds in progress. Replicas that were not stopped before refuse writes from
-// now on. Writes in progress are answered with ErrOutcomeUnknown.
+// Close waits for the rounds in progress and stops the committer. Replicas that are not stopped yet refuse writes
+// from then on. Writes in progress are answered with ErrOutcomeUnknown.
 func (c *Committer) Close() {
 	c.mu.Lock()
 	if !c.closed {
