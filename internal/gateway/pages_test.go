@@ -20,6 +20,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -122,7 +123,7 @@ func aTableOfManyRoutesComesInParts(t *testing.T) {
 	const groups = 45_000
 	g := knowing(t, manyGroups(groups))
 	watch := func(in *recordv1.WatchRoutingRequest) []*recordv1.WatchRoutingResponse {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(access.WithCall(t.Context(), access.Everybody))
 		s := &sent{ctx: ctx, end: cancel}
 		_ = (&routingServer{g: g}).WatchRouting(in, s) // it ends as its caller goes
 		return s.messages
