@@ -118,8 +118,8 @@ func (t *table) warnings() []string {
 	if limit == 0 || float64(len(t.named)) < groupsNear*float64(limit) {
 		return nil
 	}
-	return []string{fmt.Sprintf("it has %d groups, of at most %d: nobody can create a group beyond that, and the limit of "+
-		"a store cannot be raised. Delete empty ones (sheaf group delete), and lower the quotas of groups of tenants that "+
+	return []string{fmt.Sprintf("it has %d groups, of at most %d: nobody can create a group beyond that, and the limit of a "+
+		"store cannot be raised. Delete empty ones (sheaf group delete), and lower the quotas of groups of tenants that "+
 		"create many (sheaf auth tenants)", len(t.named), limit)}
 }
 

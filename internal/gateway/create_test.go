@@ -27,8 +27,7 @@ func (c *cluster) grant(tenants string) {
 	c.t.Helper()
 	there, err := c.store.Access(c.ctx)
 	if err == nil {
-		err = c.store.PutAccess(c.ctx, fmt.Appendf(nil, `{"version":%d,"grants":[],"tenants":[%s]}`, there.Revision+1,
-			tenants),
+		err = c.store.PutAccess(c.ctx, fmt.Appendf(nil, `{"version":%d,"grants":[],"tenants":[%s]}`, there.Revision+1, tenants),
 			there.Revision)
 	}
 	if err != nil {
@@ -125,8 +124,8 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="one"} 6
 	})
 }
 
-// A gateway that never knew a table of grants that can be used creates nothing: it does not know whose the group is.
-// One that knew a table goes on with it.
+// A gateway that never knew a table of grants that can be used creates nothing: it does not know whose the group is. One
+// that knew a table goes on with it.
 func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), impatient, "a")

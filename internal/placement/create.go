@@ -96,8 +96,8 @@ func counted(results []*etcdserverpb.ResponseOp) int64 {
 	return results[0].GetResponseRange().Count - results[1].GetResponseRange().Count
 }
 
-// DeleteGroup records that a group is deleted, if it is unchanged since it was read and the store is not frozen; else
-// it returns ErrChanged or ErrFrozen. The caller is the leader, and has ended the group: no record is in it, and none will
+// DeleteGroup records that a group is deleted, if it is unchanged since it was read and the store is not frozen; else it
+// returns ErrChanged or ErrFrozen. The caller is the leader, and has ended the group: no record is in it, and none will
 // be. The members see it, and move their files to the trash. Whatever the error is, the group may be deleted, except
 // after ErrChanged and ErrFrozen.
 func (s *Store) DeleteGroup(ctx context.Context, g Group) error {

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// A group is deleted in two steps, docs/adr/0052-groups-end-in-the-log.md. First it ends: an entry of its own log,
-// after which no leader accepts a write. Then etcd says that it is deleted, if its key there is unchanged since. Its members
+// A group is deleted in two steps, docs/adr/0052-groups-end-in-the-log.md. First it ends: an entry of its own log, after
+// which no leader accepts a write. Then etcd says that it is deleted, if its key there is unchanged since. Its members
 // see that and move their files to the trash. Between the two steps a leader may be lost. The next one changes the key,
 // so that the second step cannot come any more, and then resumes the group.
 

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A put that races with the end of its group is refused, or the group is not ended: no put that was acknowledged is in
-// a group that ended. In half of the rounds the lead changes in the same
+// A put that races with the end of its group is refused, or the group is not ended: no put that was acknowledged is in a
+// group that ended. In half of the rounds the lead changes in the same
 // instant.
 func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	ended, kept := 0, 0
