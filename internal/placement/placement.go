@@ -129,12 +129,8 @@ type Group struct {
 	// Followers may also drop tombstones up to this index.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
-	// Deleted is when the group was deleted, in UTC; empty: it exists. The key of a deleted group stays, so that an etcd
-	// that was set back can be told from one in which the group was deleted (rule 9). No View has the group.
-	Deleted string `json:"deleted,omitempty"`
-
-	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup
-	// writes only if it is unchanged.
+	// Revision is etcd's revision of the key when the key was read; 0 for a group that is not stored. Store.PutGroup
+	// writes only if the key still has this revision.
 	Revision int64 `json:"-"`
 }
 
@@ -162,12 +158,10 @@ const (
 
 // View is the placement in etcd at one revision. Maps are keyed by name and must not be changed.
 type View struct {
-	Epoch  uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
-	Meta   Meta
-	Shards map[string]Shard // all registered, and so live, shards; States overrides their State
-	Groups map[string]Group
-	// Deleted are the UUIDs of groups that were deleted, by name, unless the name was given to a new group since.
-	Deleted map[string]uuid.UUID
+	Epoch   uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
+	Meta    Meta
+	Shards  map[string]Shard // all registered shards, which are therefore live; States overrides their State
+	Groups  map[string]Group
 	Targets map[string]Target
 	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
 	// Domains holds the failure domains of all shards that this process has seen registered, including those that are

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -82,13 +81,7 @@ func (st *state) publish() View {
 		}
 	}
 	if st.stale[1] || st.stale[0] && len(st.weights) > 0 {
-		st.view.Groups, st.view.Deleted = maps.Clone(st.groups), map[string]uuid.UUID{}
-		for name, g := range st.groups {
-			if g.Deleted != "" {
-				st.view.Deleted[name] = g.UUID
-				delete(st.view.Groups, name)
-			}
-		}
+		st.view.Groups = maps.Clone(st.groups)
 		st.weigh(st.view.Groups)
 	}
 	if st.stale[2] {

@@ -127,11 +127,7 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	if len(answer.Kvs) == 0 {
 		return Group{}, fmt.Errorf("%w: %s", ErrNoGroup, name)
 	}
-	g, err := decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
-	if err == nil && g.Deleted != "" {
-		return Group{}, fmt.Errorf("%w: %s was deleted at %s", ErrNoGroup, name, g.Deleted)
-	}
-	return g, err
+	return decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
 }
 
 // PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the
@@ -146,7 +142,7 @@ func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
 // write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	return s.putGroup(ctx, g, func(there Group) (rider, error) {
-		if there.Revision == 0 || there.Deleted != "" {
+		if there.Revision == 0 {
 			return rider{}, fmt.Errorf("%w: %s", ErrNoGroup, g.Name)
 		}
 		return rider{}, there.acceptsLeader(g)
@@ -186,8 +182,6 @@ func (s *Store) putGroup(ctx context.Context, g Group, look func(there Group) (r
 		switch {
 		case frozen:
 			return Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name, ErrFrozen)
-		case there.group.Deleted != "" && g.Revision == 0:
-			besides.also = append(besides.also, clientv3.OpDelete(s.prefix+deletedKey+g.Name))
 		case there.group.Revision != g.Revision:
 			return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
 		}

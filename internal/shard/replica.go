@@ -31,10 +31,9 @@ type groupReplica struct {
 	changing longlock.Mutex
 
 	// Used only by lead.
-	deleting  atomic.Bool // deleteGroup is in progress
-	changedAt time.Time   // time of the last membership change asked for here
-	leadTerm  uint64      // term in which this shard last led the group
-	leadSince time.Time   // when leadTerm was first seen
+	changedAt time.Time // time of the last membership change asked for here
+	leadTerm  uint64    // term in which this shard last led the group
+	leadSince time.Time // when leadTerm was first seen
 	// come lists the wanted shards that are registered and hold no member, with their volumes, as the leader last saw
 	// them.
 	come      []string

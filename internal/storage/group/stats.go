@@ -2,10 +2,8 @@ package group
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
@@ -49,34 +47,8 @@ func (l *Log) Stats() Stats {
 	return out
 }
 
-// Blank returns an error that says what the group holds besides Raft's own entries; nil: nothing. Records count, and so
-// do marks of deletes, earlier versions and blobs until they are compacted, and writes that may be repeated with their
-// request id. Where bytes are damaged, nobody knows what they hold.
-func (l *Log) Blank() error {
-	if err := l.enter(); err != nil {
-		return err
-	}
-	defer l.leave()
-	if n := l.places.table.Live(); n > 0 {
-		return fmt.Errorf("it holds %s", units.Count(n, "record", "records"))
-	}
-	if n := l.places.table.Len(); n > 0 {
-		return fmt.Errorf("it holds the marks of %s until it is compacted", units.Count(n, "delete", "deletes"))
-	}
-	if n := l.blobs.bytes(); n > 0 {
-		return fmt.Errorf("it holds %d bytes of large records that are uploaded, replaced or deleted", n)
-	}
-	if l.damages.any() {
-		return errors.New("some of its bytes are damaged, so that nobody knows what they hold")
-	}
-	for range l.RecentRequests(format.DefaultRequestWindow, l.now().UnixNano()) {
-		return fmt.Errorf("a write may still be repeated with its request id: wait for %v", format.DefaultRequestWindow.Age)
-	}
-	return nil
-}
-
-// Verify reads every byte of the group's files and checks it, at a limited byte rate (0: no limit). Damage in hints,
-// and in files that are stored twice, is only in the report, and is repaired by writing the file again.
+// Verify reads and checks every byte of the group's files, at a limited byte rate (0: no limit). Damage in hints, and
+// in files that are stored twice, appears only in the report, and is repaired by writing the file again.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {
