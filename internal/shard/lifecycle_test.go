@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/call/reason"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -247,7 +248,8 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 			switch g.State {
 			case "Failed":
 				failed++
-				if !strings.Contains(g.Message, fmt.Sprint(st.MemoryNeedBytes)) || !strings.Contains(g.Message, fmt.Sprint(5<<20)) {
+				if !strings.Contains(g.Message, units.Bytes(st.MemoryNeedBytes)) ||
+					!strings.Contains(g.Message, units.Bytes(5<<20)) {
 					t.Errorf("message %q names neither need nor limit", g.Message)
 				}
 				id := idsOf(hash4, atoi(t, g.Group), 1)[0]

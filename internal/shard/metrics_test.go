@@ -228,7 +228,7 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	for i := range groups {
 		groups[i] = status.Group{
 			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7,
-			Damages: make([]status.Damage, 1), Leader: i == 1,
+			Damages: make([]status.Damage, 1), DamagesTotal: 1, Leader: i == 1,
 		}
 	}
 	new(collector).collectGroups(ch, groups)
