@@ -10,6 +10,7 @@ ARG GO_IMAGE=golang:1.26
 FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY client/go.mod client/go.sum client/
 RUN go mod download
 COPY . .
 ARG TARGETOS TARGETARCH VERSION=unknown

@@ -27,7 +27,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 FOCUS ?=
 PKG   ?=
 # The packages whose tests take longest start first, so that none of them still runs when all others have ended.
-LONGEST := ./controllers ./internal/shard ./internal/storage/group ./internal/test/sim ./cmd/sheaf ./internal/placement/etcd ./internal/test/powercut ./...
+LONGEST := ./controllers ./internal/shard ./internal/storage/group ./internal/test/sim ./cmd/sheaf ./internal/placement/etcd ./internal/test/powercut ./... sheaf.dev/sheaf/client/...
 # ARGS is passed on by `make run` and `make bench`.
 ARGS  ?=
 # FUZZTIME is the time for each decoder in `make fuzz`.
@@ -162,7 +162,7 @@ check-image: ## Test the packer, build the images twice, and fail if they differ
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Fail if code here reaches a known vulnerability in a module; list those in Go itself.
 	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
-	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... ./bench/sheaf-bench | go run ./hack/vulncheck
+	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... sheaf.dev/sheaf/client/... ./bench/sheaf-bench | go run ./hack/vulncheck
 
 # FOCUS and PKG go on to a part of the soak. PKG only does if the command line or the environment sets it, because it
 # has a default here.
@@ -222,6 +222,7 @@ bench-peers-test: $(TOOLS)/golangci-lint ## Lint and test the module of bench-pe
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto, shell and the subjects of new commits.
 	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
+	cd client && ../$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
 	@for script in hack/*.sh hack/*/*.sh examples/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
@@ -241,9 +242,10 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	samples=(); for file in config/samples/*.yaml; do samples+=(--template-value="$$(basename "$$file" .yaml)=$$(cat "$$file")"); done; \
 	  $(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR "$${samples[@]}"
 	go mod tidy
+	cd client && go mod tidy
 
 # GENERATED are the files that `make generate` writes.
-GENERATED := api config docs/reference.md charts go.mod go.sum
+GENERATED := api client config docs/reference.md charts go.mod go.sum
 
 .PHONY: charts
 charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBAC rules, schema; and their README.md.

@@ -8,9 +8,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/rounds"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // batches compares BatchGet and BatchPut of 100 records with unary calls, both directly to the shard and through the

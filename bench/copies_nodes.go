@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/bench/drive"
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/storage/group"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/bench/drive"
-	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/client/call/backoff"
 )
 
 // quiet measures the cost of groups that nobody uses: the time to create them, and the processor time that they take

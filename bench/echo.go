@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // echoMethod is the method of the echo server and of the hop in front of it.

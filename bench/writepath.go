@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/result"
 	"sheaf.dev/sheaf/bench/rounds"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // WritePathOptions are the options of WritePath.

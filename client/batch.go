@@ -6,14 +6,14 @@ import (
 	"io"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/base/parallel"
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // These limits of one batch message are a little below the limits of the API.
@@ -82,7 +82,7 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 			attempts: c.attempts(call{op: op, key: &items[i].Key, write: true}),
 		})
 	}
-	parallel.Times(len(large), largeAtOnce, func(n int) {
+	times(len(large), largeAtOnce, func(n int) {
 		i := large[n]
 		outcomes[i].PutResult, outcomes[i].Err = c.putLarge(ctx, items[i].Key, items[i].Data, items[i].Options)
 	})
@@ -269,7 +269,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 			large = append(large, i)
 		}
 	}
-	parallel.Times(len(large), largeAtOnce, func(n int) {
+	times(len(large), largeAtOnce, func(n int) {
 		i := large[n]
 		outcomes[i].Record, outcomes[i].Err = c.getLarge(ctx, "get "+items[i].Key.String(), items[i].Key, items[i].Options)
 	})
@@ -322,4 +322,17 @@ func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *
 			failAll([]*pendingItem{p}, err)
 		}
 	}
+}
+
+// times calls do for the numbers from 0 to n-1, at most `most` at a time, and returns when all calls have returned.
+func times(n, most int, do func(i int)) {
+	var all errgroup.Group
+	all.SetLimit(most)
+	for i := range n {
+		all.Go(func() error {
+			do(i)
+			return nil
+		})
+	}
+	_ = all.Wait() // no error is returned above
 }

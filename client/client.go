@@ -6,6 +6,11 @@
 // a change of routing. Data are checked by CRC32C in both directions.
 //
 // All methods are safe for concurrent use. Errors are *Error; use errors.Is with the variables of this package.
+//
+// The package sheaf.dev/sheaf/sheaftest has an example for most calls, and runs a store inside your own tests. It is of
+// the module of the servers. This module needs gRPC and protobuf only. Of its packages, this one and recordv1, the
+// contract as generated Go, are for programs that use Sheaf; those below call are for its own servers, and change
+// without notice.
 package client
 
 import (
@@ -30,11 +35,11 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/call/liveness"
-	"sheaf.dev/sheaf/internal/call/message"
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/liveness"
+	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // Limits of the API and of this client: sizes in bytes, and times.

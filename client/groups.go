@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // groupsPage is the number of groups that Groups asks for at a time.

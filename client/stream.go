@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // chunkBytes is the size of an upload chunk.

@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"sheaf.dev/sheaf/internal/security/reload"
+	"sheaf.dev/sheaf/client/call/reload"
 )
 
 // TLSFiles names the files by which a caller and a store authenticate each other; all in PEM.

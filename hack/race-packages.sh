@@ -4,7 +4,7 @@
 # link the Kubernetes client are also omitted, because its 500 packages take minutes to compile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-go list -f '{{.Dir}} {{.ImportPath}} {{join .Deps ","}}' ./internal/... ./client/... | while read -r dir path deps; do
+go list -f '{{.Dir}} {{.ImportPath}} {{join .Deps ","}}' ./internal/... sheaf.dev/sheaf/client/... | while read -r dir path deps; do
   case ",$deps," in *,k8s.io/client-go/rest,*) continue ;; esac
   if grep -qE '\bgo func|\bgo [a-z]+\.|\.Go\(|\bsync\.|\batomic\.' "$dir"/*.go; then
     echo "$path"

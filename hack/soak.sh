@@ -39,7 +39,7 @@ soak_log() {
 
 soak_raft() {
   step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/consensus/replica/... ./internal/shard/... ./internal/consensus/peer/... \
-    ./internal/placement/... ./internal/consensus/move/... ./internal/call/routing/... ./internal/shard/quota/... ./internal/security/access/...
+    ./internal/placement/... ./internal/consensus/move/... ./internal/test/clienttest ./internal/shard/quota/... ./internal/security/access/...
   step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
 }
 
@@ -47,9 +47,9 @@ soak_proc() {
   step "make build" make build
   step "chaos" chaos
   step "tests of processes" suite ./cmd/sheaf/... ./internal/gateway/... ./internal/local/dev/... ./internal/security/ratelimit/... \
-    ./internal/local/cli/... ./bench/... ./client/...
+    ./internal/local/cli/... ./bench/... ./sheaftest ./internal/test/clienttest
   # Virtual time hides the effects of a process that is stopped, so these steps stop real processes.
-  for package in ./internal/consensus/peer ./internal/call/liveness ./internal/consensus/replica ./internal/gateway ./internal/shard ./client; do
+  for package in ./internal/consensus/peer ./internal/test/livenesstest ./internal/consensus/replica ./internal/gateway ./internal/shard ./internal/test/clienttest; do
     step "starved: $package" hack/starve.sh "$package"
   done
 }

@@ -13,6 +13,7 @@ require (
 	golang.org/x/sys v0.49.0
 	modernc.org/sqlite v1.61.1
 	sheaf.dev/sheaf v0.0.0
+	sheaf.dev/sheaf/client v0.0.0
 )
 
 require (
@@ -78,3 +79,5 @@ require (
 )
 
 replace sheaf.dev/sheaf => ../..
+
+replace sheaf.dev/sheaf/client => ../../client

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/tools/portforward"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/doctor"
 	"sheaf.dev/sheaf/internal/status/finding"

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 

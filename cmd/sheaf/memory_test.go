@@ -18,8 +18,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/test/soaktest"

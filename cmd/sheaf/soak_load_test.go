@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // soakSizes are the sizes of records. An id always has the same size, so that the amount of live data is known.

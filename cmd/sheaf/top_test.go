@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/client/sheaftest"
+	"sheaf.dev/sheaf/sheaftest"
 )
 
 // TestRun runs the program against a store in this process. Its calls and output are those of its README.md.

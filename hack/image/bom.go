@@ -27,7 +27,10 @@ func bom(binary []byte, title, version string, created time.Time) ([]byte, error
 	components := []cdx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
 	for _, m := range info.Deps {
 		used := m
-		if m.Replace != nil {
+		switch {
+		case m.Replace != nil && strings.HasPrefix(m.Replace.Path, "."): // of this repository, and of the same commit
+			used = &debug.Module{Path: m.Path, Version: version}
+		case m.Replace != nil:
 			used = m.Replace
 		}
 		components = append(components, module(used))

@@ -54,7 +54,7 @@ fi
 compile() {
   local race=()
   if [ "$3" = race ]; then race=(-race); fi
-  (cd "$tree" && CGO_ENABLED=$([ "$3" = race ] && echo 1 || echo "$CGO_ENABLED") go test -c "${flags[@]}" "${race[@]}" -o "$1" "$2")
+  (cd "$tree/$2" && CGO_ENABLED=$([ "$3" = race ] && echo 1 || echo "$CGO_ENABLED") go test -c "${flags[@]}" "${race[@]}" -o "$1" .)
 }
 
 # run BINARY NAME LOG runs the mutant's test in the folder of its package. It returns 0 if the test passed, 1 if it

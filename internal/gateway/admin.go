@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/call/paging"
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
 )
 

@@ -10,11 +10,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/call/liveness"
+	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/parallel"
-	"sheaf.dev/sheaf/internal/call/liveness"
-	"sheaf.dev/sheaf/internal/call/message"
-	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // item is one put or get of a batch.

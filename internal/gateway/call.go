@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
 )
 

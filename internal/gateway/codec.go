@@ -5,7 +5,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 )
 
 // frame is one gRPC message as undecoded bytes. It holds a reference to its buffers until it is freed or sent.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/status/page"

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/client/call/backoff"
 )
 
 // leaseSeconds is the time after which a silent shard counts as gone.

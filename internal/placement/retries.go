@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/client/call/backoff"
 )
 
 // retryMax is the longest pause before a retry after etcd did not answer.

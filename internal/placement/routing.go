@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/routing"
 )
 
 // The types in this file are those of package routing, under the names that the store and the planner use.

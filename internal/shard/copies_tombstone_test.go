@@ -5,7 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/storage/group/transfer"

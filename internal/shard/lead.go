@@ -15,7 +15,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sync/errgroup"
 
-	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/consensus/move"
 	"sheaf.dev/sheaf/internal/consensus/replica"

@@ -1,7 +1,7 @@
 package shard
 
 import (
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 

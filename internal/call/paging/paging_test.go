@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 

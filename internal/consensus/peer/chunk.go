@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 )
 
 // Most of the bytes that shards send to each other when groups move are chunks of files. gRPC with protobuf copies

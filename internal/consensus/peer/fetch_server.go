@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 )
 
 const (

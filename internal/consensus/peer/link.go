@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
-	"sheaf.dev/sheaf/internal/base/backoff"
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/backoff"
+	"sheaf.dev/sheaf/client/call/message"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // SortedKeys returns the keys of a map, sorted.

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/call/liveness"
+	"sheaf.dev/sheaf/client/call/liveness"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // dataBytesMax is the maximum size for Put and Get; larger data use Upload and Download.

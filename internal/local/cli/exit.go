@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
 )
 
 // The exit codes of every command.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/routing"
 )
 
 // send stores the readers' files, batch by batch. Several senders run in parallel, so one batch at a time per sender

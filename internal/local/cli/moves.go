@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // MoveState returns the present phase of a move as text; "planned" if the move has not started.

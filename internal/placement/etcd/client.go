@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 
-	"sheaf.dev/sheaf/internal/security/reload"
+	"sheaf.dev/sheaf/client/call/reload"
 )
 
 // ClientConfig says how to reach etcd.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 

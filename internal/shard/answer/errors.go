@@ -15,9 +15,9 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/internal/call/cursor"
-	"sheaf.dev/sheaf/internal/call/message"
-	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/storage/group"

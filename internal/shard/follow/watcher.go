@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/volume"

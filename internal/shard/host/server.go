@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/descriptors"
-	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 	"sheaf.dev/sheaf/internal/shard/answer"

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 

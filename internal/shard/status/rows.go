@@ -3,7 +3,7 @@ package status
 import (
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // Row returns the status as a row of AdminService.

@@ -2,7 +2,7 @@
 package status
 
 import (
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/status/page"
 )

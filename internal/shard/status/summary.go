@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/status/page"
 )

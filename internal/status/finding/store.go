@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 func wellShard(name string) *recordv1.Shard {

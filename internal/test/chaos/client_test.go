@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/call/cursor"
-	"sheaf.dev/sheaf/internal/call/reason"
-	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 func (r *rig) dialGRPC(ctx context.Context, address string) (net.Conn, error) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/client/call/routing"
 )
 
 // report computes how each fault affected the calls, and returns a table.

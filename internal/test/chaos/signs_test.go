@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // signs collects what the shards report about themselves while faults occur. No figure may be impossible.

@@ -11,7 +11,7 @@ import (
 // inBubbles lists the packages whose tests run in virtual time, on disks and networks in memory
 // (internal/test/bubbletest).
 var inBubbles = []string{
-	"client", "internal/local/dev", "internal/gateway", "internal/storage/group", "internal/storage/index",
+	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group", "internal/storage/index",
 	"internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 }
@@ -19,7 +19,7 @@ var inBubbles = []string{
 // outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
 // explain in a comment why it cannot run in a bubble.
 var outside = map[string]string{
-	"client/tls_test.go":                            "certificates are files, which are read again when they change",
+	"internal/test/clienttest/tls_test.go":          "certificates are files, which are read again when they change",
 	"internal/local/dev/folder_test.go":             "settings are a file of the operating system",
 	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
 	"internal/gateway/bench_test.go":                "a benchmark measures TCP",

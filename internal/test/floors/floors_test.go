@@ -25,7 +25,7 @@ type floor struct {
 }
 
 // above are the folders above all floors: no floor may import them.
-var above = []string{"bench", "client/sheaftest", "cmd", "e2e", "examples", "hack", "internal/test"}
+var above = []string{"bench", "cmd", "e2e", "examples", "hack", "internal/test", "sheaftest"}
 
 var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
 
@@ -152,6 +152,24 @@ func TestImportsGoDown(t *testing.T) {
 	if len(folders) > 14 {
 		t.Errorf("%d folders stand directly below internal; a reader finds a package by its folder only while there are at "+
 			"most 14", len(folders))
+	}
+}
+
+// The module of the client is what programs import that use Sheaf: it brings none of what servers need.
+func TestTheClientBringsNoServer(t *testing.T) {
+	for _, file := range []string{"client/go.mod", "client/go.sum"} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(text, []byte("google.golang.org/grpc ")) {
+			t.Errorf("%s names no gRPC: is it read right?", file)
+		}
+		for _, heavy := range []string{"k8s.io/", "go.etcd.io/", "sheaf.dev/sheaf ", "prometheus/client_golang "} {
+			if bytes.Contains(text, []byte(heavy)) {
+				t.Errorf("%s names %s: a program that only puts and gets would download it", file, strings.TrimSpace(heavy))
+			}
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 )
 
 // Interceptors record the calls of a server. Safe for concurrent use.

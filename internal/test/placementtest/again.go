@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 )
 

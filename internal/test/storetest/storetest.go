@@ -1,5 +1,5 @@
 // Package storetest runs a whole store in the virtual time of testing/synctest: etcd, shards, planner and gateway of
-// one test, with network and disks in memory. client/sheaftest does the same with sockets and folders, for the tests
+// one test, with network and disks in memory. sheaftest does the same with sockets and folders, for the tests
 // of other programs.
 //
 //	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/tap"
 
-	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )

@@ -1,0 +1,127 @@
+package routing
+
+import (
+	"context"
+	"time"
+
+	"sheaf.dev/sheaf/client/call/backoff"
+)
+
+// Pace says how calls are retried.
+type Pace struct {
+	First, Most time.Duration // pauses: each is twice the previous one, plus or minus half
+	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
+	// Reserve is the time kept for the answer's way back, or an eighth of the remaining time if that is less.
+	Reserve time.Duration
+}
+
+// Pause returns the pause before retry n, counted from 0.
+func (p *Pace) Pause(n int) time.Duration {
+	return backoff.Doubling{First: p.First, Most: p.Most}.After(n)
+}
+
+// Effect is what is known about the effect of a call whose attempts have failed.
+type Effect struct {
+	Write bool // the call changes something: an attempt without an answer may have been applied
+	Once  bool // the write carries no request id: it is not retried if it may have been applied
+
+	doubtful bool
+}
+
+// Failed records the failure of an attempt. sent: the request may have left this process. False: no attempt may follow,
+// however much time is left.
+func (e *Effect) Failed(v Verdict, sent bool) bool {
+	if e.Write && (v.Fate == Unknown || v.TimedOut && sent) {
+		e.doubtful = true
+	}
+	return v.Fate == Refused || v.Fate == Unknown && (!e.Write || !e.Once)
+}
+
+// Doubtful tells that the write may have been applied, although it ends with a failure of this verdict.
+func (e *Effect) Doubtful(v Verdict) bool { return e.doubtful && !v.EndsDoubt }
+
+// Attempts is a call between its attempts: how often and how long it was tried, what its attempts may have done, and
+// what the last one said. Gateway and Go client repeat their calls by it. Pace is required.
+type Attempts struct {
+	Pace *Pace
+	Effect
+	AtOnce bool // the first retry goes to another server, and needs no pause
+	Hold   bool // the next retry waits at least as long as the server asks
+
+	n     int
+	last  error // the error of the last attempt that may be retried
+	until time.Time
+}
+
+// N returns the number of retries since the start, or since the last Progress.
+func (a *Attempts) N() int { return a.n }
+
+// Progress resets the count: a stream made progress.
+func (a *Attempts) Progress() { a.n, a.last, a.until = 0, nil, time.Time{} }
+
+// Failed does what Effect.Failed does, and keeps the error of an attempt that may be retried.
+func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
+	again := a.Effect.Failed(v, sent)
+	if again {
+		a.last = err
+	}
+	return again
+}
+
+// Report returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing,
+// the failure of the previous attempt says more.
+func (a *Attempts) Report(err error, v Verdict, sent bool) error {
+	if v.TimedOut && a.last != nil && (!a.Write || !sent) {
+		return a.last
+	}
+	return err
+}
+
+// Skip counts a retry that needs no pause of its own: the pause of another call served it.
+func (a *Attempts) Skip() { a.n++ }
+
+// newsMax is how many retries news may bring forward: much unrelated news may come before the news that the call waits
+// for.
+const newsMax = 8
+
+// Pause waits until another attempt makes sense: as long as the pace says, or until news is closed, which means that
+// what the attempts depend on may have changed (nil: no such signal). least is the wait that the server asks for: with
+// Hold, Pause waits that long; without Hold, no attempt follows if less time is left. False: the time is up before
+// that, ctx has ended, or stop is closed.
+func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
+	delay := a.Pace.Pause(a.n)
+	if a.AtOnce && a.n == 0 {
+		delay = 0
+	}
+	if a.Hold {
+		delay, news, a.Hold = max(delay, least)+delay/2, nil, false
+	}
+	if a.n++; a.n > newsMax {
+		news = nil
+	}
+	if a.until.IsZero() {
+		now := time.Now()
+		deadline, ok := ctx.Deadline()
+		if !ok {
+			deadline = now.Add(a.Pace.Patience)
+		}
+		a.until = deadline.Add(-min(deadline.Sub(now)/8, a.Pace.Reserve))
+	}
+	if left := time.Until(a.until); left <= delay || left <= least {
+		return false
+	}
+	if delay == 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-news:
+	case <-ctx.Done():
+		return false
+	case <-stop:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,234 @@
+package routing
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"sheaf.dev/sheaf/client/call/reason"
+)
+
+// failure returns a status with a reason of ours, or, if why is empty, a status of the transport or of gRPC.
+func failure(t *testing.T, code codes.Code, why string) *status.Status {
+	t.Helper()
+	st := status.New(code, "no")
+	if why == "" {
+		return st
+	}
+	st, err := st.WithDetails(&errdetails.ErrorInfo{Domain: reason.Domain, Reason: why})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// failed is one failed attempt in a table.
+type failed struct {
+	code codes.Code
+	why  string
+	sent bool
+}
+
+var (
+	refused = failed{codes.Unavailable, reason.NoLeader, true}
+	lost    = failed{codes.Unavailable, "", true}
+	unsent  = failed{codes.Unavailable, "", false}
+	cut     = failed{codes.DeadlineExceeded, "", true}
+	uncut   = failed{codes.DeadlineExceeded, "", false}
+	full    = failed{codes.ResourceExhausted, reason.DiskFull, true}
+	exists  = failed{codes.AlreadyExists, reason.RecordExists, true}
+	unknown = failed{codes.Unknown, reason.OutcomeUnknown, true}
+)
+
+func TestWhatFailuresMeanForACall(t *testing.T) {
+	read, write, once := Effect{}, Effect{Write: true}, Effect{Write: true, Once: true}
+	for name, c := range map[string]struct {
+		effect   Effect
+		failures []failed
+		again    bool // after the last one
+		doubtful bool
+		told     int // which of the failures is told
+	}{
+		"a refused read":                      {read, []failed{refused}, true, false, 0},
+		"a lost read":                         {read, []failed{lost}, true, false, 0},
+		"a read that is cut":                  {read, []failed{cut}, false, false, 0},
+		"a read that is cut later":            {read, []failed{lost, refused, cut}, false, false, 1},
+		"a refused write":                     {write, []failed{refused}, true, false, 0},
+		"a write that was not sent":           {write, []failed{unsent}, true, false, 0},
+		"a lost write":                        {write, []failed{lost}, true, true, 0},
+		"a lost write, refused then":          {write, []failed{lost, refused}, true, true, 1},
+		"a lost write, no room then":          {write, []failed{lost, full}, false, true, 1},
+		"a lost write, looked up then":        {write, []failed{lost, exists}, false, false, 1},
+		"a write of which a gateway says so":  {write, []failed{unknown}, true, true, 0},
+		"a write that is cut":                 {write, []failed{refused, cut}, false, true, 1},
+		"a write that is cut before its time": {write, []failed{refused, uncut}, false, false, 0},
+		"a write for which there is no room":  {write, []failed{full}, false, false, 0},
+		"a lost write without a request id":   {once, []failed{lost}, false, true, 0},
+		"a refused write without an id":       {once, []failed{refused, unsent}, true, false, 1},
+	} {
+		a := Attempts{Effect: c.effect}
+		var last Verdict
+		var errs []error
+		var told error
+		again := true
+		for _, f := range c.failures {
+			if !again {
+				t.Fatalf("%s: no attempt follows the one before", name)
+			}
+			st := failure(t, f.code, f.why)
+			errs = append(errs, st.Err())
+			last = Judge(st, f.sent)
+			told = a.Report(st.Err(), last, f.sent)
+			again = a.Failed(st.Err(), last, f.sent)
+		}
+		if again != c.again || a.Doubtful(last) != c.doubtful || !errors.Is(told, errs[c.told]) {
+			t.Errorf("%s: again %v, doubtful %v, told %v", name, again, a.Doubtful(last), told)
+		}
+	}
+}
+
+var pace = Pace{First: 8 * time.Millisecond, Most: 64 * time.Millisecond, Patience: time.Second}
+
+func TestPausesGrow(t *testing.T) {
+	for n, ms := range []int{8, 16, 32, 64, 64, 64} {
+		want := time.Duration(ms) * time.Millisecond
+		for range 100 {
+			if d := pace.Pause(n); d < want/2 || d >= want*3/2 {
+				t.Fatalf("pause %d: %v", n, d)
+			}
+		}
+	}
+	if d := pace.Pause(1 << 20); d > pace.Most*3/2 {
+		t.Error(d)
+	}
+}
+
+func TestPausesEndWithTheTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		deadline time.Duration // of the context; 0: none
+		reserve  time.Duration
+		least    time.Duration
+		from, to time.Duration // when it gives up
+	}{
+		"patience":   {0, 0, 0, 900 * time.Millisecond, time.Second},
+		"a deadline": {2 * time.Second, 0, 0, 1900 * time.Millisecond, 2 * time.Second},
+		"time for the answer": {2 * time.Second, 100 * time.Millisecond, 0, 1800 * time.Millisecond,
+			1900 * time.Millisecond},
+		"an eighth of it":        {160 * time.Millisecond, time.Second, 0, 40 * time.Millisecond, 140 * time.Millisecond},
+		"a wish that is too far": {2 * time.Second, 0, time.Hour, 0, 0},
+		"a wish that is not": {2 * time.Second, 0, 500 * time.Millisecond, 1400 * time.Millisecond,
+			1600 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			if c.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.deadline)
+				defer cancel()
+			}
+			p, began := pace, time.Now()
+			p.Reserve = c.reserve
+			a := Attempts{Pace: &p}
+			for a.Pause(ctx, c.least, nil, nil) {
+			}
+			if took := time.Since(began); took < c.from || took > c.to || a.N() < 1 {
+				t.Errorf("%s: gave up after %v and %d pauses", name, took, a.N())
+			}
+		})
+	}
+}
+
+func TestAStreamThatGoesOnHasItsTimeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, began := Attempts{Pace: &pace, AtOnce: true}, time.Now()
+		if !a.Pause(t.Context(), 0, nil, nil) || time.Since(began) != 0 {
+			t.Errorf("elsewhere only after %v", time.Since(began))
+		}
+		for a.AtOnce = false; time.Since(began) < 10*time.Second; {
+			if !a.Pause(t.Context(), 0, nil, nil) {
+				t.Fatalf("gave up after %v", time.Since(began))
+			}
+			a.Progress()
+		}
+	})
+}
+
+func TestWhatEndsAPause(t *testing.T) {
+	closed := make(chan struct{})
+	close(closed)
+	slow := Pace{First: time.Hour, Most: time.Hour, Patience: 1000 * time.Hour}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		a := Attempts{Pace: &slow}
+		for range newsMax {
+			if !a.Pause(t.Context(), 0, closed, nil) {
+				t.Fatal("news ended the call")
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("news was taken in after %v", took)
+		}
+		if !a.Pause(t.Context(), 0, closed, nil) || time.Since(began) < slow.First/2 {
+			t.Error("much news leaves no pause")
+		}
+		if a.Pause(t.Context(), 0, nil, closed) {
+			t.Error("a stop did not end the call")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if a.Pause(ctx, 0, nil, nil) || (&Attempts{Pace: &slow, AtOnce: true}).Pause(ctx, 0, nil, nil) {
+			t.Error("a cancelled call went on")
+		}
+	})
+}
+
+// If a rate quota is used up, the client waits as long as the server asks, and news does not end that wait. It does not
+// wait for a quota of stored data.
+func TestRatesAreWaitedOff(t *testing.T) {
+	exceeded := func(after time.Duration) Verdict {
+		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)
+		if after > 0 {
+			with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st = with
+		}
+		return Judge(st, true)
+	}
+	if v := exceeded(0); v.Later() || v.Fate != Final {
+		t.Errorf("what is stored may come later: %+v", v)
+	}
+	if v := Judge(failure(t, codes.ResourceExhausted, reason.Overloaded), true); !v.Later() {
+		t.Errorf("what is too much now may not come later: %+v", v)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		v := exceeded(3 * time.Second)
+		if !v.Later() {
+			t.Fatalf("a rate may not come later: %+v", v)
+		}
+		news := make(chan struct{})
+		close(news)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		a := Attempts{Pace: &Pace{First: time.Millisecond, Most: time.Second, Patience: time.Minute}, AtOnce: true,
+			Hold: true}
+		began := time.Now()
+		if !a.Pause(ctx, v.Wait, news, nil) || time.Since(began) < v.Wait || time.Since(began) > v.Wait+time.Second {
+			t.Errorf("waited for %v", time.Since(began))
+		}
+		if a.Hold = true; a.Pause(ctx, v.Wait, news, nil) {
+			t.Error("it was waited beyond the time")
+		}
+		if !a.Pause(ctx, time.Millisecond, news, nil) {
+			t.Error("the next pause is held, too")
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package routing
+
+import (
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client/call/reason"
+)
+
+// Fate is the consequence of a failed attempt for the call.
+type Fate int
+
+// The fates.
+const (
+	Final   Fate = iota // the answer is final
+	Refused             // certainly not applied, and may succeed later or elsewhere
+	Unknown             // may have been applied
+)
+
+// Verdict is the judgement of a failed attempt.
+type Verdict struct {
+	Fate   Fate
+	Reason string            // the reason in our ErrorInfo; SHARD_UNREACHABLE for a transport error
+	Info   map[string]string // metadata of our ErrorInfo
+	Wait   time.Duration     // the server asks for at least this wait; 0: none
+	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
+	// earlier attempt with that id was applied. All other failures leave the effect of earlier attempts open.
+	EndsDoubt bool
+	// TimedOut is true if the end of the call's time ended the attempt, not a server.
+	TimedOut bool
+}
+
+// Overloaded reports whether the server was overloaded: the call was not applied, and may be retried later.
+func (v Verdict) Overloaded() bool { return v.Fate == Final && v.Reason == reason.Overloaded }
+
+// Later reports whether the server was overloaded, or a rate quota is used up: the call was not applied, and may be
+// retried later. Storage quotas have no Wait: a retry does not help.
+func (v Verdict) Later() bool {
+	return v.Overloaded() || v.Fate == Final && v.Reason == reason.QuotaExceeded && v.Wait > 0
+}
+
+// Judge classifies the error of an attempt. sent: the request may have left this process; a transport error then leaves
+// the outcome unknown.
+func Judge(st *status.Status, sent bool) Verdict {
+	var v Verdict
+	ours := false
+	for _, detail := range st.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == reason.Domain {
+				v.Reason, v.Info, ours = d.GetReason(), d.GetMetadata(), true
+			}
+		case *errdetails.RetryInfo:
+			v.Wait = d.GetRetryDelay().AsDuration()
+		}
+	}
+	switch code := st.Code(); {
+	case code == codes.Unavailable && ours:
+		v.Fate = Refused
+	case code == codes.Unavailable:
+		v.Reason, v.Fate = reason.ShardUnreachable, Unknown
+		if !sent {
+			v.Fate = Refused
+		}
+	case code == codes.FailedPrecondition && (v.Reason == reason.WrongShard || v.Reason == reason.NotLeader):
+		v.Fate = Refused
+	case code == codes.Unknown && v.Reason == reason.OutcomeUnknown:
+		v.Fate = Unknown
+	case code == codes.DeadlineExceeded || code == codes.Canceled:
+		v.TimedOut = true
+	}
+	switch v.Reason {
+	case reason.VersionMismatch, reason.RecordExists, reason.RequestIDReused:
+		v.EndsDoubt = v.Fate == Final
+	}
+	return v
+}
+
+// JudgeStream is Judge for a message whose stream of writes ended before the message was answered. first: it is the
+// first such message. The status refers at most to the first one. A message that was sent may have been applied,
+// unless it is the first one and the status is a final refusal.
+func JudgeStream(st *status.Status, first, sent bool) Verdict {
+	v := Judge(st, sent)
+	switch {
+	case !sent && v.Fate == Final:
+		v.Fate = Refused
+	case sent && (!first || v.Fate == Refused):
+		v.Fate = Unknown
+	}
+	return v
+}

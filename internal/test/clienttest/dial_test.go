@@ -1,0 +1,62 @@
+package clienttest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+)
+
+// Whenever its time ends, Dial says both that nobody has answered and why it no longer waits.
+func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := bubbletest.NewNet()
+		silent, err := network.Listen(t.Context(), "silent:0") // takes connections, and says nothing
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = silent.Close() }() // no matter
+		go func() {
+			for {
+				conn, err := silent.Accept()
+				if err != nil {
+					return // it was closed
+				}
+				defer func() { _ = conn.Close() }() // no matter
+			}
+		}()
+		over, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+		defer cancel()
+		cancelled, cancel := context.WithCancel(context.Background())
+		cancel()
+		for name, address := range map[string]string{"nobody listens": "nobody:1", "nobody answers": silent.Addr().String()} {
+			short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			for when, c := range map[string]struct {
+				ctx  context.Context
+				wait time.Duration
+				why  error
+			}{
+				"soon": {short, 0, context.DeadlineExceeded}, "over": {over, 0, context.DeadlineExceeded},
+				"cancelled":          {cancelled, 0, context.Canceled},
+				"without a deadline": {context.Background(), 100 * time.Millisecond, context.DeadlineExceeded},
+			} {
+				_, err := client.Dial(c.ctx, client.Config{Addresses: []string{address}, CallTimeout: c.wait, Dial: network.Dial})
+				var e *client.Error
+				if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, c.why) || !errors.As(err, &e) ||
+					e.Code != codes.Unavailable || e.Reason != "" ||
+					status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), address) {
+					t.Errorf("%s, %s: %v", name, when, err)
+				}
+			}
+		}
+	})
+}

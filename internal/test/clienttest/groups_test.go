@@ -1,0 +1,142 @@
+package clienttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/storetest"
+)
+
+func TestGroupsAreListed(t *testing.T) {
+	both(t, storetest.Config{Shards: 2, Named: true}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+		ctx := testContext(t)
+		for name, records := range map[string]int{"10": 1, "9": 2, "b": 3, "a": 4} {
+			for id := range int64(records) {
+				if _, err := c.Put(ctx, client.Key{ID: id, Group: name}, []byte("data"), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		got := ""
+		for g, err := range c.Groups(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g.Copies != 1 || g.Serving != 1 || g.StoredBytes <= 0 {
+				t.Errorf("%+v", g)
+			}
+			got += fmt.Sprint(g.Name, ":", g.Records, " ")
+		}
+		if got != "9:2 10:1 a:4 b:3 " {
+			t.Error(got)
+		}
+	})
+}
+
+// pagesOf is a gateway with n groups of three copies, of which the first leads. From a page on it is one that is older
+// than pages.
+type pagesOf struct {
+	recordv1.UnimplementedAdminServiceServer
+	n, older, refused int // 0 of older: never; refused: the page that is refused; 0: none
+	asked             int
+}
+
+func (p *pagesOf) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+	p.asked++
+	from, _ := strconv.Atoi(in.GetPageToken())
+	out, size := &recordv1.ListGroupsResponse{}, int(in.GetPageSize())
+	switch {
+	case p.refused == p.asked:
+		return nil, status.Error(codes.PermissionDenied, "may not list")
+	case p.older > 0 && p.asked > p.older:
+		from, size = 0, p.n
+	case from+size < p.n:
+		out.NextPageToken = strconv.Itoa(from + size)
+	}
+	for i := from; i < min(from+size, p.n); i++ {
+		for copied := range 3 {
+			row := &recordv1.Group{Group: strconv.Itoa(i), Uuid: "a uuid", Shard: strconv.Itoa(copied), Records: 7,
+				State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: copied == 0}
+			if copied > 0 { // a copy that lags, or whose shard does not answer
+				row.Records = int64(9 * copied)
+			}
+			if copied == 2 {
+				row.State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
+			}
+			out.Groups = append(out.Groups, row)
+		}
+	}
+	return out, nil
+}
+
+func TestGroupsFollowsPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const groups = 2500
+		for name, gateway := range map[string]*pagesOf{
+			"pages": {n: groups}, "a gateway older than pages": {n: groups, older: -1},
+			"an older gateway at the end": {n: groups, older: 2}, "an older gateway in the middle": {n: groups, older: 1},
+		} {
+			if gateway.older < 0 {
+				gateway.older, gateway.asked = 1, 1
+			}
+			n := 0
+			for g, err := range clientOf(t, gateway).Groups(testContext(t)) {
+				want := client.Group{Name: strconv.Itoa(n), Records: 7, Copies: 3, Serving: 2}
+				if err != nil || g != want {
+					t.Fatalf("%s: %+v, %v, want %+v", name, g, err, want)
+				}
+				n++
+			}
+			if n != groups {
+				t.Errorf("%s: %d groups", name, n)
+			}
+		}
+		gateway := &pagesOf{n: groups, refused: 2}
+		n := 0
+		var last error
+		for _, err := range clientOf(t, gateway).Groups(testContext(t)) {
+			n, last = n+1, err
+		}
+		if n != 1001 || !errors.Is(last, client.ErrPermissionDenied) {
+			t.Errorf("%d groups, then %v", n, last)
+		}
+		gateway = &pagesOf{n: groups}
+		for range clientOf(t, gateway).Groups(testContext(t)) {
+			break
+		}
+		if gateway.asked != 1 {
+			t.Errorf("%d pages for one group", gateway.asked)
+		}
+	})
+}
+
+// clientOf returns the client of a gateway that only lists.
+func clientOf(t *testing.T, gateway recordv1.AdminServiceServer) *client.Client {
+	t.Helper()
+	network := bubbletest.NewNet()
+	listener, err := network.Listen(t.Context(), "gateway:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	recordv1.RegisterAdminServiceServer(server, gateway)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	c, err := client.New(client.Config{Addresses: []string{listener.Addr().String()}, Dial: network.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}

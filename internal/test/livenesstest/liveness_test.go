@@ -1,0 +1,217 @@
+package livenesstest_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client/call/liveness"
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/leaktest"
+	"sheaf.dev/sheaf/internal/test/livenesstest"
+	"sheaf.dev/sheaf/internal/test/stoptest"
+)
+
+// slow is a server whose calls wait for their turn.
+type slow struct {
+	recordv1.UnimplementedRecordServiceServer
+	begun chan struct{}
+	turn  chan struct{}
+}
+
+func (s *slow) Get(ctx context.Context, _ *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	s.begun <- struct{}{}
+	select {
+	case <-s.turn:
+	case <-ctx.Done():
+	}
+	return &recordv1.GetResponse{}, ctx.Err()
+}
+
+func (s *slow) Watch(_ *recordv1.WatchRequest, stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
+	s.begun <- struct{}{}
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+type rig struct {
+	*slow
+	listener *livenesstest.Listener
+	pulse    *liveness.Pulse
+	client   recordv1.RecordServiceClient
+	health   *asked
+}
+
+// asked is a health server that lets a test observe each check.
+type asked struct {
+	*health.Server
+	before atomic.Pointer[func()] // done before the answer; nil: nothing is
+}
+
+func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	if before := a.before.Load(); before != nil {
+		(*before)()
+	}
+	return a.Server.Check(ctx, in)
+}
+
+// newRig makes a rig in a bubble of testing/synctest, with connections in memory.
+func newRig(t *testing.T, opts liveness.Options) *rig {
+	t.Helper()
+	network := bubbletest.NewNet()
+	l, err := network.Listen(t.Context(), "server:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Dial = network.Dial
+	return newRigOn(t, l, opts)
+}
+
+func newRigOn(t *testing.T, l net.Listener, opts liveness.Options) *rig {
+	t.Helper()
+	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: livenesstest.Listen(l),
+		pulse: liveness.New(opts)}
+	server := grpc.NewServer()
+	recordv1.RegisterRecordServiceServer(server, r.slow)
+	r.health = &asked{Server: health.NewServer()}
+	healthv1.RegisterHealthServer(server, r.health)
+	go func() { _ = server.Serve(r.listener) }()
+	t.Cleanup(server.Stop)
+	t.Cleanup(r.listener.GoOn)
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
+		append(r.pulse.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.pulse.Ask(conn)
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Cleanup(r.pulse.Close)
+	r.client = recordv1.NewRecordServiceClient(conn)
+	return r
+}
+
+// call starts a call, and returns when the server has received it.
+func (r *rig) call(t *testing.T) <-chan error {
+	answer := make(chan error, 1)
+	go func() {
+		_, err := r.client.Get(t.Context(), &recordv1.GetRequest{})
+		answer <- err
+	}()
+	<-r.begun
+	return answer
+}
+
+var quick = liveness.Options{After: 200 * time.Millisecond, Patience: 2 * time.Second}
+
+func TestCallsAtAServerThatHangsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := make(chan struct{}, 10)
+		opts := quick
+		opts.Hung = func() { hung <- struct{}{} }
+		r := newRig(t, opts)
+		unary := r.call(t)
+		stream, err := r.client.Watch(t.Context(), &recordv1.WatchRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-r.begun
+		r.listener.Hang()
+		if err := <-unary; status.Code(err) != codes.Unavailable {
+			t.Errorf("unary: %v", err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("stream: %v", err)
+		}
+		<-hung
+		if !r.pulse.Silent() {
+			t.Error("it counts as alive")
+		}
+		r.listener.GoOn()
+		for r.pulse.Silent() { // nobody calls it: it is asked
+			time.Sleep(time.Millisecond)
+		}
+		again := r.call(t)
+		r.turn <- struct{}{}
+		if err := <-again; err != nil {
+			t.Errorf("after it went on: %v", err)
+		}
+	})
+}
+
+func TestASlowServerIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, liveness.Options{After: 10 * time.Millisecond, Patience: time.Minute})
+		answer := r.call(t)
+		select {
+		case err := <-answer:
+			t.Fatalf("the call ended: %v", err)
+		case <-time.After(3 * time.Second): // it was asked some 300 times
+		}
+		r.turn <- struct{}{}
+		if err := <-answer; err != nil || r.pulse.Silent() {
+			t.Errorf("%v, silent %v", err, r.pulse.Silent())
+		}
+	})
+}
+
+// A process that was stopped itself does not blame a server for hanging. Here it is stopped for most of the time that
+// the server has for its answer, which arrives a little later. The test does not run in a bubble, because a bubble's
+// time does not pass while a process is stopped.
+func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
+	opts := liveness.Options{After: time.Second, Patience: 3 * time.Second}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRigOn(t, l, opts)
+	stopped := make(chan struct{})
+	stop := sync.OnceFunc(func() {
+		stoptest.Self(t, opts.Patience-200*time.Millisecond)
+		close(stopped)
+		time.Sleep(400 * time.Millisecond)
+	})
+	r.health.before.Store(&stop)
+	answer := r.call(t)
+	<-stopped
+	select {
+	case err := <-answer:
+		t.Fatalf("the call ended: %v", err)
+	case <-time.After(opts.After):
+	}
+	r.turn <- struct{}{}
+	if err := <-answer; err != nil || r.pulse.Silent() {
+		t.Errorf("%v, silent %v", err, r.pulse.Silent())
+	}
+}
+
+func TestCallsThatNobodyElseCanAnswerWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan struct{}, 1000)
+		opts := quick
+		opts.May = func() bool { asked <- struct{}{}; return false }
+		r := newRig(t, opts)
+		answer := r.call(t)
+		r.listener.Hang()
+		for range 3 {
+			<-asked
+		}
+		r.listener.GoOn()
+		r.turn <- struct{}{}
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	})
+}
