@@ -90,7 +90,8 @@ var _ = Describe("The controller of tenants", func() {
 			Expect(api.Patch(ctx, third, client.MergeFrom(before))).To(Succeed()) // its status is written meanwhile
 			expect(third, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
 			other.Quotas.CallsPerSecond = 100
-			Expect(tenants()).To(Equal([]access.Tenant{{Name: "team-a", Prefix: "team-a-", Quotas: access.Quotas{Records: 7, Groups: 3}},
+			Expect(tenants()).To(Equal([]access.Tenant{
+				{Name: "team-a", Prefix: "team-a-", Quotas: access.Quotas{Records: 7, Groups: 3}},
 				other}))
 			Expect(api.Delete(ctx, second)).To(Succeed())
 			Expect(api.Delete(ctx, third)).To(Succeed())

@@ -101,8 +101,9 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		moves = nil // a shard that is asked directly knows no moves
 	}
-	return storeSeen{problems: shards.GetProblems(), warnings: shards.GetWarnings(), shards: shards.GetShards(), groups: groups.GetGroups(),
-		moves: moves}
+	return storeSeen{problems: shards.GetProblems(), warnings: shards.GetWarnings(), shards: shards.GetShards(),
+		groups: groups.GetGroups(),
+		moves:  moves}
 }
 
 // topShare is the divisor for parts of the screen: findings and moves take at most a quarter of the lines each. The
@@ -157,7 +158,8 @@ func (s *storeSeen) headline() string {
 }
 
 func (s *storeSeen) findings() []finding.Finding {
-	return finding.Of(finding.Facts{Store: s.problems, Warnings: s.warnings, Shards: s.shards, Groups: s.groups, Whole: true})
+	return finding.Of(finding.Facts{Store: s.problems, Warnings: s.warnings, Shards: s.shards, Groups: s.groups,
+		Whole: true})
 }
 
 // findingLines returns the findings, wrapped at a number of columns.

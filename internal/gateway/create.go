@@ -117,9 +117,9 @@ func (t *table) warnings() []string {
 	if limit == 0 || float64(len(t.named)) < groupsNear*float64(limit) {
 		return nil
 	}
-	return []string{fmt.Sprintf("it has %d groups, of at most %d: nobody can create a group beyond that, and the limit of a "+
-		"store cannot be raised. Lower the quotas of groups of tenants that create many (sheaf auth tenants), and put into "+
-		"fewer groups", len(t.named), limit)}
+	return []string{fmt.Sprintf("it has %d groups, of at most %d: nobody can create a group beyond that, and the limit "+
+		"of a store cannot be raised. Lower the quotas of groups of tenants that create many (sheaf auth tenants), and "+
+		"put into fewer groups", len(t.named), limit)}
 }
 
 // groupLimit is the most groups that first writes create; 0: they create none.

@@ -124,8 +124,8 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="one"} 6
 	})
 }
 
-// A gateway that never knew a table of grants that can be used creates nothing: it does not know whose the group is. One
-// that knew a table goes on with it.
+// A gateway that never knew a usable table of grants creates nothing, because it does not know which tenant owns the
+// group. A gateway that knew a table continues with that table.
 func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), impatient, "a")

@@ -50,8 +50,9 @@ func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// etcdFailed returns the answer for a call whose request to etcd has failed. The format and its arguments say what could
-// not be done. outcome: it is a change that the caller asked for, so the answer says whether it may have been made.
+// etcdFailed returns the answer for a call whose request to etcd has failed. The format and its arguments say what
+// could not be done. If outcome is true, the caller asked for a change, and the answer says whether etcd may have made
+// it.
 func etcdFailed(err error, outcome bool, format string, args ...any) error {
 	what := fmt.Sprintf(format, args...)
 	info := &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.EtcdUnavailable}

@@ -9,8 +9,8 @@ import (
 )
 
 // refusals are the codes with which etcd refuses a request before it does anything.
-var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument,
-	codes.FailedPrecondition}
+var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated,
+	codes.InvalidArgument, codes.FailedPrecondition}
 
 // MayBeDone reports whether a write to etcd that ended with this error may have been done: etcd has not answered, or
 // its answer does not tell.

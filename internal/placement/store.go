@@ -156,8 +156,8 @@ type rider struct {
 }
 
 // putGroup writes a group if it is unchanged since it was read, and look returns no error. look is called before each
-// attempt. If another process writes the target meanwhile, other shards may have to be woken, and if onlyIf of the rider
-// does not hold any more, look may decide otherwise: then putGroup tries again.
+// attempt. putGroup tries again if another process writes the target meanwhile, because other shards may then have to
+// be woken, and if onlyIf of the rider is no longer true, because look may then decide otherwise.
 func (s *Store) putGroup(ctx context.Context, g Group, look func(there Group) (rider, error)) (Group, error) {
 	if err := ValidateGroupName(g.Name); err != nil {
 		return Group{}, err

@@ -25,13 +25,13 @@ const nearlyFull = 20
 // load.
 func conditions(f *Found, load string) []metav1.Condition {
 	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
-	all := []metav1.Condition{
+	all := append(make([]metav1.Condition, 0, 9),
 		loaded(f, load),
 		ofState(f, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", fileSystems, v1alpha1.ShardFileSystemMismatch),
 		ofState(f, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit",
 			v1alpha1.ShardMemoryTooSmall),
 		volumes(f), space(f), grown(f), updated(f),
-	}
+	)
 	if reason, message := nobody(f.Seen.Shards); reason != "" {
 		for n := range all {
 			if all[n].Status == metav1.ConditionTrue {

@@ -106,7 +106,8 @@ func TestOneServerHasOnlySoManyConnections(t *testing.T) {
 				if name == "plaintext" {
 					last := connect()
 					go func() { _, _ = io.WriteString(last, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") }()
-					if answer, err := http.ReadResponse(bufio.NewReader(last), nil); err != nil || answer.StatusCode != 404 {
+					answer, err := http.ReadResponse(bufio.NewReader(last), nil)
+					if err != nil || answer.StatusCode != http.StatusNotFound || answer.Body.Close() != nil {
 						t.Errorf("the next connection: %v, %v", answer, err)
 					}
 				}

@@ -114,7 +114,7 @@ func diskJob(raw *corev1.PersistentVolume, set, image string, pullSecrets []stri
 	ref := raw.Spec.ClaimRef
 	container := containerSecurity()
 	container.RunAsNonRoot = nil
-	var secrets []corev1.LocalObjectReference
+	secrets := make([]corev1.LocalObjectReference, 0, len(pullSecrets))
 	for _, secret := range pullSecrets {
 		secrets = append(secrets, corev1.LocalObjectReference{Name: secret})
 	}

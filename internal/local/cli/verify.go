@@ -309,8 +309,9 @@ func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and %d of %d groups were made on volume %s: was the "+
-		"superblock, or the folder of a group, exchanged with another one's? No shard serves these groups: put it back", dir,
+	return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and %d of %d groups were made on volume %s: was "+
+		"the superblock, or the folder of a group, exchanged with another one's? No shard serves these groups: put it back",
+		dir,
 		sb.Shard, sb.Volume, n, len(ids), of)
 }
 

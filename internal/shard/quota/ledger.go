@@ -30,8 +30,8 @@ func (s Share) negative() bool {
 	return min(s.Groups, s.Used.Bytes, s.Used.Records, s.Slack.Bytes, s.Slack.Records, s.Want.Bytes, s.Want.Records) < 0
 }
 
-// ParseLedger parses a ledger as stored in etcd; an empty text is an empty ledger. What cannot be read or is negative is
-// left out and named in the error. The rest can be used nevertheless, because each shard reports its share again.
+// ParseLedger parses a ledger as stored in etcd; an empty text is an empty ledger. Values that cannot be read or are
+// negative are left out and named in the error. The rest is still usable, because each shard reports its share again.
 func ParseLedger(text []byte) (l Ledger, err error) {
 	if len(text) > 0 {
 		if err = json.Unmarshal(text, &l); err != nil {

@@ -16,8 +16,8 @@ var (
 	descLimit = prometheus.NewDesc("sheaf_tenant_quota_limit", "Limit of the tenant in the whole store, by quota.",
 		[]string{"tenant", "quota"}, nil)
 	descUsed = prometheus.NewDesc("sheaf_tenant_quota_used",
-		"What the groups that this shard leads use of a quota: stored bytes, records, calls under way, their own number. The "+
-			"sum over shards is what the tenant uses.",
+		"What the groups that this shard leads use of a quota: stored bytes, records, calls under way, their own number. "+
+			"The sum over shards is what the tenant uses.",
 		[]string{"tenant", "quota"}, nil)
 	descPart = prometheus.NewDesc("sheaf_tenant_part",
 		"Part of the tenant's groups that this shard leads, and of its rates that it gives, 0 to 1.", []string{"tenant"}, nil)

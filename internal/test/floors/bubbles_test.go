@@ -11,8 +11,8 @@ import (
 // inBubbles lists the packages whose tests run in virtual time, on disks and networks in memory
 // (internal/test/bubbletest).
 var inBubbles = []string{
-	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group", "internal/storage/index",
-	"internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
+	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group",
+	"internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 }
 
