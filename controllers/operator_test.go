@@ -29,6 +29,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // manage starts a manager that acts as the operator in one namespace. setup adds the controllers to it.
@@ -149,6 +150,12 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		}).WithTimeout(3*time.Minute).WithPolling(500*time.Millisecond).Should(Equal(metav1.ConditionTrue), func() string {
 			return strings.Join(p.words(ctx), "\n")
 		})
+		By("a person releases the disk, because no kubelet is there that could look at it")
+		release := client.RawPatch(types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, workload.AnnotationRelease))
+		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: workload.DiskVolume(set.Name,
+			set.Spec.Disks[0])}}
+		Eventually(func() error { return api.Patch(ctx, volume, release) }).Should(Succeed())
 		Eventually(func() metav1.ConditionStatus {
 			Expect(api.Get(ctx, client.ObjectKeyFromObject(set), set)).To(Succeed())
 			return conditionStatus(set.Status.Conditions, v1alpha1.ConditionReady)

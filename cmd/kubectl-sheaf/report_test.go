@@ -120,6 +120,7 @@ func TestReport(t *testing.T) {
 	})
 	t.Run("to standard output", func(t *testing.T) {
 		out.Reset()
+		a.err = io.Discard // the progress; the test's app writes both into one buffer
 		if err := a.call(t.Context(), "report", "quotes", "--live-timeout=1s", "--since=1h", "-o", "-"); err != nil {
 			t.Fatal(err)
 		}

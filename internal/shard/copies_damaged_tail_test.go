@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -159,10 +160,12 @@ func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 func comesBack(t testing.TB, what tailDamage) {
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)
-	for id := range int64(19) {
+	for id := range int64(18) {
 		c.put(id, data(id, 1000))
 	}
 	c.kill("b")
+	c.put(18, data(18, 1000))
+	synctest.Wait()           // c has heard of that commit, and records it with the next entry
 	c.put(19, data(19, 1000)) // see lastBatch
 	c.kill("c")
 	f := c.stopped["c"]
@@ -218,10 +221,12 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, oneGroup, abc)
 		c.settled(abc...)
-		for id := range int64(4) {
+		for id := range int64(3) {
 			c.put(id, data(id, 1000))
 		}
 		c.kill("b")
+		c.put(3, data(3, 1000))
+		synctest.Wait()         // c has heard of that commit, and records it with the next entry
 		c.put(4, data(4, 1000)) // see lastBatch
 		c.kill("a")
 		c.kill("c")
