@@ -26,9 +26,9 @@ type Call interface {
 	Can(verb Verb, group string) error
 	// Sees reports whether the caller may do anything at all in a group.
 	Sees(group string) bool
-	// Sign and Open sign and check a value that the caller sends back. It is valid for the given time; 0: forever.
-	// Processes of the store, and gateways that call for a caller, get unsigned values: the gateway signs and
-	// checks the values of its callers. Errors are ErrForged or ErrOutdated.
+	// Sign and Open sign and check a value that the caller sends back. The value is valid for the given time; 0:
+	// forever. Processes of the store, and gateways that call for a caller, get unsigned values: the gateway signs
+	// and checks the values of its callers. Open returns ErrForged or ErrOutdated.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
 	// Signs reports whether Sign signs, and Open accepts only signed values.
@@ -44,9 +44,8 @@ func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// Everybody is the call of a caller that nobody identifies, because the connection is plaintext: everything is allowed
-// to it, and nothing is signed for it. The server puts it into the context of each such call, so that a context without
-// a call stands for a mistake.
+// Everybody is the call of a caller over plaintext, whom nobody can identify. It allows everything and signs nothing.
+// The server puts it into the context of each such call, so that a context without a call indicates a mistake.
 var Everybody Call = everybody{}
 
 // everybody implements Call for Everybody.
@@ -82,18 +81,18 @@ func (everybody) Signs() bool { return false }
 // Table implements Call.
 func (everybody) Table() int64 { return 0 }
 
-// CallOf returns the call of a context; nil: it has none, and nothing may be done for it. The functions of this package
-// that take a context then return an error.
+// CallOf returns the call in a context, or nil if the context has none. Nothing may be done without a call: the
+// functions of this package that take a context then return an error.
 func CallOf(ctx context.Context) Call {
 	call, _ := ctx.Value(callKey{}).(Call)
 	return call
 }
 
-// Identified reports whether the caller of a context was identified, so that what it does must be decided. A context
+// Identified reports whether the caller of a context was identified, so that its operations need a decision. A context
 // without a call counts as identified: the decision then refuses it.
 func Identified(ctx context.Context) bool { return CallOf(ctx) != Everybody }
 
-// errNoCall is the answer where a context has no call. Nobody can cause that from outside.
+// errNoCall is the error for a context without a call. No request from outside can cause it.
 var errNoCall = status.Error(codes.Internal, "who makes this call was not found out before it came here, so that "+
 	"nothing is done for it: this is a defect of Sheaf, please report it")
 
@@ -105,7 +104,7 @@ func callOf(ctx context.Context) (Call, error) {
 	return nil, errNoCall
 }
 
-// May asks the call of a context, and refuses if the context has none.
+// May asks the call in a context, and refuses if the context has none.
 func May(ctx context.Context, verb Verb, group string) error {
 	call, err := callOf(ctx)
 	if err != nil {
@@ -114,7 +113,7 @@ func May(ctx context.Context, verb Verb, group string) error {
 	return call.May(verb, group)
 }
 
-// MayRecord asks the call of a context about a record, and refuses if the context has none.
+// MayRecord asks the call in a context about a record, and refuses if the context has none.
 func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 	call, err := callOf(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Whatever asks about a context that has no call is refused: somebody forgot to find out who calls. Everybody, by
+// A context without a call is refused everything, because the identification of its caller was forgotten. Everybody, by
 // contrast, is a call.
 func TestWhatHasNoCallIsRefused(t *testing.T) {
 	questions := map[string]func(context.Context) error{

@@ -15,9 +15,10 @@ import (
 type Caller struct {
 	text     string    // as returned by String, and as a gateway forwards it; empty: unknown
 	subjects []Subject // subjects that grants may name for this caller
-	process  bool      // it is a process of the store itself that calls others: etcd does not
+	process  bool      // it is a process of the store that calls others, which a member of etcd does not
 	admin    bool      // administrator by certificate
-	// Expires is the end of the token that identifies the caller; zero: a certificate identifies it.
+	// Expires is the expiry of the token that identifies the caller; zero: the caller is identified by a
+	// certificate.
 	Expires time.Time
 }
 
@@ -74,7 +75,7 @@ func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
-// isEtcd reports whether the caller is a member of etcd, which has nothing to ask of gateways and shards.
+// isEtcd reports whether the caller is a member of etcd. Members of etcd have no reason to call gateways or shards.
 func (c *Caller) isEtcd() bool { return c.text == string(identity.Etcd) }
 
 // isKnown reports whether the caller is identified.
@@ -99,8 +100,8 @@ func (c *Caller) String() string {
 // ErrCaller is wrapped by the errors of ParseCaller.
 var ErrCaller = errors.New("no caller")
 
-// ParseCaller is the inverse of Caller.String, except for the token's expiry. Nobody calls for a member of etcd. Errors
-// wrap ErrCaller.
+// ParseCaller is the inverse of Caller.String, except for the token's expiry. It refuses a member of etcd, because
+// gateways never call for one. Errors wrap ErrCaller.
 func ParseCaller(text string) (Caller, error) {
 	if len(text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))

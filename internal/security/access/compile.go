@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Compiled is a table in the form used for decisions. Only the record of first uses changes in it. Safe for concurrent
-// use.
+// Compiled is a table in the form used for decisions. Only the record of first uses and the cache of verified tokens
+// change in it. Safe for concurrent use.
 type Compiled struct {
 	version  int64
 	audience string
@@ -35,9 +35,9 @@ type scope struct {
 	prefix string
 	parent *scope // the scope of the longest proper prefix; nil: none
 	own    verbs
-	verbs  verbs // own verbs, and those of the parents
+	verbs  verbs // own, and the verbs of all parents
 	grants []int32
-	used   atomic.Uint32 // verbs of own that were used
+	used   atomic.Uint32 // the verbs in own that were used
 }
 
 func (s *scope) add(v verbs, grant int32) {
@@ -329,8 +329,8 @@ func (c *Compiled) grantsOf(u use) []string {
 	return names
 }
 
-// Use is Decide that also returns the names of the grants that allow the use, if it is their first such use since the
-// table was installed.
+// Use is like Decide, but also returns the names of the grants that allow the use, if it is their first such use since
+// the table was installed.
 func (c *Compiled) Use(caller *Caller, verb Verb, group string) (first []string, err error) {
 	used, ok := c.find(caller, verb, group)
 	if !ok {

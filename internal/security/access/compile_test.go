@@ -114,7 +114,7 @@ func TestFirstUseIsToldOnce(t *testing.T) {
 	}
 }
 
-// The decisions equal those of a reading of the table without any order or index.
+// The decisions equal those of a plain reading of the table without any order or index.
 func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 4, -1)

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// These are the fields of requests that are not messages themselves, by message and field, grouped by where a client
-// has their values from.
+// These lists contain the fields of requests that are not messages themselves, by message and field. They are grouped
+// by the source from which a client has the values.
 var (
 	// Opaque values from earlier answers: each is signed for the caller who received it.
 	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
@@ -23,7 +23,8 @@ var (
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
-		// The token of a listing holds the name behind which it goes on. Who lists may see all names.
+		// The token of a list holds the name after which the list continues. The caller of these lists may see
+		// all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}
 	// Values that clients choose.
@@ -51,14 +52,14 @@ var (
 	}
 )
 
-// Each value that clients return is signed, or is listed here as one that need not be: a new field has to be added to
-// one of the lists.
+// Each value that clients return is signed, or is listed here as a value that does not need a signature. A new field
+// has to be added to one of the lists.
 func TestWhatClientsHandBackIsSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		if f.Package() != "sheaf.record.v1" {
-			return true // PeerService is for shards alone
+			return true // only shards use PeerService
 		}
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)

@@ -12,8 +12,8 @@ import (
 const pageLasts = 7 * 24 * time.Hour
 
 // SignPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
-// empty token, which means that no further page exists, stays empty. A signed token is text in URL-safe base64 without
-// padding. It refuses if the context has no call.
+// empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe base64
+// without padding. SignPage refuses if the context has no call.
 func SignPage(ctx context.Context, group, token string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || token == "" || !call.Signs() {
@@ -22,8 +22,8 @@ func SignPage(ctx context.Context, group, token string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts)), nil
 }
 
-// OpenPage is the inverse of SignPage. Errors are ErrForged (also for a token of another group) or ErrOutdated, and
-// others if the context has no call.
+// OpenPage is the inverse of SignPage. It returns ErrForged (also for a token of another group) or ErrOutdated, or
+// another error if the context has no call.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || sealed == "" || !call.Signs() {
@@ -40,7 +40,7 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	}
 	if value, err = call.Open(value); err != nil {
 		if errors.Is(err, errUnsigned) {
-			return "", ErrForged // no unsigned token ever had this length
+			return "", ErrForged // unsigned tokens never had this length
 		}
 		return "", err
 	}

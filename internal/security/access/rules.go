@@ -47,7 +47,7 @@ const (
 	InAll
 )
 
-// Rule is what one call needs.
+// Rule says what one call requires.
 type Rule struct {
 	For   Audience
 	Verb  Verb  // only with Granted
@@ -56,8 +56,8 @@ type Rule struct {
 	Lasting bool
 	// Apart: each message of the call is decided individually.
 	Apart bool
-	// ReturnsSigned: request or answer contain values that callers send back, such as a cursor. They are signed for the
-	// caller.
+	// ReturnsSigned: the request or the answer contains values that callers send back, such as a cursor. They are
+	// signed for the caller.
 	ReturnsSigned bool
 }
 
@@ -124,7 +124,7 @@ const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 // RuleOf returns the rule of a call by its full name. The zero Rule allows nobody.
 func RuleOf(method string) Rule { return rules[method] }
 
-// Admit decides what can be decided about a call by its name alone. c is the table; nil: the store has none. Call.May
+// Admit decides what can be decided about a call only from its name. c is the table; nil: the store has none. Call.May
 // later decides about grants for single groups. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name the caller,
 // the call, and who may make it.
 func (c *Compiled) Admit(caller *Caller, method string) error {

@@ -42,12 +42,12 @@ const (
 	macBytes     = 16
 )
 
-// Errors of Open.
+// These are the errors of Open.
 var (
-	// ErrForged: a value was changed, or was made for another caller.
+	// ErrForged means that a value was changed, or was made for another caller.
 	ErrForged = errors.New("not a value that this store gave to this caller")
-	// ErrOutdated: a value was valid once. It has expired, dates from before the store signed values, or its key is
-	// gone.
+	// ErrOutdated means that a value was once valid. It has expired, dates from before the store signed values, or
+	// was signed with a key that no longer exists.
 	ErrOutdated = errors.New("a value that is too old")
 )
 
@@ -67,7 +67,7 @@ func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 // errUnsigned is the ErrOutdated of unsigned values.
 var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
 
-// Open returns the original value. Errors are ErrForged or ErrOutdated.
+// Open returns the original value. It returns ErrForged or ErrOutdated for other values.
 func (s *Signer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
 	switch {
 	case len(sealed) > 0 && sealed[0] < signedFormat:
@@ -108,7 +108,7 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Sign signs a value for the caller of a context, if that caller gets signed values. It refuses if the context has no
+// Sign signs a value for the caller of a context, if that caller gets signed values. Sign refuses if the context has no
 // call.
 func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error) {
 	call, err := callOf(ctx)
@@ -118,7 +118,7 @@ func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error
 	return call.Sign(value, lasts), nil
 }
 
-// Open is the inverse of Sign. Errors are ErrForged or ErrOutdated, and others if the context has no call.
+// Open is the inverse of Sign. It returns ErrForged or ErrOutdated, or another error if the context has no call.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
 	call, err := callOf(ctx)
 	if err != nil {

@@ -106,8 +106,8 @@ func ParseTable(text []byte) (*Table, error) {
 	return t, t.validate()
 }
 
-// ParseNext reads a table that replaces the table of version before; 0: there is none. The version in text must equal
-// before. ParseNext sets the next version. Errors as of ParseTable.
+// ParseNext reads a table that replaces the table with version before; 0: there is none. The version in text must equal
+// before. ParseNext increments the version. Its errors are those of ParseTable.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {

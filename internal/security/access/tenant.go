@@ -24,8 +24,8 @@ type Quotas struct {
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// Records bounds the records of its groups; versions of one record count once.
 	Records int64 `json:"records,omitempty"`
-	// Groups bounds the groups themselves, also those that hold nothing; 0: GroupsDefault. Those beyond it that exist
-	// are served.
+	// Groups bounds the number of groups, including empty ones; 0: GroupsDefault. Existing groups beyond the limit
+	// are still served.
 	Groups int64 `json:"groups,omitempty"`
 	// CallsPerSecond bounds the calls that begin. Each message of a batch counts as one.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
@@ -35,9 +35,9 @@ type Quotas struct {
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
 }
 
-// GroupsDefault is the quota of groups of a tenant that has none of its own. Without one a tenant could use up the
-// limit of the store, 100,000 groups, and nobody could create a group any more. A hundredth of that lets 100 such
-// tenants use up theirs, and is enough for one group a day for almost three years.
+// GroupsDefault is the quota of groups for a tenant that does not set one. Without a quota, a tenant could use up the
+// limit of the store, 100,000 groups, and nobody could create a group any more. One hundredth of that limit lets 100
+// such tenants use up their quotas, and is enough for one group a day for almost three years.
 const GroupsDefault = 1000
 
 // Quota is one of the Quotas. Its text is the name of its field.
@@ -117,7 +117,7 @@ func validateTenants(tenants []Tenant) error {
 	return nil
 }
 
-// TenantOf returns the tenant that owns a group of Named routing; nil: nobody does.
+// TenantOf returns the tenant that owns a group of Named routing; nil: no tenant does.
 func TenantOf(tenants []Tenant, group string) *Tenant {
 	for i := range tenants {
 		if strings.HasPrefix(group, tenants[i].Prefix) {

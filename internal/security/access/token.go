@@ -28,8 +28,8 @@ const (
 	tokensKept    = 4096 // tokens that were verified before
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax bounds how long a token is accepted after its verification, whatever its expiry: keys may be
-	// withdrawn.
+	// expiryMax bounds how long a token is accepted after its verification, regardless of its expiry, because keys
+	// may be withdrawn.
 	expiryMax = 24 * time.Hour
 )
 
@@ -137,8 +137,8 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
-// UsableKeys filters a JSON Web Key Set to the keys that may sign tokens: an issuer may have other keys as well. It
-// sorts them by id, so that the same keys give the same text. Errors wrap ErrTable.
+// UsableKeys filters a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
+// It sorts them by id, so that the same keys give the same text. Errors wrap ErrTable.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &set); err != nil {
@@ -179,7 +179,7 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	return "", fmt.Errorf("is a %T: must be a public key for ES256 or RS256", key)
 }
 
-// ErrToken is wrapped by the errors about tokens. Of the token they contain only names.
+// ErrToken is wrapped by the errors about tokens. They contain only names from the token.
 var ErrToken = errors.New("the token is not taken")
 
 // UnknownKeyError says that a token names a key that its issuer did not have when the table was made.
@@ -190,7 +190,8 @@ func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("the store has no key %.80q of the issuer %s", e.Key, e.Issuer)
 }
 
-// Token returns the caller that a token identifies, and caches it. It makes no request to others. Errors wrap ErrToken.
+// Token returns the caller that a token identifies, and caches it. It sends no request to the issuer. Errors wrap
+// ErrToken.
 func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	fail := func(err error) (Caller, error) { return Caller{}, fmt.Errorf("%w: %w", ErrToken, err) }
 	if !c.HasIssuers() {
@@ -292,7 +293,7 @@ func (t *tokenCache) put(raw string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.kept == nil || len(t.kept) >= tokensKept {
-		t.kept = map[string]Caller{} // tokens in use are verified once more, and kept again
+		t.kept = map[string]Caller{} // tokens in use are verified and cached again
 	}
 	t.kept[strings.Clone(raw)] = caller
 }

@@ -144,7 +144,7 @@ func TestWhichTokensAreTaken(t *testing.T) {
 		"no token":                     {"a.b.c", "", "ES256 or RS256"},
 		"too long":                     {strings.Repeat("a", tokenBytesMax+1), "", "at most"},
 	} {
-		for range 2 { // the second time from what is kept
+		for range 2 { // the second time, the token is in the cache
 			who, err := c.Token(tt.token, now)
 			switch {
 			case tt.who != "" && (err != nil || who.String() != tt.who || who.Expires.Unix() != now.Add(time.Hour).Unix()):

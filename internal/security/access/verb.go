@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Verb is what a grant allows.
+// Verb is a kind of operation that a grant allows.
 type Verb uint8
 
 // The verbs. rules says which call needs which verb.

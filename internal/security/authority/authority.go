@@ -120,7 +120,7 @@ type Leaf struct {
 	Lifetime       time.Duration
 }
 
-// Issue makes the leaf with a new key, in PEM. It never outlives the authority.
+// Issue makes the leaf with a new key, in PEM. The leaf never outlives the authority.
 func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 	fail := func(err error) ([]byte, []byte, error) {
 		return nil, nil, fmt.Errorf("make a certificate for %s: %w", leaf.Identity, err)

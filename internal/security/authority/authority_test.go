@@ -29,7 +29,7 @@ func TestLeavesNameOneProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := Parse(cert, key) // as it comes back from a Secret
+	a, err := Parse(cert, key) // as when it is read from a Secret
 	if err != nil || !a.NotAfter().Equal(made.NotAfter()) {
 		t.Fatal(err)
 	}

@@ -72,12 +72,12 @@ func mount(t *testing.T, dir string, all files) {
 	}
 }
 
-// clock can be set. Its zero value shows the real time.
+// clock is a clock that a test can shift. Its zero value shows the real time.
 type clock struct{ shift atomic.Int64 }
 
 func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.shift.Load())) }
 
-// open makes a Source that looks at its folder only by look.
+// open makes a Source that checks its folder only when look is called.
 func open(t *testing.T, all files, c *clock) (*Source, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +102,7 @@ func (h *health) Check(ctx context.Context, _ *healthv1.HealthCheckRequest) (*he
 	return &healthv1.HealthCheckResponse{}, nil
 }
 
-// Watch answers once, and stays open.
+// Watch answers once, and keeps the stream open.
 func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 	if err := stream.Send(&healthv1.HealthCheckResponse{}); err != nil {
@@ -168,14 +168,14 @@ func TestAServerTakesItsOwnCallersAlone(t *testing.T) {
 	open, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
 	late, early, server := leaf(gate), leaf(gate), leaf(gate)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(24 * time.Hour) // authorities put the beginning some time before that
+	early.Now = time.Now().Add(24 * time.Hour) // the validity starts some time before the time of issue
 	server.Client = false
 	nobody := identity.Identity{}
 	for _, tt := range []struct {
 		name        string
 		creds       credentials.TransportCredentials
-		refused     string // why, by metric; empty: the call is answered
-		anonymous   string // the same, where callers need no certificate
+		refused     string // reason by the metric; empty: the call is answered
+		anonymous   string // the same for a server that needs no certificate from callers
 		who, whoToo identity.Identity
 	}{
 		{name: "a gateway", creds: as(t, issued(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
@@ -214,7 +214,7 @@ func TestAServerTakesItsOwnCallersAlone(t *testing.T) {
 					t.Errorf("%+v: %v", by.o, err)
 				}
 				for refusals(by.source)[by.refused] == before[by.refused] {
-					runtime.Gosched() // the caller may hear of it first; or the test's own time is over
+					runtime.Gosched() // the caller may notice it first; the test has a time limit
 				}
 				for reason, n := range refusals(by.source) {
 					if reason != by.refused && n > before[reason] {
@@ -322,7 +322,7 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		mount(t, serverDir, issued(t, step.by, leaf(shard), step.trusted...))
 		server.look()
 		if len(step.trusted) > 1 {
-			answered() // the client has not heard of it yet
+			answered() // the client has not noticed yet
 		}
 		mount(t, clientDir, issued(t, step.by, leaf(gate), step.trusted...))
 		client.look()
@@ -392,7 +392,7 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	}
 	late, early := leaf(shard), leaf(shard)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(24 * time.Hour) // authorities put the beginning some time before that
+	early.Now = time.Now().Add(24 * time.Hour) // the validity starts some time before the time of issue
 	clientOnly := leaf(shard)
 	clientOnly.Server = false
 	out := map[string]struct {
@@ -529,7 +529,7 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	s.Close()
 }
 
-// A process that reads while files are replaced finds one set or the other.
+// A process that reads files while they are replaced finds either the old set or the new one.
 func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	a, dir, done := newAuthority(t, "a"), t.TempDir(), make(chan struct{})
 	mount(t, dir, issued(t, a, leaf(shard), a))
@@ -558,7 +558,7 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	}
 }
 
-// The folder is inspected without a call of look.
+// The Source checks the folder without a call of look by the test.
 func TestTheFolderIsFollowed(t *testing.T) {
 	a := newAuthority(t, "a")
 	dir := t.TempDir()
@@ -572,7 +572,7 @@ func TestTheFolderIsFollowed(t *testing.T) {
 	next.Lifetime = time.Hour
 	mount(t, dir, issued(t, a, next, a))
 	for time.Until(s.Status().NotAfter) > time.Hour {
-		time.Sleep(time.Millisecond) // until it is seen, or the test's own time is over
+		time.Sleep(time.Millisecond) // until the Source has seen the change; the test has a time limit
 	}
 }
 

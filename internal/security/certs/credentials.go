@@ -33,19 +33,19 @@ func (s *Source) Own(role identity.Role, name string) Expect {
 	}
 }
 
-// AuthInfo is what a connection knows of its peer.
+// AuthInfo describes the peer of a connection.
 type AuthInfo struct {
 	credentials.TLSInfo
-	Peer  identity.Identity // zero: it has presented no certificate
+	Peer  identity.Identity // zero: the peer has presented no certificate
 	Plain bool              // there is no TLS; the mode allows that
-	calls *ratelimit.Calls  // nil: of a client
+	calls *ratelimit.Calls  // nil at the client's end
 }
 
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether a connection alone says that its calls are those of callers of a store: by their certificate,
-// or because the mode of this process takes plaintext from everybody.
+// Knows reports whether the connection itself shows that its calls come from callers of a store. It does if the peer
+// has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)
@@ -193,7 +193,7 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
-		_ = tracked.Close() // gRPC closes it as well
+		_ = tracked.Close() // gRPC also closes it
 		t.source.counts.refused(err)
 		return nil, AuthInfo{}, err
 	}

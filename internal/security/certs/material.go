@@ -111,7 +111,7 @@ func (f files) sum() [sha256.Size]byte {
 }
 
 // material checks that the files are consistent and valid at the given time. Errors name the file and its problem, and
-// contain nothing of a key.
+// contain no part of a key.
 func (f files) material(now time.Time) (*material, error) {
 	out := &material{content: f.sum(), all: x509.NewCertPool()}
 	var err error
@@ -170,7 +170,7 @@ func (f files) material(now time.Time) (*material, error) {
 }
 
 // Check reports whether a certificate and its key, which are files of content, can be used for all of these usages at
-// the given time, with the authorities in the file bundle. Errors name the file and its problem, and contain nothing of
+// the given time, with the authorities in the file bundle. Errors name the file and its problem, and contain no part of
 // a key. The caller compares the certificate's identity and hosts.
 func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
 	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
@@ -219,7 +219,7 @@ func (f files) pair(certificate, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// mode reads what the process speaks.
+// mode reads from ModeFile which protocol the process speaks.
 func (f files) mode() (Mode, error) {
 	if f[ModeFile] == nil {
 		return Required, nil
@@ -231,7 +231,7 @@ func (f files) mode() (Mode, error) {
 	return mode, nil
 }
 
-// authorities are the authorities of a bundle.
+// authorities holds the certificates of the authorities in one bundle.
 type authorities struct {
 	file  string
 	certs []*x509.Certificate

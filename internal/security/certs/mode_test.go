@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// in returns the files with a mode.
+// in returns the files with ModeFile set to mode.
 func (f files) in(mode Mode) files {
 	f[ModeFile] = []byte(string(mode) + "\n")
 	return f
 }
 
-// A store switches to TLS and back, one process at a time. Processes in neighbouring modes understand each other, and
-// callers remain known.
+// A store switches to TLS and back, one process at a time. Processes in neighbouring modes can communicate, and callers
+// are still identified.
 func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	a := newAuthority(t, "a")
 	modes := []Mode{Plaintext, Both, Required}
@@ -105,7 +105,8 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// With two authorities, neither vouches for certificates of the other: not for callers, and not for servers.
+// With two authorities, neither vouches for certificates of the other, neither for those of callers nor for those of
+// servers.
 func TestAnAuthorityOfCallersVouchesForThemAlone(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
@@ -129,7 +130,7 @@ func TestAnAuthorityOfCallersVouchesForThemAlone(t *testing.T) {
 			<-callers
 		}
 	}
-	// A certificate of the authority of callers makes no server.
+	// A server cannot use a certificate that was signed by the authority of callers.
 	if _, err := InMemory(Config{}, with(people, gate)); err == nil {
 		t.Error("a gateway of the authority of callers starts")
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Report is what a process reports about its certificates, as JSON at ReportPath of its HTTP port. It contains no
+// Report describes the certificates of a process. It is served as JSON at ReportPath of the HTTP port, and contains no
 // secret.
 type Report struct {
 	Identity             string    `json:"identity"`
@@ -16,8 +16,8 @@ type Report struct {
 	NotAfter             time.Time `json:"not_after"`
 	PlaintextConnections int       `json:"plaintext_connections"`
 	Error                string    `json:"error,omitempty"` // why newer files are not in use
-	// GrantsVersion is the version of the table of grants in use, 0 if there is none; nil: the process decides
-	// about no calls, or its version does not report it.
+	// GrantsVersion is the version of the table of grants in use, 0 if there is none; nil: the process does not
+	// decide about calls, or its version does not report it.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
 	// UnknownKeys counts, by issuer, the tokens since the start of the process that name a key which is not in the
 	// table.
@@ -30,7 +30,7 @@ type Decides interface {
 	UnknownKeys() map[string]int64
 }
 
-// ReportPath is where a process serves its Report.
+// ReportPath is the path at which a process serves its Report.
 const ReportPath = "/tls"
 
 // Report describes the certificates in use.
@@ -45,7 +45,7 @@ func (s *Source) Report() Report {
 }
 
 // Handle serves the Report of a process at ReportPath, if the process has certificates, and passes all other requests
-// to rest. grants may be nil: the process decides about no calls.
+// to rest. grants may be nil if the process does not decide about calls.
 func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
@@ -66,5 +66,5 @@ func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 // Serve answers a request with the report.
 func (r Report) Serve(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r) // fails only if the caller has gone
+	_ = json.NewEncoder(w).Encode(r) // fails only if the caller has disconnected
 }

@@ -48,7 +48,7 @@ type Source struct {
 	failed error     // why the present files are not in use; nil: they are
 }
 
-// Status of a Source.
+// Status describes the files that a Source uses.
 type Status struct {
 	Identity identity.Identity
 	Mode     Mode
@@ -63,14 +63,14 @@ type Status struct {
 // Open reads a folder, whose content must be valid. The Source checks the folder again until Close.
 func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
 
-// InMemory makes a Source without a folder from these files, by their names in a folder. They must be valid, and stay
-// in use until Replace.
+// InMemory makes a Source from content, which maps file names to file contents, instead of from a folder. The files
+// must be valid, and remain in use until Replace.
 func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
 	given := files(maps.Clone(content))
 	return start(cfg, &given)
 }
 
-// Replace replaces the files of an InMemory Source. If they are not valid, the previous files stay in use.
+// Replace replaces the files of an InMemory Source. If they are not valid, the previous files remain in use.
 func (s *Source) Replace(content map[string][]byte) error {
 	given := files(maps.Clone(content))
 	s.given.Store(&given)
@@ -118,7 +118,7 @@ func start(cfg Config, given *files) (*Source, error) {
 	return s, nil
 }
 
-// Close stops the checks of the folder. Connections stay open.
+// Close stops the checks of the folder. Connections remain open.
 func (s *Source) Close() {
 	s.stop()
 	<-s.done
@@ -229,10 +229,10 @@ func (s *Source) closeUntrusted(now time.Time) {
 	}
 }
 
-// errPlaintext is why an existing plaintext connection is closed.
+// errPlaintext is the reason for which an existing plaintext connection is closed.
 var errPlaintext = errors.New("it is plaintext, and TLS is required now")
 
-// trouble returns why a connection must be closed; name is its peer.
+// trouble returns the reason for which a connection must be closed; nil: there is none. name is the connection's peer.
 func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	if c.plain.Load() {
 		if m.mode == Required {

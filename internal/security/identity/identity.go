@@ -8,7 +8,8 @@
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/client/NAME
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/admin/NAME
 //
-// A check of a peer compares this name, and no host name or address, because these pass from one pod to the next.
+// A process verifies its peer by this name, and not by a host name or an address, because these pass from one pod to
+// the next.
 package identity
 
 import (
@@ -55,14 +56,14 @@ type Identity struct {
 	Name string // name of a shard, client or administrator; otherwise empty
 }
 
-// IsComponent reports whether the identity is a part of the store, not one of its callers.
+// IsComponent reports whether the identity belongs to a part of the store, and not to one of its callers.
 func (i Identity) IsComponent() bool { return i.Role != "" && i.Role != Client && i.Role != Admin }
 
 // Serves reports whether other processes connect to this one: a process that does not serve presents its certificate
 // only to servers.
 func (i Identity) Serves() bool { return i.Role == Gateway || i.Role == Shard || i.Role == Etcd }
 
-// ErrName is wrapped by all errors about names that are no identity.
+// ErrName is wrapped by all errors about names that are not identities.
 var ErrName = errors.New("not the name of a process of a store")
 
 // ID returns the identity as a SPIFFE ID. Parse must accept its parts.
@@ -85,7 +86,7 @@ func (i Identity) ID() (spiffeid.ID, error) {
 	return id, nil
 }
 
-// String returns the URI, or what is wrong with it.
+// String returns the URI, or an error message if the identity is invalid.
 func (i Identity) String() string {
 	id, err := i.ID()
 	if err != nil {
@@ -125,7 +126,7 @@ func of(id spiffeid.ID) (Identity, error) {
 	return i, nil
 }
 
-// OfCertificate returns the identity in a certificate, which must contain exactly one URI. It checks nothing else of
+// OfCertificate returns the identity in a certificate, which must contain exactly one URI. It checks nothing else in
 // the certificate. Errors wrap ErrName.
 func OfCertificate(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {

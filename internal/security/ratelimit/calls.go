@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits of the calls that anybody may make, health checks, on a connection whose caller is not identified. Every open
-// call holds its headers and a goroutine.
+// Limits of the calls that anybody may make (health checks) on a connection whose caller is not identified. They exist
+// because every open call holds its headers and a goroutine.
 const (
 	anonymousCallsMax = 4
-	anonymousBytesMax = 4 << 10 // of names and values of the headers
+	anonymousBytesMax = 4 << 10 // bytes of the names and values in the headers
 )
 
-// Calls is what a server has decided about the calls of one connection. Safe for concurrent use. The methods
-// of a nil *Calls do nothing.
+// Calls holds what a server has decided about the calls of one connection. Safe for concurrent use. The methods of a
+// nil *Calls do nothing.
 type Calls struct {
 	admitted  atomic.Bool
 	refused   atomic.Int64
@@ -38,22 +38,22 @@ func CallsOf(ctx context.Context) *Calls {
 	return nil
 }
 
-// Admit says that a caller of the store was identified on the connection.
+// Admit records that a caller of the store was identified on the connection.
 func (c *Calls) Admit() {
 	if c != nil && !c.admitted.Load() {
 		c.admitted.Store(true)
 	}
 }
 
-// Refuse says that a call was refused by its headers.
+// Refuse records that a call was refused when only its headers had arrived.
 func (c *Calls) Refuse() {
 	if c != nil {
 		c.refused.Add(1)
 	}
 }
 
-// Anonymous begins a call that anybody may make; it ends with ctx. An error is RESOURCE_EXHAUSTED: the connection is
-// not identified, and has too many of them open, or the call has too many bytes of headers.
+// Anonymous begins a call that anybody may make; the call ends with ctx. If no caller was identified on the connection,
+// Anonymous returns RESOURCE_EXHAUSTED if too many such calls are open or if the headers have too many bytes.
 func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
 	if c == nil || c.admitted.Load() {
 		return nil

@@ -134,8 +134,8 @@ const (
 	source6       = networkHeader + 8 // its upper 64 bits: the prefix
 )
 
-// filter makes the program that drops packets from the addresses; no addresses: it is empty. A listener only drops
-// packets that open a connection, because all others belong to the connection's own socket.
+// filter makes the program that drops packets from the addresses. Without addresses the program is empty. A listener
+// drops only packets that open a connection, because all other packets belong to the connection's own socket.
 func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	if len(dropped) == 0 {
 		return nil, nil

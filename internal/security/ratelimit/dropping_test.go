@@ -65,7 +65,7 @@ func dropped(err error) bool {
 
 func echoes(t *testing.T, conn net.Conn) {
 	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // of an open connection
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // the connection is open
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Error(err)
 	}
@@ -79,8 +79,8 @@ const (
 	whenever = 20 * time.Second       // as long as clients wait
 )
 
-// TestNewConnectionsAreDropped drops the new connections of some addresses, for a while. Others connect, and open
-// connections go on.
+// TestNewConnectionsAreDropped drops the new connections of some addresses for a while. Other addresses can connect,
+// and open connections continue.
 func TestNewConnectionsAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name, listen      string
@@ -182,7 +182,7 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	to := listening(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn {
 		conn, _, err := creds.ServerHandshake(raw)
 		if err != nil {
-			return nil // and it is closed
+			return nil // the connection is then closed
 		}
 		return conn
 	})
@@ -240,7 +240,7 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 		d.end(at(n))
 	}
 	d.lasts = time.Millisecond
-	for times := 0; times < 3; { // each when the one before is over
+	for times := 0; times < 3; { // each time after the previous drop is over
 		begun, err := d.begin(at(1))
 		if err != nil {
 			t.Fatal(err)
@@ -261,8 +261,8 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	}
 }
 
-// TestTakingBackAnAddressIsTriedAgain checks that removing an address is repeated if the kernel refuses it, and logged
-// once.
+// TestTakingBackAnAddressIsTriedAgain checks that Guard tries again to remove an address if the kernel refuses it, and
+// logs the refusal once.
 func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	var logged strings.Builder
 	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))
@@ -290,7 +290,7 @@ func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	d.mu.Lock()
 	d.lasts = time.Millisecond
 	d.mu.Unlock()
-	d.end(who) // and by itself from now on
+	d.end(who) // the retries continue without further calls
 	if _, err := dial(t, to, loud, whenever); err != nil {
 		t.Error(err)
 	}

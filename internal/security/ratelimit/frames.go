@@ -50,7 +50,7 @@ type frames struct {
 	credit  int                    // points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received
 
-	messages *messages // counts what is held; nil in tests: nothing is counted
+	messages *messages // counts the memory of messages; nil in tests, which count nothing
 	data     bool      // the payload of the frame goes to messages
 }
 
@@ -86,7 +86,8 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 	return excess
 }
 
-// hold counts what the frame whose header was received makes the server hold; rest has come behind the header.
+// hold counts the memory that the server holds because of the frame whose header was received. rest is the data that
+// arrived with the header.
 func (f *frames) hold(rest []byte) {
 	id, flags := binary.BigEndian.Uint32(f.header[5:]), f.header[4]
 	switch kind := f.header[3]; {

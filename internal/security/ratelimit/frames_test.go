@@ -59,8 +59,8 @@ func TestWhatFramesCost(t *testing.T) {
 	}
 }
 
-// TestHalfOfTheCallsMayBeReset checks that half of the calls may be reset at any rate, and all of them only as often as
-// a connection has saved credit for.
+// TestHalfOfTheCallsMayBeReset checks that half of the calls may be reset at any rate. All calls may be reset only
+// while the connection has saved credit.
 func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	calls := func(reset func(n int) bool) []byte {
 		return sent(t, func(f *http2.Framer) error {
@@ -128,7 +128,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet measures what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read, and its
+// BenchmarkGet measures the cost of a get for the watcher: HEADERS, DATA and one WINDOW_UPDATE in one read, and the
 // answer.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
@@ -160,7 +160,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkPut is what a put of 1 MiB costs the watcher, in reads of 16 KiB.
+// BenchmarkPut measures the cost of a put of 1 MiB for the watcher, in reads of 16 KiB.
 func BenchmarkPut(b *testing.B) {
 	one := data(b, 1, true, message(1<<20))
 	f := newCounted()

@@ -8,78 +8,80 @@ import (
 	"time"
 )
 
-// Limits of the messages that a server holds because they have not come to their end.
+// Limits of the incomplete messages that a server holds.
 const (
-	// messageTime is the longest time for which a message may be on its way.
+	// messageTime is the longest time that a message may take to arrive.
 	messageTime = 2 * time.Minute
-	// unknownBytesMax is how much a connection may hold on which no caller of the store was identified.
+	// unknownBytesMax is the number of bytes that a connection may hold if no caller of the store was identified on
+	// it.
 	unknownBytesMax = 64 << 10
-	// A frame takes more memory than its data: its entry in a queue, and a buffer that is the next larger one of
-	// gRPC's pool. Smaller frames than pooledBytesMin have a buffer of their own.
+	// A frame takes more memory than its data. It has an entry in a queue, and its buffer has the next larger size
+	// in gRPC's pool. Frames up to pooledBytesMin have a buffer of their own size.
 	frameBytes     = 64
 	pooledBytesMin = 1 << 10
 	pooledBitsMin  = 12 // 4 KiB
-	// prefixBytes stand before each message: a flag of compression and the length.
+	// prefixBytes is the length of the prefix of each message: a compression flag and the length of the message.
 	prefixBytes = 5
-	// endedMax bounds the streams that are remembered because data may still come for them.
+	// endedMax bounds the streams that are remembered after their end because data may still arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the size from which a first message that nothing follows counts as one that is on its way.
+	// firstBytesMin is the size from which a first message counts as incomplete if nothing follows it.
 	firstBytesMin = 64 << 10
 )
 
-// StreamWindow is the window with which streams of a watched server begin, in bytes. gRPC gives it back in quarters.
+// StreamWindow is the initial flow control window of the streams of a watched server, in bytes. gRPC updates the window
+// in quarters.
 const StreamWindow = 256 << 10
 
-// held is how much memory the messages of a server hold that have not come to their end. Safe for concurrent use.
+// held counts the memory that incomplete messages take in a server. Safe for concurrent use.
 type held struct {
 	bytes atomic.Int64
 }
 
-// messages counts the memory that gRPC holds for what a client has sent on one connection and no handler has taken.
-// gRPC takes in a whole message before anything of Sheaf sees it. For that it opens the window of the stream as wide
-// as the message is long, and gives the window of the connection back as bytes come. The reader of the connection and
-// its writer use it concurrently.
+// messages counts the memory that gRPC holds for data that a client has sent on one connection and no handler has read.
+// gRPC receives a whole message before Sheaf sees any of it. For that, gRPC opens the window of the stream to the
+// length of the message, and updates the window of the connection as bytes arrive. The reader and the writer of the
+// connection use messages concurrently.
 //
-// Both directions show what a stream holds: the lengths before messages, which say how much of one is there;
-// and the windows that the server gives back, which say what it has read.
+// Both directions of a connection show what a stream holds. The lengths before messages show how much of a message has
+// arrived, and the window updates of the server show what the server has read.
 type messages struct {
 	all   *held
-	bytes atomic.Int64 // of this connection
-	open  atomic.Int64 // streams that are known
-	late  func()       // a message is on its way for longer than messageTime
+	bytes atomic.Int64 // bytes held for this connection
+	open  atomic.Int64 // number of known streams
+	late  func()       // called if a message takes longer than messageTime to arrive
 
 	mu      sync.Mutex
 	streams map[uint32]*incoming
-	ended   int // streams of these that the server has ended
+	ended   int // number of streams that the server has ended
 	closed  bool
-	timer   *time.Timer // nil: nothing is on its way
+	timer   *time.Timer // nil: no bytes are held
 
 	// the frame of data that is being read; used only by the reader
 	now     *incoming
-	end     bool // it ends its stream
-	padded  bool // its first byte says how many of its last bytes are no data
-	data    int  // bytes of data that are left of it
+	end     bool // the frame ends its stream
+	padded  bool // the first byte of the frame is the number of padding bytes at its end
+	data    int  // bytes of data that remain in the frame
 	took    int64
 	nowID   uint32
 	written outgoing // used only by the writer
 }
 
-// incoming is a stream of which something is held.
+// incoming is a stream for which the server holds something.
 type incoming struct {
 	prefix  [prefixBytes]byte
-	have    int   // bytes of the prefix
-	left    int64 // bytes of the message that are to come
-	whole   int   // number of messages that have come
-	message int64 // memory of the message that is on its way
-	first   int64 // memory of a first message that nothing followed: gRPC waits for the end of the stream
+	have    int   // bytes of the prefix that have arrived
+	left    int64 // bytes of the message that have not arrived
+	whole   int   // number of complete messages
+	message int64 // memory of the incomplete message
+	first   int64 // memory of the first message if nothing followed it: gRPC waits for the end of the stream
 	since   time.Time
-	unread  int64 // bytes received, less those of windows given back; negative: the window was opened ahead
-	memory  int64 // of the unread bytes
+	unread  int64 // bytes received minus window updates; negative: the window was opened in advance
+	memory  int64 // memory of the unread bytes
 	counted int64
-	ended   bool // the server has ended the stream, and throws away what still comes
+	ended   bool // the server has ended the stream, and discards data that still arrives
 }
 
-// memoryOf returns the memory of a frame of data.
+// memoryOf returns the memory that a frame of data takes.
 func memoryOf(length int) int64 {
 	if length <= pooledBytesMin {
 		return int64(length) + frameBytes
@@ -91,8 +93,9 @@ func memoryOf(length int) int64 {
 	return 1<<size + frameBytes
 }
 
-// begin takes the header of a frame of data, and what has come behind it. It reports whether the data is to be given to
-// take: not that of a message that is whole and alone on its stream, as those of most calls are.
+// begin takes the header of a frame of data, and the data that arrived with the header. It reports whether to pass the
+// data of the frame to take. That is not necessary for a complete message that is the only one of its stream, as in
+// most calls.
 func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	if flags&flagEndStream != 0 && flags&flagPadded == 0 && length >= prefixBytes && len(rest) >= prefixBytes &&
 		int(binary.BigEndian.Uint32(rest[1:])) == length-prefixBytes && m.open.Load() == 0 {
@@ -117,7 +120,8 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	}
 	if !s.ended {
 		s.unread += int64(length)
-		// What the window was opened ahead for is read at once: it is a part of the message that is on its way.
+		// Data for which the window was opened in advance is not unread: the server reads it immediately, as a
+		// part of the incomplete message.
 		s.memory += m.took * min(int64(length), max(s.unread, 0)) / int64(length)
 		if s.message > 0 {
 			s.message += m.took
@@ -127,7 +131,7 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	return true
 }
 
-// take takes data of the frame; last: it is all that was left.
+// take takes data of the current frame. last says that the frame ends with this data.
 func (m *messages) take(b []byte, last bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,12 +151,12 @@ func (m *messages) take(b []byte, last bool) {
 	}
 }
 
-// over ends a frame. The caller holds the mutex.
+// over ends the current frame. The caller holds the mutex.
 func (m *messages) over() {
 	s := m.now
 	if m.end {
-		// The handler has one whole message: there is nothing that gRPC would keep. Of several it keeps those that the
-		// handler has not asked for.
+		// The handler has the only message of the stream, so gRPC holds nothing. Of several messages, gRPC
+		// holds those that the handler has not asked for.
 		if s.ended || s.whole == 1 && s.message == 0 {
 			m.forget(m.nowID)
 		}
@@ -160,7 +164,7 @@ func (m *messages) over() {
 	m.now = nil
 }
 
-// take follows the messages of a stream. memory is that of the frame of which b is a part.
+// take follows the messages of a stream. b is data of a frame, and memory is the memory of the whole frame.
 func (s *incoming) take(b []byte, memory int64) {
 	for len(b) > 0 {
 		if s.left == 0 {
@@ -194,7 +198,7 @@ func (s *incoming) holds() int64 {
 	return max(s.memory-StreamWindow/4, s.first+s.message, 0)
 }
 
-// count counts what a stream holds now. The caller holds the mutex.
+// count updates the totals with what a stream holds now. The caller holds the mutex.
 func (m *messages) count(s *incoming) {
 	holds := s.holds()
 	if m.closed || holds == s.counted {
@@ -223,12 +227,12 @@ func (m *messages) forget(id uint32) {
 	m.open.Add(-1)
 }
 
-// look closes the connection if a message is on its way for too long.
+// look closes the connection if a message takes too long to arrive.
 func (m *messages) look() {
 	m.mu.Lock()
 	late, first := false, time.Time{}
 	for _, s := range m.streams {
-		// The client cannot go on where the server reads nothing: its window is used up.
+		// The client cannot send more while the server does not read, because the window is used up.
 		if s.ended || s.message == 0 && s.first < firstBytesMin || s.unread > StreamWindow/2 {
 			continue
 		}
@@ -250,7 +254,7 @@ func (m *messages) look() {
 	}
 }
 
-// close counts nothing any more.
+// close removes the bytes of the connection from the total, and ends the counting.
 func (m *messages) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -264,7 +268,7 @@ func (m *messages) close() {
 	}
 }
 
-// reset ends a stream that the client has reset, or ended by headers.
+// reset ends a stream that the client has reset, or has ended with a frame of headers.
 func (m *messages) reset(id uint32) {
 	if m.open.Load() == 0 {
 		return
@@ -274,10 +278,10 @@ func (m *messages) reset(id uint32) {
 	m.forget(id)
 }
 
-// outgoing follows what the server writes.
+// outgoing follows the frames that the server writes.
 type outgoing struct {
 	skip   int
-	header [frameHeaderBytes + 4]byte // with the payload of a WINDOW_UPDATE or RST_STREAM
+	header [frameHeaderBytes + 4]byte // includes the payload of a WINDOW_UPDATE or RST_STREAM
 	have   int
 }
 
@@ -292,7 +296,7 @@ func (m *messages) wrote(b []byte) {
 			continue
 		}
 		if w.have == 0 && len(b) >= frameHeaderBytes {
-			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // most frames, without a copy
+			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // most frames need no copy
 				if m.open.Load() > 0 {
 					m.sent(kind, b[4], binary.BigEndian.Uint32(b[5:]), 0)
 				}
@@ -312,7 +316,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		kind, length := w.header[3], int(binary.BigEndian.Uint32(w.header[:4])>>8)
 		if want == frameHeaderBytes && (kind == frameWindowUpdate || kind == frameReset) && length == 4 {
-			continue // its payload comes
+			continue // the payload follows
 		}
 		w.have = 0
 		w.skip = length - (want - frameHeaderBytes)
@@ -320,7 +324,7 @@ func (m *messages) wrote(b []byte) {
 	}
 }
 
-// sent takes a frame of the server.
+// sent handles a frame that the server has written.
 func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	if id == 0 || m.open.Load() == 0 && kind != frameReset {
 		return
@@ -330,7 +334,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	s := m.streams[id]
 	switch {
 	case kind == frameReset:
-		// The client has not ended the stream: what it still sends is thrown away.
+		// The client has not ended the stream: the server discards what the client still sends.
 		if s == nil {
 			if m.streams == nil {
 				m.streams = map[uint32]*incoming{}
@@ -354,7 +358,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	case s == nil || s.ended:
 	case (kind == frameHeaders || kind == frameData) && flags&flagEndStream != 0:
 		m.forget(id)
-	case kind == frameData: // an answer: its handler has taken the first message
+	case kind == frameData: // an answer shows that the handler has read the first message
 		s.first = 0
 		m.count(s)
 	case kind == frameWindowUpdate:

@@ -23,14 +23,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// message is one of n bytes with what stands before it.
+// message returns a message of n bytes with its prefix.
 func message(n int) []byte {
 	out := make([]byte, prefixBytes+n)
 	binary.BigEndian.PutUint32(out[1:], uint32(n))
 	return out
 }
 
-// frameOf is a frame alone.
+// frameOf returns a single frame without the preface.
 func frameOf(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	return sent(t, write)[clientPrefaceBytes:]
@@ -65,7 +65,7 @@ func wasReset(t testing.TB, id uint32) []byte {
 	return frameOf(t, func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeNo) })
 }
 
-// counted is the accounting of one connection.
+// counted counts the memory of one connection.
 type counted struct {
 	frames
 	messages
@@ -78,14 +78,14 @@ func newCounted() *counted {
 	return c
 }
 
-// step is what a client or, with by, a server sends.
+// step is data that the client or the server sends, with the bytes held afterwards.
 type step struct {
 	server bool
 	sent   []byte
-	holds  [2]int64 // at least and at most, afterwards
+	holds  [2]int64 // minimum and maximum afterwards
 }
 
-// TestWhatAConnectionHolds: what both sides send, and what is held by then.
+// TestWhatAConnectionHolds checks the number of bytes held after each step of client and server.
 func TestWhatAConnectionHolds(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	half := message(mib)[:mib/2]
@@ -155,7 +155,7 @@ func TestWhatAConnectionHolds(t *testing.T) {
 	}
 }
 
-// TestStreamsThatWereResetAreForgotten: a server that refuses calls remembers few of them.
+// TestStreamsThatWereResetAreForgotten checks that a server that refuses calls remembers only few of their streams.
 func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	c := newCounted()
 	for n := range uint32(10 * endedMax) {
@@ -166,7 +166,7 @@ func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	}
 }
 
-// FuzzMessages: whatever both sides send, nothing panics, and nothing stays counted.
+// FuzzMessages checks that no bytes of client and server cause a panic, and that no bytes remain counted at the end.
 func FuzzMessages(f *testing.F) {
 	f.Add(data(f, 1, false, message(100)), data(f, 1, true, nil), uint8(3))
 	f.Add(data(f, 1, true, message(100)[:50]), slices.Concat(wasReset(f, 1), windowed(f, 1, 30), ended(f, 1)), uint8(100))
@@ -195,7 +195,8 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// TestAMessageHasALongestTime: the connection is closed by then, though nothing more comes.
+// TestAMessageHasALongestTime checks that a connection is closed if a message takes longer than messageTime to arrive,
+// even if the client sends nothing more.
 func TestAMessageHasALongestTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent, answer   []byte
@@ -243,7 +244,8 @@ func TestAMessageHasALongestTime(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsTheMostIsClosed where all together hold too much, and nobody else.
+// TestWhoHoldsTheMostIsClosed checks that only the connection that holds the most is closed if all connections together
+// hold too much.
 func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, HeldBytesMax: 10 << 20})
@@ -279,7 +281,7 @@ type strangers struct {
 	credentials.TransportCredentials
 }
 
-// stranger is what a connection of strangers knows.
+// stranger is the AuthInfo of a connection of strangers.
 type stranger struct {
 	credentials.AuthInfo
 	calls *Calls
@@ -294,8 +296,8 @@ func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 
 func nobody(credentials.AuthInfo) bool { return false }
 
-// TestWhoIsNotKnownHoldsLittle: until a call was admitted, a connection may hold little, and there are only so many of
-// such connections.
+// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only little until a call is admitted on it, and that
+// the number of such connections is limited.
 func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
@@ -332,7 +334,7 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 			all = append(all, open(nil, false))
 		}
 		for i, read := range all {
-			// the known one makes room first, and is not closed
+			// The connection on which a call was admitted leaves the list first, but is not closed.
 			if closed := len(read) > 0; closed != (i < 10) {
 				t.Errorf("connection %d: closed %v", i, closed)
 			}
@@ -343,10 +345,11 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 	})
 }
 
-// onlyRead hides what else a connection can do.
+// onlyRead hides the other methods of a connection.
 type onlyRead struct{ io.Reader }
 
-// TestRefusedCallsAreReadSlowly: each costs the server a decision.
+// TestRefusedCallsAreReadSlowly checks that refused calls slow down the reads, because each refusal costs the server a
+// decision.
 func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{Known: nobody})
@@ -373,7 +376,8 @@ func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	})
 }
 
-// TestCallsOfAnybodyAreFew on a connection that is not known, and have few headers.
+// TestCallsOfAnybodyAreFew checks the limits on calls and headers that anybody may send on a connection without a known
+// caller.
 func TestCallsOfAnybodyAreFew(t *testing.T) {
 	calls := new(Calls)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -399,7 +403,7 @@ func TestCallsOfAnybodyAreFew(t *testing.T) {
 	}
 }
 
-// echo answers each message by one, until its caller ends.
+// echo answers each message with the same message, until the caller ends the stream.
 func echo(_ any, stream grpc.ServerStream) error {
 	for {
 		in := &healthv1.HealthCheckRequest{}
@@ -415,7 +419,8 @@ func echo(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// TestNothingIsHeldAfterCalls of gRPC: large and small, streams that answer, cancelled, refused by their headers.
+// TestNothingIsHeldAfterCalls checks that gRPC calls leave no bytes counted: large and small calls, streams with
+// answers, and calls that are cancelled or refused when their headers arrive.
 func TestNothingIsHeldAfterCalls(t *testing.T) {
 	g := New(Config{MessagesOnly: true})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -476,6 +481,6 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 	}
 	cancel()
 	for g.held.bytes.Load() > 0 {
-		time.Sleep(time.Millisecond) // until the server has heard of it
+		time.Sleep(time.Millisecond) // until the server has noticed
 	}
 }

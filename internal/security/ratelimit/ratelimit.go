@@ -1,7 +1,7 @@
 // Package ratelimit keeps clients that flood a gRPC server from using up its processors and its memory. It limits the
-// rate of handshakes per address, and the rate at which HTTP/2 frames are read that honest clients do not send (streams
-// that are reset at once, endless settings): see docs/adr/0047-floods-are-read-slowly.md. It counts and limits what the
-// server holds of messages that have not come to their end: see docs/adr/0051-memory-before-the-decision.md.
+// rate of handshakes per address. It also limits the rate at which HTTP/2 frames are read that honest clients do not
+// send (streams that are reset immediately, endless settings): see docs/adr/0047-floods-are-read-slowly.md. It counts
+// and limits the memory of incomplete messages: see docs/adr/0051-memory-before-the-decision.md.
 package ratelimit
 
 import (
@@ -23,13 +23,13 @@ import (
 
 // Reasons in metrics and log lines.
 const (
-	reasonQueue   = "handshakes_waiting"  // refused: too many connections of the address wait
+	reasonQueue   = "handshakes_waiting"  // refused: too many connections of the address are waiting
 	reasonDropped = "connections_dropped" // the kernel drops new connections of the address for a second
-	reasonShaking = "handshakes_underway" // the oldest handshake is closed: too many are under way
+	reasonShaking = "handshakes_underway" // the oldest handshake is closed: too many are in progress
 	reasonSlowed  = "frames_slowed"       // a connection is read slowly
-	reasonClosed  = "frames_closed"       // a connection is closed: its turn would come too late
-	reasonHeld    = "messages_held"       // a connection is closed: it holds the most of messages without an end
-	reasonLate    = "messages_late"       // a connection is closed: a message is on its way for too long
+	reasonClosed  = "frames_closed"       // a connection is closed: it would have to wait too long
+	reasonHeld    = "messages_held"       // a connection is closed: its incomplete messages hold the most memory
+	reasonLate    = "messages_late"       // a connection is closed: a message takes too long to arrive
 	reasonUnknown = "unknown_connections" // the oldest connection without an identified caller is closed
 )
 
@@ -49,23 +49,25 @@ const (
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
-// errExcess closes a connection whose turn would come too late.
+// errExcess is the error of a connection that was closed because it would have to wait too long.
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
-// errHeld closes a connection that makes the server hold too much.
+// errHeld is the error of a connection that was closed because the server holds too much for it.
 var errHeld = errors.New("flood: the client leaves too many bytes of messages without their end")
 
 // Config configures a Guard.
 type Config struct {
-	// MessagesOnly: handshakes and frames have no limits; nothing but messages is counted.
+	// MessagesOnly removes the limits of handshakes and frames: only messages are counted and limited.
 	MessagesOnly bool
-	// HeldBytesMax bounds what messages without their end hold on the connections that are not exempt; default: 256 MiB.
+	// HeldBytesMax bounds the memory of incomplete messages on all connections that are not exempt; default: 256
+	// MiB.
 	HeldBytesMax int64
-	// Known reports peers that were identified by the handshake as callers of the store. On other connections, little
-	// is held until Calls.Admit is called. nil: all are.
+	// Known reports peers that the handshake has identified as callers of the store. Other connections may hold
+	// little until Calls.Admit is called. nil: all peers are known.
 	Known func(credentials.AuthInfo) bool
-	// Exempt reports peers that are not read slowly: those that forward the calls of many others. Nil: none.
+	// Exempt reports peers that are not read slowly: those that forward the calls of many others. nil: no peer is
+	// exempt.
 	Exempt func(credentials.AuthInfo) bool
 	Logger *slog.Logger // nil: nothing is logged
 }
@@ -82,7 +84,7 @@ type Guard struct {
 	open    map[*conn]struct{}
 	unknown list.List // connections (*conn) whose callers were not identified when they were made, the oldest first
 
-	held, exempt held // by messages without their end, of all connections and of those that are exempt
+	held, exempt held // memory of incomplete messages: on connections that are not exempt, and on those that are
 
 	dropping   dropping
 	cannotDrop atomic.Bool // a failure to drop was logged
@@ -192,7 +194,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	}
 	c.messages.late = func() {
 		if c.exempt {
-			return // what it forwards is bounded where it came from
+			return // forwarded calls are limited at the process that received them
 		}
 		g.limited(reasonLate, c.RemoteAddr())
 		_ = c.Close()
@@ -221,7 +223,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	return c
 }
 
-// shed closes the connection that holds the most, if all together hold more than they may.
+// shed closes the connection that holds the most, if all connections together hold more than HeldBytesMax.
 func (g *Guard) shed() {
 	g.mu.Lock()
 	var most *conn
@@ -233,7 +235,7 @@ func (g *Guard) shed() {
 		}
 	}
 	if most != nil {
-		most.messages.close() // nobody else closes another one for the same bytes
+		most.messages.close() // so that no concurrent shed closes another connection for the same bytes
 	}
 	g.mu.Unlock()
 	if most != nil {
@@ -360,11 +362,11 @@ type conn struct {
 	guard    *Guard
 	from     *address
 	exempt   bool
-	calls    *Calls        // nil: nobody tells what is decided about calls
-	stranger *list.Element // in Guard.unknown; nil: it is not there; guarded by the guard's mutex
+	calls    *Calls        // nil: the decisions about calls are not known
+	stranger *list.Element // the element in Guard.unknown; nil: not in the list; guarded by the guard's mutex
 
 	messages messages
-	written  atomic.Int64 // bytes
+	written  atomic.Int64 // bytes that the server has written
 	frames   frames       // used only by the one reader
 	slow     bool         // the last read exceeded the connection's allowance; used only by the one reader
 	counted  bool         // the slow reading was counted; used only by the one reader
@@ -387,7 +389,7 @@ func (c *conn) Read(into []byte) (int, error) {
 		return n, err
 	}
 	if c.calls != nil && c.calls.refused.Load() > 0 {
-		excess += int(c.calls.refused.Swap(0)) // each has cost a decision
+		excess += int(c.calls.refused.Swap(0)) // each refusal has cost a decision
 	}
 	c.slow = excess > 0
 	for excess > 0 {
@@ -400,8 +402,8 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// holdsTooMuch closes what holds too much. Before a read, gRPC has seen all frames of the reads before, so that calls
-// of these frames are decided.
+// holdsTooMuch closes a connection that holds too much. Before a read, gRPC has processed all frames of the previous
+// reads, so the calls of these frames are decided.
 func (c *conn) holdsTooMuch() error {
 	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
@@ -444,7 +446,7 @@ func (c *conn) wait(points int) error {
 
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
-	c.messages.wrote(b) // before the client can answer to it
+	c.messages.wrote(b) // count before the client can answer
 	n, err := c.Conn.Write(b)
 	c.written.Add(int64(n))
 	return n, err

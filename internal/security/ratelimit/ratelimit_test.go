@@ -52,8 +52,8 @@ func settingsOf(t *testing.T, n int) []byte {
 	})
 }
 
-// TestExcessIsReadSlowly checks that all bytes come through as they were sent, and that frames beyond what a client may
-// send come through at a limited rate.
+// TestExcessIsReadSlowly checks that all bytes arrive as they were sent, and that frames beyond the client's allowance
+// arrive at a limited rate.
 func TestExcessIsReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -82,8 +82,8 @@ func TestExcessIsReadSlowly(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnAddressShareItsExcess checks that more connections make no client faster. Connections that would
-// wait too long are closed.
+// TestConnectionsOfAnAddressShareItsExcess checks that a client does not get faster with more connections. Connections
+// that would wait too long are closed.
 func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -133,7 +133,7 @@ func TestACloseEndsTheWait(t *testing.T) {
 			_, err := io.Copy(io.Discard, server)
 			ended <- err
 		}()
-		time.Sleep(10 * time.Millisecond) // of the bubble's clock, by which it waits
+		time.Sleep(10 * time.Millisecond) // in the virtual time of the bubble, in which the connection waits
 		synctest.Wait()
 		if g.limitedBy(reasonSlowed) != 1 {
 			t.Error("it does not wait")
@@ -173,7 +173,8 @@ func (halfOpen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return raw, nil, err
 }
 
-// TestTheOldestHandshakesMakeRoom lets an address begin many handshakes: the newest one, which may be honest, goes on.
+// TestTheOldestHandshakesMakeRoom lets an address begin many handshakes. The oldest ones are closed. The newest one,
+// which may be honest, continues.
 func TestTheOldestHandshakesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -191,7 +192,7 @@ func TestTheOldestHandshakesMakeRoom(t *testing.T) {
 				}
 				failed <- err
 			}()
-			synctest.Wait() // each is before the next one
+			synctest.Wait() // each handshake begins before the next one
 		}
 		time.Sleep(many * time.Second / handshakesPerSecond)
 		synctest.Wait()
@@ -291,7 +292,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestWhoIsOneAddress counts as one address: an IPv4 address, even inside IPv6, and a /64 of IPv6.
+// TestWhoIsOneAddress checks what counts as one address: an IPv4 address, also inside IPv6, and a /64 of IPv6.
 func TestWhoIsOneAddress(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -311,7 +312,7 @@ func TestWhoIsOneAddress(t *testing.T) {
 	}
 }
 
-// slowHealth answers when the call is cancelled, or at once if the call names a service.
+// slowHealth answers when the call is cancelled, or immediately if the call names a service.
 type slowHealth struct {
 	healthv1.UnimplementedHealthServer
 }
@@ -325,7 +326,7 @@ func (slowHealth) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*h
 }
 
 // TestWhoCancelsManyCallsIsServed checks that a gRPC client that cancels half of its calls is never read slowly,
-// however many they are.
+// regardless of the number of calls.
 func TestWhoCancelsManyCallsIsServed(t *testing.T) {
 	g := New(Config{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -26,7 +26,7 @@ type Event struct {
 	Shard  string `json:"shard,omitempty"` // with Kind admin: the shard that the call is about
 	// IDs of records, in decimal: for a refusal the first record, for writes the first 100.
 	IDs     []string `json:"ids,omitempty"`
-	Records int      `json:"records,omitempty"` // number of records written, or not, as Code says; with Kind write
+	Records int      `json:"records,omitempty"` // with Kind write; Code says whether they were written
 	Grants  []string `json:"grants,omitempty"`  // the grants that allow a first use
 	Table   int64    `json:"table"`             // version of the table; 0: the store has none
 	Code    string   `json:"code,omitempty"`

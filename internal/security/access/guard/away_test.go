@@ -23,8 +23,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// For an hour there is no etcd, and nobody else who could be asked. Callers known before go on, also with tokens that
-// are issued meanwhile. Callers whose grant was removed before remain excluded, and tokens end at their expiry.
+// For an hour, etcd is unavailable, and nobody else can be asked. Callers with a grant continue to be served, also with
+// tokens that are issued meanwhile. Callers whose grant was removed before remain excluded, and tokens end at their
+// expiry.
 func TestAnHourWithoutEtcd(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {
@@ -44,7 +45,7 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 	if _, err := tables.InitMeta(t.Context(), meta); err != nil {
 		t.Fatal(err)
 	}
-	var clock atomic.Int64 // Unix, in seconds
+	var clock atomic.Int64 // Unix time in seconds
 	begin := time.Now()
 	clock.Store(begin.Unix())
 	s := serveWith(t, nil, func(cfg *Config) {

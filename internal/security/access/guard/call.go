@@ -44,7 +44,7 @@ type ask struct {
 	group string
 }
 
-// ends reports whether the token that names the caller has ended.
+// ends reports whether the token that identifies the caller has expired.
 func (c *call) ends(now time.Time) bool {
 	return !c.caller.Expires.IsZero() && now.After(c.caller.Expires)
 }
@@ -112,7 +112,7 @@ func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	return nil
 }
 
-// may decides. id is the record's id, if the question is about a record.
+// may decides whether the caller may use a verb in a group. id is the record's id if the question is about a record.
 func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
 	if err != nil {
@@ -146,8 +146,8 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return
 	}
-	// One line for the writes of a group with the same outcome: one line for each write would displace all others
-	// from the queue.
+	// Writes in the same group with the same outcome share one line: one line for each write would displace all
+	// other lines from the queue.
 	type alike struct {
 		verb  access.Verb
 		group string
@@ -175,7 +175,7 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
-// refused reports a refusal. id is the record's id, if the refusal is about a record.
+// refused reports a refusal to the audit log. id is the record's id if the refusal is about a record.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {

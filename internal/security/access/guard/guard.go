@@ -29,18 +29,19 @@ type Config struct {
 	Store identity.Store
 	// Who returns the identity in the certificate of the call's connection.
 	Who func(ctx context.Context) (identity.Identity, bool)
-	// Open reports that the connection of a call is plaintext, which the mode allows, so that its caller cannot be
-	// identified: its call is access.Everybody. nil: there are no such connections.
+	// Open reports whether a call arrived over plaintext, which the mode allows. Its caller cannot be identified,
+	// so its call is access.Everybody. nil: no connection is plaintext.
 	Open func(ctx context.Context) bool
-	// Follow passes the current table of grants, and again after each change, until ctx ends; nil bytes: there is
-	// none.
+	// Follow passes the current table of grants to take, and passes it again after each change, until ctx ends. nil
+	// bytes mean that there is no table.
 	Follow func(ctx context.Context, take func(table []byte))
 	// Required reports whether callers must wait while the store has no table; nil: such a store is open to all its
 	// callers.
 	Required func() bool
 	// Key returns the store's signing key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded: gateways of the store say in a header for whom they call. One that does not say it is refused.
+	// Forwarded says that gateways of the store name the caller in a header. A gateway that sends no such header is
+	// refused.
 	Forwarded bool
 	// Audit receives refusals and completed operations; nil: no audit log.
 	Audit *Audit
@@ -100,8 +101,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Intervals at which the signing key is read: until it is known, and later, because an etcd that was rebuilt has
-// another key.
+// The signing key is read every keyRetry until it is known. Later it is read every keyAgain, because an etcd that was
+// rebuilt has another key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
@@ -161,7 +162,7 @@ func (g *Guard) Close() {
 	<-g.done
 }
 
-// Collectors of what a Guard does, for a registry.
+// Collectors returns the collectors of the Guard's metrics, for a registry.
 func (g *Guard) Collectors() []prometheus.Collector { return g.counts.all() }
 
 // tokens reports whether tokens can identify callers now, so that callers need no certificate.
@@ -200,8 +201,8 @@ func (g *Guard) table() *access.Compiled {
 	return nil
 }
 
-// take takes the table of etcd. One that cannot be used, or is gone, leaves the last one in use: a store is not opened
-// to everybody by a mistake.
+// take installs a table from etcd. If the table cannot be used or no longer exists, the last table remains in use, so
+// that a mistake does not open a store to everybody.
 func (g *Guard) take(text []byte) {
 	if now := g.current.Load(); now != nil && text != nil && bytes.Equal(text, now.text) {
 		return // it is in use, and the first uses of its grants were reported
@@ -238,7 +239,7 @@ func (g *Guard) take(text []byte) {
 	g.look()
 }
 
-// look repeats the decisions about lasting calls.
+// look repeats the decisions about all lasting calls.
 func (g *Guard) look() {
 	g.mu.Lock()
 	open := make([]*call, 0, len(g.open))
@@ -254,7 +255,7 @@ func (g *Guard) look() {
 // tablePatience bounds the wait of a call for the first table. Tests use a longer time.
 var tablePatience = 5 * time.Second
 
-// wait returns when the table in use is known, or at once with errUndecided unless it may wait.
+// wait returns the table in use once it is known. If waits is false, wait does not wait but returns errUndecided.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		if !waits {
@@ -277,7 +278,7 @@ func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) 
 	return table, nil
 }
 
-// Answers to callers that have to wait.
+// These errors are returned to callers that have to wait.
 var (
 	errNotKnown = status.Error(codes.Unavailable,
 		"the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
@@ -285,26 +286,27 @@ var (
 		"the operator writes it, or sheaf auth table set does")
 )
 
-// errUndecided is returned where a decision has to wait, to those that cannot.
+// errUndecided is returned if a decision has to wait for the table but the function may not wait.
 var errUndecided = errors.New("the table of grants is not known yet")
 
-// Headers of calls.
+// These are the headers of calls.
 const (
 	tokenHeader = "authorization"
 	// callerHeader is the header in which a gateway names the caller to a shard.
 	callerHeader = "sheaf-caller"
-	// unnamedHeader is the header in its place if the gateway has no caller to name: "process", a process of the store
-	// called it; "everybody", its caller came over plaintext. A call that lost its caller has neither header.
+	// unnamedHeader replaces callerHeader if the gateway has no caller to name. Its value is "process" if a process
+	// of the store called the gateway, and "everybody" if the call came over plaintext. A call whose caller was
+	// lost has neither header.
 	unnamedHeader    = "sheaf-unnamed"
 	unnamedProcess   = "process"
 	unnamedEverybody = "everybody"
 )
 
-// enter identifies the caller, and decides what can be decided before the request is read. Nil: nothing was decided,
-// because anyone may make the call, or because the connection is plaintext. It runs twice for each call: with waits
-// false when the headers have come, so that no memory is used for the message of a caller who may not call; and with
-// waits true when the message has come, because the table may have changed meanwhile. The second one uses the caller of
-// the first one.
+// enter identifies the caller, and decides what can be decided before the request is read. A nil call means that
+// nothing was decided, because anyone may make the call or because the connection is plaintext. enter runs twice for
+// each call. The first time, waits is false and only the headers have arrived, so that a caller who may not call uses
+// no memory for a message. The second time, waits is true and the message has arrived: enter decides again, because the
+// table may have changed meanwhile, but reuses the caller that was identified the first time.
 func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
 	rule := access.RuleOf(method)
 	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
@@ -338,7 +340,7 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 	return c, nil
 }
 
-// enteredKey is the key of a call's context under which its headers left the call.
+// enteredKey is the context key under which Guard.headers leaves the call that it has made.
 type enteredKey struct{}
 
 // identify identifies the caller.

@@ -34,7 +34,7 @@ import (
 var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
 	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
-// served is a gRPC server behind a Guard. A header names the caller, in place of a certificate.
+// served is a gRPC server behind a Guard. A header names the caller, instead of a certificate.
 type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
@@ -49,17 +49,17 @@ type served struct {
 	conn     *grpc.ClientConn
 }
 
-// Get answers what the caller may.
+// Get answers what the caller is allowed to do.
 func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
 }
 
-// Scan answers what the caller may.
+// Scan answers what the caller is allowed to do.
 func (s *served) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	return access.May(stream.Context(), access.Scan, in.GetGroup())
 }
 
-// Put answers what the caller may.
+// Put answers what the caller is allowed to do.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
 		return nil, err
@@ -70,12 +70,12 @@ func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.Pu
 	return &recordv1.PutResponse{}, nil
 }
 
-// ListShards answers nothing.
+// ListShards returns an empty answer.
 func (*served) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	return &recordv1.ListShardsResponse{}, nil
 }
 
-// AcceptLoss answers nothing.
+// AcceptLoss returns an empty answer.
 func (*served) AcceptLoss(context.Context, *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
 	return &recordv1.AcceptLossResponse{}, nil
 }
@@ -105,7 +105,7 @@ func serve(t *testing.T, audit *Audit) *served {
 	return serveWith(t, audit, func(*Config) {})
 }
 
-// serveWith is serve with changes to the configuration.
+// serveWith is like serve, with changes to the configuration.
 func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 	t.Helper()
 	s := &served{take: make(chan []byte), log: &lines{}}
@@ -209,7 +209,7 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 }
 
-// A call over plaintext is everybody's. One that reaches a handler without a call may do nothing.
+// A plaintext call is access.Everybody. A call that reaches a handler without an access.Call may do nothing.
 func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	plain := serveWith(t, nil, func(cfg *Config) {
 		cfg.Open = func(ctx context.Context) bool {
@@ -238,7 +238,7 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	}
 }
 
-// A gateway says for whom it calls. What a gateway does not say is not taken for its own call.
+// A gateway names its caller in a header. If the header is missing, the call does not count as the gateway's own.
 func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
 	s.give([]byte(tableOf))
@@ -266,7 +266,7 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 		&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a caller that says it is a process: %v", err)
 	}
-	// What the gateway's connections add, by the call that a context has.
+	// forward adds these headers to the calls of a gateway, depending on the call in the context.
 	process, err := access.ParseCaller("operator")
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +296,8 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// A call that is refused is answered when its headers have come: its message never comes, and would be held in memory.
+// A refused call is answered when its headers have arrived. Here its message never arrives; the server would have to
+// hold it in memory.
 func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -326,7 +327,8 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 	}
-	// Who may call is waited for, and decided again when the message has come.
+	// A call of a permitted caller waits for its message. The permission is decided again when the message has
+	// arrived.
 	ctx, cancel := context.WithTimeout(as(t, "client/c"), 100*time.Millisecond)
 	defer cancel()
 	if err := begin(ctx, get); status.Code(err) != codes.DeadlineExceeded {
@@ -427,7 +429,7 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	if got := <-answered; got != codes.OK {
 		t.Error(got)
 	}
-	s.give([]byte("{")) // a table that cannot be used, where there was one
+	s.give([]byte("{")) // a table that cannot be used, after a valid one
 	if got := s.get(t, "client/c", "a"); got != codes.OK {
 		t.Error(got)
 	}
@@ -471,7 +473,7 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"),
 		&recordv1.GetRequest{})
 	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
-	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{}) // asked all the time
+	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{}) // processes call it all the time
 	_, _ = s.admin.ListShards(as(t, "admin/ada"), &recordv1.ListShardsRequest{})
 	if err := audit.Close(); err != nil {
 		t.Fatal(err)
@@ -549,7 +551,7 @@ func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	if err := audit.Close(); err != nil {
 		t.Error(err)
 	}
-	<-audit.done // what waited is counted as lost
+	<-audit.done // the lines still waiting are counted as lost
 	before := testutil.ToFloat64(audit.lost)
 	s.get(t, "client/c", "b") // after the end
 	if testutil.ToFloat64(audit.lost) != before+1 {

@@ -19,13 +19,13 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 		grpc.ChainStreamInterceptor(g.stream)}
 }
 
-// headers decides about a call when its headers have come, before gRPC takes in any of its message. The reader of the
-// connection calls it, so that it never waits: what is not known yet is decided behind the message.
+// headers decides about a call when its headers have arrived, before gRPC reads any of its message. The connection's
+// reader calls it, so it must never wait: what cannot be decided yet is decided once the message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	switch access.RuleOf(info.FullMethodName).For {
 	case access.Nobody:
-		return ctx, nil // gRPC answers that there is no such method, and takes in no message
+		return ctx, nil // gRPC answers that there is no such method, and reads no message
 	case access.Anyone:
 		return ctx, calls.Anonymous(ctx, info.Header)
 	}
@@ -69,8 +69,9 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return out, err
 }
 
-// undecided returns the context of a call about which nothing was decided. Over plaintext it is Everybody's; otherwise
-// anyone may make the call, and it has no right to anything else.
+// undecided returns the context of a call about which nothing was decided. For a plaintext call, the context carries
+// access.Everybody. Otherwise anyone may make the call, and the context carries no call, so that nothing else is
+// allowed.
 func (g *Guard) undecided(ctx context.Context) context.Context {
 	if g.cfg.Open != nil && g.cfg.Open(ctx) {
 		return access.WithCall(ctx, access.Everybody)
@@ -152,7 +153,8 @@ type guarded struct {
 // Context implements grpc.ServerStream.
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions make a gateway say to shards for whom it calls: for the caller of the call that a context derives from.
+// DialOptions returns the options with which a gateway names the caller to shards. That is the caller of the call in
+// the context of the outgoing call.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
