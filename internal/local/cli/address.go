@@ -37,7 +37,7 @@ func PprofVar(flags *pflag.FlagSet, value *string) {
 		"address of /debug/pprof/, for go tool pprof: of the loopback device, as 127.0.0.1:6060; empty: none")
 }
 
-// AdvertiseVar adds a flag for the address that others are given; empty: the listen address.
+// AdvertiseVar adds a flag for the address that other processes are told to use; empty: the listen address.
 func AdvertiseVar(flags *pflag.FlagSet, value *string, name, usage string) {
 	flags.Var(&addressFlag{value: value, optional: true, host: true}, name, usage)
 }

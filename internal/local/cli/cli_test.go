@@ -174,7 +174,7 @@ func TestWalkVisitsEveryFileOnce(t *testing.T) {
 	}
 }
 
-// Somebody replaces a folder by a link while the tree is walked: what the link leads to is not visited.
+// If somebody replaces a folder by a link while the tree is walked, the target of the link is not visited.
 func TestWalkFollowsNoLink(t *testing.T) {
 	for _, sorted := range []bool{false, true} {
 		base := t.TempDir()
@@ -277,7 +277,7 @@ func TestModeAndTimeOfARecord(t *testing.T) {
 	}
 }
 
-// A row of a table is a line, whatever its cells say.
+// Each row of a table takes one line, whatever its cells contain.
 func TestARowIsALine(t *testing.T) {
 	table := Table{Header: []string{"A", "B"}, Rows: [][]Cell{{Text("one\ntwo"), Text("x")}}}
 	if got, want := table.Format(false), "A         B\none; two  x\n"; got != want {

@@ -43,10 +43,10 @@ type Conn struct {
 	waits atomic.Pointer[waits] // nil: no notes are printed
 }
 
-// Dial prepares connections to HOST:PORT; it sends nothing yet. If no server listens there, calls fail at once: the
-// person who typed the command wants to know now. Calls wait for a server that has answered and is then away.
-// callTimeout bounds each call with one answer whose context has no deadline, and the time for which streams try to
-// resume; 0: no bound.
+// Dial prepares connections to HOST:PORT; it sends nothing yet. If no server listens there, calls fail immediately,
+// because the person who typed the command wants to know now. If a server has answered before and is then unavailable,
+// calls wait for it. callTimeout bounds each call with one answer whose context has no deadline, and the time for which
+// streams try to resume; 0: no bound.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)

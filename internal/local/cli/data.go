@@ -47,8 +47,8 @@ func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.W
 	return record, nil
 }
 
-// dataOf returns the data of a record of a scan. A scan leaves large data out: dataOf reads these by another call,
-// which closeData ends.
+// dataOf returns the data of a record that a scan has returned. A scan leaves large data out: dataOf reads such data by
+// another call, which closeData ends.
 func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
 	if r.HasData {
 		return bytes.NewReader(r.Data), func() {}, nil

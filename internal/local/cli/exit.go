@@ -85,8 +85,8 @@ func ExitCode(err error) int {
 	return exitFailed
 }
 
-// Describe returns an error as text for a person: for a gRPC status its code, reason, message and field violations, and
-// what to do if that is known.
+// Describe returns an error as text for a person. For a gRPC status, the text has its code, reason, message and field
+// violations, and a hint what to do if one is known.
 func Describe(err error, server string) string {
 	var carrier interface {
 		error
@@ -148,7 +148,7 @@ func hintFor(s *status.Status, server string) string {
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
 	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
 		return ""
-	// something answered; a process that has just ended resets the connection
+	// Something answers, but not in gRPC. A process that has just ended would reset the connection instead.
 	case strings.Contains(s.Message(), "server preface: http2:"):
 		return fmt.Sprintf(
 			"what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)

@@ -26,7 +26,7 @@ type ExportOptions struct {
 	Group    string // only this group; empty: all
 	Prefix   string // only records whose path lies below it; it is removed from the path
 	Force    bool   // replace existing files
-	Setuid   bool   // restore setuid, setgid and sticky bits, too: whoever writes records chooses them
+	Setuid   bool   // also restore setuid, setgid and sticky bits, which every writer of records can set
 	Workers  int    // number of file writers; 0: 8
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool
@@ -68,7 +68,7 @@ type exporter struct {
 	totalKnown  atomic.Bool
 }
 
-// Export writes records back as files: records that import made go to their path, with mode and time. The scan uses one
+// Export writes records back as files. Records that import made go to their path, with mode and time. The scan uses one
 // snapshot per group. Records that fail do not end the export: they are counted and listed.
 func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (ExportReport, error) {
 	if err := count("workers", &opts.Workers, 8); err != nil {
@@ -166,7 +166,7 @@ func (e *exporter) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// record writes one record. An error ends the export; problems of this record alone are counted.
+// record writes one record. An error ends the export; problems with a single record are only counted.
 func (e *exporter) record(ctx context.Context, r client.Record) error {
 	name, failed, ok := e.names.take(r)
 	if failed != nil {
@@ -206,7 +206,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 	return nil
 }
 
-// leftError is a record that is not written for a reason other than a failed write.
+// leftError is the reason for which a record is not written, other than a failed write.
 type leftError struct {
 	kind string
 	err  error
@@ -221,7 +221,7 @@ func (e *exporter) fail(kind, name string, err error) {
 	e.failed.add(failure{Kind: kind, Path: name, What: Describe(err, "")}, e.out)
 }
 
-// write writes a temporary file and renames it, so that the name never has a partial file.
+// write writes a temporary file and renames it, so that the name never leads to a partial file.
 func (e *exporter) write(ctx context.Context, name string, r client.Record) (err error) {
 	dir, err := e.root.in(path.Dir(name), true)
 	if err != nil {
@@ -279,12 +279,12 @@ func (e *exporter) writeFile(dir folder, aside string, r client.Record, data io.
 	return unix.Fchmod(fd, mode)
 }
 
-// privileges are the mode bits that change what a file is allowed: setuid, setgid and sticky.
+// privileges are the mode bits that change the rights of a file: setuid, setgid and sticky.
 const privileges = 0o7000
 
-// modeOf returns the mode that import stored; 0644 if there is none. Without setuid it leaves out the bits of
-// privileges, and reports whether there were any: owners are not restored, so that a program would run with the rights
-// of the user who unpacks it, and not with those of its owner.
+// modeOf returns the mode that import stored; 0644 if there is none. Without setuid, it leaves out the bits of
+// privileges, and left reports whether there were any. Owners are not restored, so a program with these bits would run
+// with the rights of the user who unpacks it instead of those of its original owner.
 func modeOf(r client.Record, setuid bool) (mode uint32, left bool) {
 	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)
 	switch {

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder is the descriptor of an open folder. Paths below it are opened component by component, and none may be a
-// symbolic link: whatever somebody renames meanwhile, nothing is read or written through a link. (os.Root follows links
-// that stay inside.) Paths have slashes and no ".."; "." and the empty path are the folder itself.
+// folder is the descriptor of an open folder. Paths below it are opened component by component, and no component may be
+// a symbolic link. So nothing is read or written through a link, even if somebody renames a component meanwhile.
+// (os.Root follows links that stay inside.) Paths have slashes and no ".."; "." and the empty path are the folder
+// itself.
 type folder int
 
 // linkError reports that a path leads through a symbolic link.
@@ -32,8 +33,8 @@ func openFolder(name string) (folder, error) {
 
 func (f folder) close() { _ = unix.Close(int(f)) } // nothing was written to it
 
-// in opens the folder rel below f, for use as the start of other paths. With create it makes missing folders, with mode
-// 0755 less the umask.
+// in opens the folder rel below f, as the start of other paths. With create, it makes missing folders, with mode 0755
+// minus the umask.
 func (f folder) in(rel string, create bool) (folder, error) {
 	at := f
 	for end := 0; ; end++ {
@@ -85,7 +86,7 @@ func (f folder) open(rel string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), rel), nil
 }
 
-// list returns the entries of rel below f, in the order of their names.
+// list returns the entries of rel below f, sorted by name.
 func (f folder) list(rel string) ([]fs.DirEntry, error) {
 	dir, err := f.open(rel, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -97,7 +98,7 @@ func (f folder) list(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// lstat returns what rel below f is. It needs no right to read it.
+// lstat returns the metadata of rel below f. It needs no permission to read rel.
 func (f folder) lstat(rel string) (fs.FileInfo, error) {
 	file, err := f.open(rel, unix.O_PATH)
 	if err != nil {
@@ -107,7 +108,7 @@ func (f folder) lstat(rel string) (fs.FileInfo, error) {
 	return file.Stat()
 }
 
-// readlink returns what a symbolic link is, and its target.
+// readlink returns the metadata and the target of a symbolic link.
 func (f folder) readlink(rel string) (fs.FileInfo, string, error) {
 	file, err := f.open(rel, unix.O_PATH)
 	if err != nil {
@@ -145,7 +146,7 @@ func (f folder) isLink(name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
-// openat is openat(2) with O_CLOEXEC, again after a signal. A signal may interrupt an open on FUSE or NFS.
+// openat calls openat(2) with O_CLOEXEC, and calls it again if a signal interrupts it, which may happen on FUSE or NFS.
 func openat(at int, name string, flags int) (fd int, err error) {
 	for {
 		fd, err = unix.Openat(at, name, flags|unix.O_CLOEXEC, 0o600)

@@ -30,7 +30,7 @@ func ParseID(s string) (int64, error) {
 var negativeNumber = regexp.MustCompile(`^-[0-9]+$`)
 
 // protectNegativeIDs allows a negative id on the command line without "--" before it: `sheaf get -5`. A flag parser
-// would read it as flags, so the id is rewritten in hexadecimal. The value of a flag ("--timestamp -5") stays
+// would read it as flags, so the id is rewritten in hexadecimal. The value of a flag ("--timestamp -5") remains
 // unchanged.
 func protectNegativeIDs(args []string) []string {
 	out := make([]string, len(args))

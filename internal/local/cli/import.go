@@ -44,21 +44,21 @@ type ImportOptions struct {
 	Dir      string
 	ID       string // name, sequence, hash, map:FILE
 	Group    string // Named routing: dir, or a name; empty in Hash routing
-	Prefix   string // put before every path
-	ImportID string // part of the request ids; empty: made from folder, prefix and id scheme with Resume, else random
-	FirstID  int64  // the first id of sequence
+	Prefix   string // prepended to every path
+	ImportID string // part of the request ids; empty: with Resume, made from folder, prefix and id scheme; else random
+	FirstID  int64  // first id of the scheme sequence
 	Workers  int    // number of file readers; 0: 16
 	Senders  int    // number of streams that send puts; 0: 8
-	DryRun   bool   // store and delete nothing: ask the store, and count
-	Resume   bool   // leave files that an earlier import stored as they are
+	DryRun   bool   // store and delete nothing: only ask the store, and count
+	Resume   bool   // do not change files that an earlier import stored
 	Update   bool   // also store changed files as new versions
 	Checksum bool   // with Update: also compare the bytes of files whose size, time and mode are unchanged
-	Delete   bool   // with Update: also delete records below Prefix whose path is no file of the tree any more
+	Delete   bool   // with Update: also delete records below Prefix whose path is no longer a file of the tree
 	Symlinks string // keep or skip
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool   // no progress
 
-	knownIDs map[nameHash]int64 // sequence with Resume: ids assigned before, by path
+	knownIDs map[nameHash]int64 // for sequence with Resume: ids that were assigned before, by path
 }
 
 // Kinds of failures of an import.
@@ -80,8 +80,8 @@ type importer struct {
 	conn *Conn
 	out  *Output
 	ids  idScheme
-	// fresh: no other import has this import id, so a repeated put comes from this run (the gateway also retries
-	// puts).
+	// fresh: no other import has this import id, so a put that the server reports as repeated comes from this run
+	// (the gateway also retries puts).
 	fresh bool
 
 	root    folder
@@ -107,10 +107,11 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// there is the record in which Update found an older state of this file, and whose version the put replaces; nil:
-	// none.
+	// there is the record in which Update found an older state of this file, and whose version the put replaces;
+	// nil: there is no such record.
 	there *client.Record
-	// same: the record differs in nothing that can be seen without reading the file, so the bytes decide.
+	// same says that the record and the file differ in nothing that can be seen without reading the file, so that
+	// their bytes have to be compared.
 	same bool
 }
 
@@ -172,7 +173,8 @@ func (im *importer) prepare(ctx context.Context) error {
 	return nil
 }
 
-// prepareIDs chooses how ids are assigned, and opens the list of failures. It asks the server for what that needs.
+// prepareIDs chooses how ids are assigned, and opens the list of failures. It asks the server for the information that
+// it needs.
 func (im *importer) prepareIDs(ctx context.Context) error {
 	o := &im.opts
 	if err := im.checkGroup(ctx); err != nil {
@@ -195,8 +197,8 @@ func (im *importer) prepareIDs(ctx context.Context) error {
 	return im.failed.open(o.Failures)
 }
 
-// chooseImportID chooses the import id. A first import and an update take a random one, so that files deleted since an
-// earlier import are stored again. A resumed import takes one that is the same for the same folder, prefix and scheme.
+// chooseImportID chooses the import id. A first import and an update use a random one, so that files deleted since an
+// earlier import are stored again. A resumed import uses the same one for the same folder, prefix and scheme.
 func (o *ImportOptions) chooseImportID() error {
 	if o.ImportID != "" {
 		return nil
@@ -282,7 +284,7 @@ func (im *importer) run(ctx context.Context) error {
 	return err
 }
 
-// stage runs do in this many workers, and calls through when all have ended.
+// stage runs do in the given number of workers, and calls through when all workers have ended.
 func stage(ctx context.Context, g *errgroup.Group, workers int, do func(context.Context) error, through func()) {
 	g.Go(func() error {
 		defer through()
@@ -294,7 +296,7 @@ func stage(ctx context.Context, g *errgroup.Group, workers int, do func(context.
 	})
 }
 
-// readAll reads files as long as there are any.
+// readAll reads files from ready until it is closed.
 func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
 	for j := range ready {
 		if err := im.read(ctx, j); err != nil {

@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// deleteGone deletes the records below the prefix whose path is no file or link of the tree any more. Each is deleted
-// only in the version that was seen, and only where nothing stands at its path at that moment. A tree that could not be
-// read whole, or that holds no file at all, deletes nothing: its disk may not be mounted.
+// deleteGone deletes the records below the prefix whose path is no longer a file or link of the tree. It deletes a
+// record only in the version that it has seen, and only if nothing exists at its path at that moment. If the tree could
+// not be read completely, or holds no file at all, deleteGone deletes nothing, because the disk may not be mounted.
 func (im *importer) deleteGone(ctx context.Context) error {
 	switch {
 	case im.blind.Load():
@@ -48,7 +48,7 @@ func (im *importer) deleteGone(ctx context.Context) error {
 	return deletes.Wait()
 }
 
-// gone reports whether a record is one of this tree, and its path is no file or link of the tree any more.
+// gone reports whether a record belongs to this tree and its path is no longer a file or link of the tree.
 func (im *importer) gone(r client.Record) bool {
 	name := string(r.Attributes[attributePath])
 	rel, below := name, true
@@ -56,7 +56,7 @@ func (im *importer) gone(r client.Record) bool {
 		rel, below = strings.CutPrefix(name, im.opts.Prefix+"/")
 	}
 	if !below || rel != path.Clean(rel) || !filepath.IsLocal(rel) || rel == "." {
-		return false // no import of this tree has made it
+		return false // no import of this tree has stored it
 	}
 	info, err := im.root.lstat(rel)
 	if err == nil {
@@ -70,7 +70,7 @@ func (im *importer) gone(r client.Record) bool {
 	return false
 }
 
-// kept counts and lists what was not deleted.
+// kept counts and lists a record that was not deleted.
 func (im *importer) kept(name, why string) { im.failed.add(failure{failKept, name, why}, im.out) }
 
 func (im *importer) delete(ctx context.Context, r client.Record) error {

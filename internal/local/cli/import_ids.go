@@ -119,8 +119,8 @@ func mapIDs(file string) (idScheme, error) {
 	}, nil
 }
 
-// groupOf returns the group of a file, in Named routing. "dir": the first folder of its path, "_root" for files in no
-// folder; "name:X" or any other X: the group X.
+// groupOf returns the group of a file, in Named routing. With "dir", it is the first folder of the file's path, or
+// "_root" for files that are in no folder. With "name:X", or any other X, it is the group X.
 func (o *ImportOptions) groupOf(rel string) string {
 	if o.Group != "dir" {
 		return strings.TrimPrefix(o.Group, "name:")

@@ -15,14 +15,14 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// put is one file that was read and must be stored.
+// put is one file that was read and has to be stored.
 type put struct {
 	job      job
-	data     []byte // of small files
+	data     []byte // only of small files
 	options  client.PutOptions
 	stamp    fileStamp
 	mixed    bool  // the file changed while it was read
-	reserved int64 // bytes of importer.memory to give back
+	reserved int64 // bytes of importer.memory to release
 	attempts int   // number of attempts without a conclusive answer
 }
 
@@ -58,8 +58,8 @@ func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 
 func formatMtime(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// timestampOf returns the timestamp of the record; zero, so that the commit time is used, if the time does not fit into
-// Unix nanoseconds.
+// timestampOf returns the timestamp of the record. If the time does not fit into Unix nanoseconds, it is zero, so that
+// the commit time is used.
 func timestampOf(t time.Time) time.Time {
 	if !time.Unix(0, t.UnixNano()).Equal(t) {
 		return time.Time{}
@@ -80,7 +80,8 @@ func unixMode(m fs.FileMode) uint32 {
 	return bits
 }
 
-// read imports one file: small files go to the senders, large files are uploaded at once. An error ends the import.
+// read imports one file. It passes a small file to the senders and uploads a large file itself. An error ends the
+// import.
 func (im *importer) read(ctx context.Context, j job) error {
 	if j.item.Type == fs.ModeSymlink {
 		return im.readSymlink(ctx, j)
@@ -104,7 +105,7 @@ func (im *importer) read(ctx context.Context, j job) error {
 	im.notKept.look(f, info)
 	switch {
 	case im.opts.DryRun && !j.same:
-		im.countDry(j, info.Size()) // its bytes decide nothing
+		im.countDry(j, info.Size()) // no bytes have to be compared
 		return nil
 	case info.Size() > dataBytesMax:
 		return im.readLarge(ctx, j, f)
@@ -118,8 +119,8 @@ func (im *importer) reserve(ctx context.Context, size int64) (int64, error) {
 	return n, im.memory.Acquire(ctx, n)
 }
 
-// readSmall reads a whole file. If the file changes meanwhile, it reads the file again, and stores what the third
-// attempt gave up to the size that the file had before it.
+// readSmall reads a whole file. If the file changes meanwhile, readSmall reads it again, and stores the result of the
+// third attempt, up to the size that the file had before that attempt.
 func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState) error {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -155,8 +156,8 @@ func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState)
 	}
 }
 
-// readUnsized reads a file that says that it is empty. On /proc and on file systems whose sizes are not known, such a
-// file may hold bytes: they are read to their end.
+// readUnsized reads a file whose reported size is 0. On /proc and on file systems that do not know sizes, such a file
+// may have content: readUnsized reads it to its end.
 func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileState) error {
 	var first [512]byte
 	n, err := f.ReadAt(first[:], 0)
@@ -166,7 +167,7 @@ func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileStat
 	}
 	most := int64(len(first))
 	if err == nil {
-		most = dataBytesMax + 1 // there is more
+		most = dataBytesMax + 1 // the file may be longer than first
 	}
 	reserved, err := im.reserve(ctx, most)
 	if err != nil {
@@ -223,7 +224,7 @@ func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	}
 }
 
-// enqueue passes a file that was read to the senders, unless its record has these bytes already.
+// enqueue passes a file that was read to the senders, unless its record already has these bytes.
 func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte, reserved int64, mixed bool) error {
 	if j.same {
 		equal, err := im.equal(ctx, j, s, bytes.NewReader(data))
@@ -246,9 +247,9 @@ func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte
 	}
 }
 
-// equal compares a file in state s with the bytes of its record. It reports true if nothing is left to do: they are the
-// same, and the file is counted as stored already, or the file cannot be read, which is a failure of its own. A record
-// that is damaged, or not there any more, is not equal.
+// equal compares a file in state s with the bytes of its record. It returns true if nothing is left to do. Either the
+// bytes are the same, and equal counts the file as already stored, or the file cannot be read, which equal reports as a
+// failure. A record that is damaged or no longer exists is not equal.
 func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reader) (bool, error) {
 	if changed := im.compare(j, im.stampOf(j, s), *j.there); changed != nil {
 		return false, nil //nolint:nilerr // since it was looked up, so it is stored
@@ -293,8 +294,8 @@ func sameBytes(a, b io.Reader) (bool, error) {
 	}
 }
 
-// readLarge uploads a file above 1 MiB, and starts again from the beginning when the server asks for it, or where the
-// file has become shorter meanwhile. It reads a file that says that it is empty to its end.
+// readLarge uploads a file above 1 MiB. It starts again from the beginning if the server asks for that, or if the file
+// has become shorter meanwhile. A file whose reported size is 0 is read to its end.
 func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
@@ -329,7 +330,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		counter := &countingReader{ReadSeeker: io.NewSectionReader(f, 0, most), n: &im.seenBytes}
 		var from io.Reader = counter
 		if unsized {
-			from = struct{ io.Reader }{counter} // an upload of what can seek tells its size first
+			from = struct{ io.Reader }{counter} // if the source can seek, an upload declares its size first
 		}
 		result, err := im.conn.Upload(ctx, j.key, from, &p.options)
 		now, statErr := f.Stat()
@@ -349,7 +350,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case counter.at < most && !unsized && statErr == nil && now.Size() < s.size && shorter < 2:
-			shorter++ // the server refuses what is not as long as it was told
+			shorter++ // the server refuses data that is not as long as declared
 			continue
 		case !retryable(err):
 			return im.complete(ctx, p, s.size, false, err)
@@ -362,7 +363,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 }
 
 // countingReader counts the bytes read for the progress display, and counts bytes that are read again only once. It
-// keeps the source's error apart from the server's.
+// keeps the source's errors, so that they can be distinguished from the server's.
 type countingReader struct {
 	io.ReadSeeker
 	n           interface{ Add(int64) int64 }

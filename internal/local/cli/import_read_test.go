@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// growing is a file that has one more byte after each read. After reads of them it rests.
+// growing is a file that grows by one byte after each read, for the given number of reads.
 type growing struct {
 	data  []byte
 	reads int
@@ -33,7 +33,7 @@ func (g *growing) ReadAt(b []byte, off int64) (int, error) {
 
 func (g *growing) Stat() (fs.FileInfo, error) { return sizeOf(len(g.data)), nil }
 
-// sizeOf is what a file of this size is.
+// sizeOf is the FileInfo of a file with this size.
 type sizeOf int64
 
 func (s sizeOf) Name() string     { return "log" }
@@ -43,7 +43,8 @@ func (sizeOf) ModTime() time.Time { return time.Unix(1, 2) }
 func (sizeOf) IsDir() bool        { return false }
 func (sizeOf) Sys() any           { return nil }
 
-// A file that grows all the time is stored as far as it was seen, and told; one that comes to rest is stored whole.
+// A file that never stops growing is stored up to the size that was seen, and is reported. A file that stops growing is
+// stored completely.
 func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
 	for _, c := range []struct {
 		reads int
@@ -73,10 +74,10 @@ func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
 	}
 }
 
-// odd is a large file whose size is another than it says.
+// odd is a large file whose actual size differs from the size that it reports.
 type odd struct {
 	bytes.Reader
-	says  []int64 // what Stat tells, one after another; the last one stays
+	says  []int64 // results of Stat in order; the last one repeats
 	asked int
 }
 
@@ -85,7 +86,7 @@ func (o *odd) Stat() (fs.FileInfo, error) {
 	return sizeOf(o.says[min(o.asked, len(o.says))-1]), nil
 }
 
-// uploads keeps what is uploaded, and refuses what has another size than was told.
+// uploads stores the last upload, and refuses data that is not as long as declared.
 type uploads struct {
 	recordv1.UnimplementedRecordServiceServer
 	got []byte
@@ -114,7 +115,7 @@ func (u *uploads) Upload(stream recordv1.RecordService_UploadServer) error {
 		Put: &recordv1.PutResponse{Version: "1", DataCrc32C: crc32.Checksum(u.got, castagnoli)}})
 }
 
-// A large file whose size is not known, or that becomes shorter while it is read, is stored as far as it goes.
+// A large file whose size is not known, or that becomes shorter while it is read, is stored up to its actual end.
 func TestALargeFileOfAnotherSizeIsStored(t *testing.T) {
 	const size = dataBytesMax + 7
 	data := []byte(strings.Repeat("x", size))

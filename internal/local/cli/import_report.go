@@ -29,17 +29,18 @@ type ImportReport struct {
 	ImportID     string  `json:"import_id,omitempty"`
 }
 
-// NotKept counts what a tree had and its records have not. Files that were there already and were not read are not
-// counted.
+// NotKept counts properties of the tree that its records do not have. Files that were already stored and were not read
+// are not counted.
 type NotKept struct {
 	EmptyFolders int64 `json:"empty_folders"`
-	HardLinks    int64 `json:"hard_links"` // files with more than one name: each name becomes a record of its own
+	HardLinks    int64 `json:"hard_links"` // files with more than one name: each name becomes a separate record
 	Holes        int64 `json:"holes"`      // files with holes: they become zeros
-	Owners       int64 `json:"owners"`     // files of a user or group other than those of the process that imports
+	Owners       int64 `json:"owners"`     // files of a user or group other than that of the importing process
 	Attributes   int64 `json:"attributes"` // files with extended attributes, ACLs or capabilities
 }
 
-// NotImported counts files that are not stored; a file that was stored while it changed is none of them.
+// NotImported counts files that are not stored. It does not count a file that was stored although it changed while it
+// was read.
 func (r *ImportReport) NotImported() int64 {
 	return r.Failed.Total() - r.Failed[failMixed] - r.Failed[failKept]
 }
@@ -47,10 +48,10 @@ func (r *ImportReport) NotImported() int64 {
 // Mixed counts files that changed while they were read: they are stored, perhaps as a mixture.
 func (r *ImportReport) Mixed() int64 { return r.Failed[failMixed] }
 
-// NotDeleted counts what --delete left as it is.
+// NotDeleted counts the records that --delete did not delete although their files are gone.
 func (r *ImportReport) NotDeleted() int64 { return r.Failed[failKept] }
 
-// ImportFailure returns a kind of failures of an import with what became of the files.
+// ImportFailure describes a kind of failure of an import, and says what happened to the files.
 func ImportFailure(kind string) string {
 	switch kind {
 	case failMixed:
@@ -61,7 +62,7 @@ func ImportFailure(kind string) string {
 	return "not imported: " + kind
 }
 
-// notKept is NotKept while it is counted.
+// notKept holds the counters of NotKept during an import.
 type notKept struct{ emptyFolders, hardLinks, holes, owners, attributes atomic.Int64 }
 
 func (n *notKept) report() NotKept {
@@ -71,7 +72,7 @@ func (n *notKept) report() NotKept {
 	}
 }
 
-// look counts what a record of an open file will not have.
+// look counts the properties of an open file that its record will not have.
 func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -86,7 +87,7 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	if hasAttributes(int(f.Fd())) {
 		n.attributes.Add(1)
 	}
-	// A file that is compressed or was written a moment ago may have few blocks, and no hole.
+	// A file that is compressed, or was written a moment ago, may have few blocks without having a hole.
 	const block = 512
 	if st.Blocks*block < st.Size {
 		if hole, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_HOLE); err == nil && hole < st.Size {
@@ -95,8 +96,8 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	}
 }
 
-// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count: every file has one
-// where SELinux runs, and a file gets a new one where it is written.
+// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count: where SELinux runs,
+// every file has one, and a file that is written gets a new one.
 func hasAttributes(fd int) bool {
 	var names [1 << 10]byte
 	size, err := unix.Flistxattr(fd, names[:])

@@ -31,7 +31,8 @@ func (im *importer) send(ctx context.Context) error {
 	}
 }
 
-// collect waits for one put and adds all others that are immediately available. Nothing: no more puts will come.
+// collect waits for one put and adds all others that are immediately available. An empty result means that no more puts
+// will arrive.
 func (im *importer) collect(ctx context.Context) []*put {
 	var batch []*put
 	var bytes int64
@@ -58,7 +59,7 @@ func (im *importer) collect(ctx context.Context) []*put {
 	return batch
 }
 
-// sendBatch sends a batch and completes every put of it, except those that must be sent again. An error ends the
+// sendBatch sends a batch and completes each of its puts, except those that must be sent again. An error ends the
 // import.
 func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, err error) {
 	items := make([]client.PutItem, len(batch))
@@ -95,11 +96,12 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 // importPace is the pace of the import's own retries, on top of the client's retries.
 var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 
-// silence returns how long the server has stored nothing.
+// silence returns the time since the server's last conclusive answer.
 func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
-// waitRetry waits before a retry of p, and gives up when the server has not answered for importPatience. A deadline is
-// no reason, as the server waits on for what it lacks: then a read of the record tells it.
+// waitRetry waits before a retry of p, and gives up if the server has given no conclusive answer for importPatience. An
+// exceeded deadline does not say what the server was waiting for: waitRetry then takes the reason from a read of the
+// record.
 func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	if silent := im.silence(); silent > importPatience {
 		if why := im.conn.whyOf(ctx, p.job.key); why != nil && status.Code(err) == codes.DeadlineExceeded {
@@ -155,7 +157,7 @@ func (im *importer) completeTaken(ctx context.Context, p *put, size int64, repea
 	case there == nil && (p.attempts > 0 || repeated && (im.opts.Resume || im.opts.Update)):
 		im.countStored(p, size) // stored by an earlier attempt of this run, after the lookup
 		return nil
-	case there == nil && repeated: // by an earlier run with the same import id
+	case there == nil && repeated: // stored by an earlier run with the same import id
 		im.countThere(size)
 		return nil
 	}
@@ -177,7 +179,8 @@ var (
 	errOlder     = errors.New("an older state of it is stored")
 )
 
-// compare compares a record with a file. Nil: it is the file; otherwise the error wraps errOtherFile or errOlder.
+// compare compares a record with a file. nil means that the record is this file; otherwise the error wraps errOtherFile
+// or errOlder.
 func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	attributes := r.Attributes
 	name, ok := attributes[attributePath]
@@ -216,7 +219,7 @@ func (im *importer) countThere(size int64) {
 	im.seenBytes.Add(size)
 }
 
-// lookUp asks the server, many at a time, which files it already has. Files to store go on to ready.
+// lookUp asks the server, in batches, which files it already has. It passes the files to store on to ready.
 func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	const most = 256
 	batch := make([]job, 0, most)
@@ -264,7 +267,7 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	s, record := stateOf(info), there.Record
 	unsized := s.size == 0 && s.mode.IsRegular() && record.Size > 0
 	if unsized {
-		s.size = record.Size // what it holds tells
+		s.size = record.Size // the size says nothing: the content decides
 	}
 	what := im.compare(*j, im.stampOf(*j, s), record)
 	switch {

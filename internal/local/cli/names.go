@@ -21,18 +21,18 @@ const (
 // noPathDir is the folder for records without a path.
 const noPathDir = "_records"
 
-// treeNames gives records their paths in one tree: no path comes twice, none leads out of the tree, and no file or link
-// is the folder of another path. So nothing is written through a link of the same tree, also where an archive is
-// unpacked. Safe for concurrent use.
+// treeNames gives records their paths in one tree. No two records have the same path, no path leads out of the tree,
+// and no file or link is the folder of another path. So nothing is written through a link of the same tree, not even
+// when an archive is unpacked. Safe for concurrent use.
 type treeNames struct {
 	prefix string // only paths below it; it is removed
 
 	mu    sync.Mutex
-	taken map[nameHash]bool // paths of records, and true: folders of such paths
+	taken map[nameHash]bool // paths of records (false), and their folders (true)
 }
 
-// take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree:
-// with a failure, which tells why, or without one where the prefix leaves the record out.
+// take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree.
+// failed says why; it is nil if the prefix excludes the record.
 func (n *treeNames) take(r client.Record) (name string, failed *failure, ok bool) {
 	p, imported := r.Attributes[attributePath]
 	name = string(p)
@@ -56,7 +56,7 @@ func (n *treeNames) take(r client.Record) (name string, failed *failure, ok bool
 	return name, nil, true
 }
 
-// add takes a path and its folders; an empty kind: it is taken.
+// add reserves a path and its folders. An empty kind means success.
 func (n *treeNames) add(name string) (kind, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,7 +70,7 @@ func (n *treeNames) add(name string) (kind, why string) {
 		hash := hashName(dir)
 		folder, taken := n.taken[hash]
 		if folder {
-			break // so are those above it
+			break // the folders above it are reserved as well
 		}
 		if taken {
 			return failBoth, displayName(dir) + " is a record, too"

@@ -19,7 +19,7 @@ type Output struct {
 	JSON bool
 
 	mu   sync.Mutex // guards line, and writes to Err
-	line string     // the last line of a terminal, which is rewritten again and again; empty: there is none
+	line string     // the last line of a terminal, which SetLine rewrites; empty: there is none
 }
 
 // Sayf writes a line of text. Safe for concurrent use.
@@ -89,7 +89,7 @@ const (
 // ColourEnd ends coloured text.
 const ColourEnd Colour = "\x1b[0m"
 
-// Text makes a plain cell. It has one line: errors that happened together come with one each.
+// Text makes a plain cell. The cell has one line: line breaks, as between joined errors, become semicolons.
 func Text(s string) Cell { return Cell{Text: strings.ReplaceAll(s, "\n", "; ")} }
 
 // Number makes a cell aligned to the right.

@@ -54,7 +54,7 @@ type done struct{ err error }
 func (d *done) Error() string { return d.err.Error() }
 func (d *done) Unwrap() error { return d.err }
 
-// Done marks an error of a PreRunE as the command's own: it is not wrong usage. nil stays nil.
+// Done marks an error of a PreRunE as the command's own: it is not wrong usage. Done returns nil for nil.
 func Done(err error) error {
 	if err == nil {
 		return nil

@@ -102,11 +102,11 @@ func Bar(done float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 
-// stillAfter is the time without progress after which a line says so, in place of a time to go.
+// stillAfter is the time without progress after which a line says so, instead of the remaining time.
 const stillAfter = 10 * time.Second
 
-// line returns the completed fraction and the remaining time at the rate so far, which a narrow terminal must not cut
-// off, and then the completed amount and the rate.
+// line returns the completed fraction and the remaining time at the rate so far, followed by the completed amount and
+// the rate. The first two are at the start, because a narrow terminal truncates the end.
 func (p *progress) line(t tally, now time.Time) string {
 	if t.files != p.seen.files || t.bytes != p.seen.bytes {
 		p.seen, p.moved = t, now

@@ -45,11 +45,11 @@ type TarReport struct {
 	Failed     Failed // records that are not in the archive
 }
 
-// paxPrefix begins the keywords of what a member has beside its data. GNU tar takes them for extended attributes: it
-// warns of keywords that it does not know.
+// paxPrefix begins the keywords of a member's properties. GNU tar treats them as extended attributes, and warns about
+// keywords that it does not know.
 const paxPrefix = "SCHILY.xattr.user.sheaf."
 
-// paxKeys writes what a keyword may not hold as GNU tar and star do.
+// paxKeys escapes the characters that a keyword must not contain, in the same way as GNU tar and star.
 var paxKeys = strings.NewReplacer("%", "%25", "=", "%3D", "\x00", "%00")
 
 // WriteScanTar writes every record of a scan as a member of a tar archive: GROUP/ID.bin, or with Paths at the path that
@@ -91,13 +91,13 @@ type tarWriter struct {
 	names   treeNames // with Paths
 }
 
-// header returns the header of a record's member, and whether mode bits were left out of it. A failure: the record has
-// no place in the archive.
+// header returns the header of a record's member, and whether mode bits were left out of it. A failure means that the
+// record has no place in the archive.
 func (t *tarWriter) header(r client.Record) (h *tar.Header, left bool, failed *failure) {
 	id, at := strconv.FormatInt(r.Key.ID, 10), mtimeOf(r)
 	h = &tar.Header{
 		Typeflag: tar.TypeReg,
-		// WebDataset passes over names without an extension.
+		// WebDataset skips names without an extension.
 		Name:    path.Join(r.Key.Group, id+".bin"),
 		Size:    r.Size,
 		Mode:    0o644,
@@ -128,7 +128,8 @@ func (t *tarWriter) header(r client.Record) (h *tar.Header, left bool, failed *f
 	return h, left, failed
 }
 
-// write writes a member. A failure: it is not in the archive, which goes on.
+// write writes a member. A failure means that the member is not in the archive, and that the archive continues without
+// it.
 func (t *tarWriter) write(h *tar.Header, data io.Reader) (*failure, error) {
 	if h.Typeflag == tar.TypeSymlink {
 		target, err := io.ReadAll(io.LimitReader(data, unix.PathMax))

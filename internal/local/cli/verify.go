@@ -42,7 +42,7 @@ type VerifyGroupReport struct {
 	TornBytes int64  `json:"torn_bytes,omitempty"`
 	// the replica is still joining: it has no data that count yet
 	Joining     bool            `json:"joining,omitempty"`
-	Damages     []format.Damage `json:"damages,omitempty"`     // as found, before a repair
+	Damages     []format.Damage `json:"damages,omitempty"`     // as found before a repair
 	Error       string          `json:"error,omitempty"`       // why it could not be checked, or repaired
 	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
 	Rewritten   []string        `json:"rewritten,omitempty"`   // segments
@@ -113,7 +113,7 @@ func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
 	var counting sync.WaitGroup
 	if !quiet && !v.repair {
 		counting.Go(func() {
-			// after an error there is no total, and the walk reports the problem
+			// After an error, the total remains unknown, and the walk reports the problem.
 			if n, err := filesBytes(ctx, dir); err == nil {
 				v.total.Store(n)
 			}
@@ -170,7 +170,7 @@ func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	return nil
 }
 
-// wasVolume tells that a folder without a superblock was a volume: its groups are there.
+// wasVolume reports whether a folder without a superblock was a volume: it contains groups.
 func wasVolume(dir string) bool {
 	ids, err := volume.GroupsIn(vfs.OS{}, dir)
 	return err == nil && len(ids) > 0
@@ -291,8 +291,8 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// ofAnother reports a superblock that is of another volume than the groups beside it, which say on which volume they
-// were made. A group that is damaged says nothing here.
+// ofAnother reports a superblock that belongs to a different volume than the groups next to it, which record on which
+// volume they were made. Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	ids, err := volume.GroupsIn(v.fs, dir)
 	if err != nil {

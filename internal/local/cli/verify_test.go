@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestVerifyKnowsTheJournal checks that data which only the journal has after a power cut are reported, and written to
-// their segment before a repair.
+// TestVerifyKnowsTheJournal checks that data that only the journal has after a power cut are reported, and are written
+// to their segment before a repair.
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
@@ -39,7 +39,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	if !log.SyncShared() {
 		t.Fatal("the journal did not take it")
 	}
-	_, err = j.Close() // before the log: as if the process were killed
+	_, err = j.Close() // before the log is closed, as if the process were killed
 	must(t, err)
 	must(t, log.Close(false))
 	must(t, v.Close())
@@ -49,7 +49,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	lost := found.Ranges[0]
 	segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
 	must(t, err)
-	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // what a power cut takes
+	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // the bytes that a power cut loses
 	must(t, err)
 	must(t, segment.Close())
 
@@ -106,7 +106,7 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 			damaged = opts.Dir
 			segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
 			must(t, err)
-			_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first one's data
+			_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first entry
 			must(t, err)
 			must(t, segment.Close())
 		}

@@ -73,10 +73,10 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		harm    func(dir string, groups []string)
-		says    string // once for each of so many groups, or of the volume
+		says    string // reported once for each damaged group, or once for the volume: places times
 		places  int
-		refused bool // by the repair, which then changes nothing
-		heals   bool // by the repair
+		refused bool // the repair is refused, and changes nothing
+		heals   bool // the repair succeeds
 	}{
 		{name: "the superblock is missing", harm: func(dir string, _ []string) {
 			must(t, os.Remove(filepath.Join(dir, "superblock")))
@@ -132,7 +132,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "is not repaired") {
 					t.Errorf("repair: %v", err)
 				}
-				// A repair of only the folder of the group is refused, too.
+				// A repair of only the group's folder is also refused.
 				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil &&
 					report.Groups[0].Error == "" {
 					t.Errorf("repair of the group: %+v", report)
@@ -157,7 +157,8 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 	}
 }
 
-// TestVerifyCountsBadRecordsOfTheJournal checks that a bad record counts as bad, because what it held may be lost.
+// TestVerifyCountsBadRecordsOfTheJournal checks that a bad journal record counts as a defect, because its content may
+// be lost.
 func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
@@ -178,7 +179,7 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 			t.Fatal("the journal did not take it")
 		}
 	}
-	_, err = j.Close() // before the log: as if the process were killed
+	_, err = j.Close() // before the log is closed, as if the process were killed
 	must(t, err)
 	must(t, log.Close(false))
 	must(t, v.Close())

@@ -28,12 +28,12 @@ type waits struct {
 
 	mu       sync.Mutex
 	begun    bool
-	answered chan struct{} // closed by the first answer that is none of "try again"
+	answered chan struct{} // closed by the first answer that does not say "try again"
 	last     error         // the last answer
 }
 
-// NoteWaits has say called if the first answer takes longer than a second. Call NoteWaits before the first call. say is
-// called at most once, from another goroutine, with one line.
+// NoteWaits arranges that say is called if the first answer takes longer than a second. Call NoteWaits before the first
+// call. say is called at most once, from another goroutine, with one line.
 func (c *Conn) NoteWaits(say func(note string)) { c.noteWaits(noteAfter, say) }
 
 func (c *Conn) noteWaits(after time.Duration, say func(string)) {
@@ -105,8 +105,8 @@ func (w *waits) why(ctx context.Context, request any) string {
 	return note + " (Ctrl-C ends it)"
 }
 
-// probe reads the metadata of the record of a request, and returns the error of the read; nil also if the request names
-// no record.
+// probe reads the metadata of the record of a request, and returns the error of the read. It also returns nil if the
+// request names no record.
 func (w *waits) probe(ctx context.Context, request any) error {
 	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
 	if !ok || keyed.GetKey() == nil {
@@ -115,7 +115,8 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	return w.conn.whyOf(ctx, client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()})
 }
 
-// whyOf returns the error of a short read of a record, which tells what calls of its group wait for; nil: it is read.
+// whyOf returns the error of a short read of a record, which says what calls to its group are waiting for; nil: the
+// record can be read.
 func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)
 	defer cancel()
@@ -152,7 +153,7 @@ func (c *Conn) streamWaits(
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
 	w := c.waitsOf(ctx, method)
-	if w == nil || err != nil || d.ClientStreams { // a caller that sends a stream may be slow itself
+	if w == nil || err != nil || d.ClientStreams { // a caller that sends a stream may itself be slow
 		return stream, err
 	}
 	return &waitingStream{ClientStream: stream, waits: w}, nil

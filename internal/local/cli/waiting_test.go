@@ -23,7 +23,7 @@ import (
 type reluctant struct {
 	recordv1.UnimplementedRecordServiceServer
 	may      chan struct{}
-	refusals int // of the first puts; then it waits
+	refusals int // number of puts that are refused first; later puts wait
 }
 
 func (r *reluctant) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.PutResponse, error) {
@@ -57,11 +57,11 @@ func served(t *testing.T, records recordv1.RecordServiceServer, timeout time.Dur
 	must(t, err)
 	server := grpc.NewServer()
 	recordv1.RegisterRecordServiceServer(server, records)
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
 	t.Cleanup(server.Stop)
 	conn, err := Dial(listener.Addr().String(), TLS{}, timeout)
 	must(t, err)
-	t.Cleanup(func() { _ = conn.Close() }) // only that it is closed already
+	t.Cleanup(func() { _ = conn.Close() }) // the only possible error: it is already closed
 	return conn
 }
 
@@ -98,7 +98,7 @@ func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
 	if _, err := conn.Put(t.Context(), client.Key{ID: 1}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	<-conn.waits.Load().answered // nobody waits any more
+	<-conn.waits.Load().answered // the note is no longer needed
 }
 
 // A call with a single answer and without a deadline of its own has the timeout of its connection.
@@ -131,9 +131,9 @@ func TestMessagesComeOnce(t *testing.T) {
 	}
 }
 
-// The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt tells
-// why there was more than one. A machine that stood still may leave time for only one attempt; then the test tries
-// again with more time.
+// The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt says why
+// there was more than one attempt. On a machine that stalled, there may be time for only one attempt; then the test
+// tries again with more time.
 func TestACallThatIsCutTellsWhyItWaited(t *testing.T) {
 	var got string
 	within := func(what string, tells func(limit time.Duration) bool) {
@@ -200,7 +200,7 @@ func TestProgressCountsFromTheBegin(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-	// Where nothing moves, there is no time to go.
+	// Without progress, no remaining time is shown.
 	half := tally{files: 50, totalFiles: 100, totalKnown: true}
 	p.line(half, p.begin.Add(10*time.Second))
 	want := "50%, nothing for 12s: imported 50 of 100 files, 0 B, 0 B/s"
@@ -232,7 +232,7 @@ func TestWordsOfLongPathsAndIDs(t *testing.T) {
 	}
 }
 
-// silent takes puts and answers none; a read says why.
+// silent receives puts and does not answer them; a read returns the reason.
 type silent struct{ reluctant }
 
 func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
@@ -240,7 +240,7 @@ func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	return status.FromContextError(stream.Context().Err()).Err()
 }
 
-// An import that nobody answers tells what the server waits for, and not only that time is over.
+// An import that gets no answer reports what the server waits for, and not only that the time is over.
 func TestAnImportThatNobodyAnswersTellsWhy(t *testing.T) {
 	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
 	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())

@@ -15,14 +15,14 @@ import (
 // Item is an entry of a tree.
 type Item struct {
 	Path string      // relative to the root, slash-separated, bytes as in the file system
-	Type fs.FileMode // the type bits: 0 for a regular file
-	Err  error       // a folder that could not be read; a folder without Err is empty
+	Type fs.FileMode // type bits; 0 for a regular file
+	Err  error       // if set, the folder could not be read; a folder without Err is empty
 }
 
 // Walk visits everything below root except folders that hold something and can be read. It follows no symbolic link,
-// also where somebody replaces a folder by one meanwhile. With sorted, it visits sequentially in the order of the
-// names, folder by folder. Without sorted, many goroutines call visit in parallel, and folders are read in pieces. The
-// first error of visit ends the walk.
+// even if somebody replaces a folder by a link meanwhile. With sorted, it visits sequentially in the order of the
+// names, folder by folder. Without sorted, several goroutines call visit concurrently, and folders are read in pieces.
+// The first error of visit ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
 	at, err := openFolder(root)
 	if err != nil {
@@ -59,7 +59,7 @@ type walker struct {
 	root  folder
 	visit func(Item) error
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	changed sync.Cond
 	pending []string // folders to read; the last one is read first, which keeps the list short
 	busy    int      // workers that are reading a folder and may add more

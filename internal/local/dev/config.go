@@ -1,5 +1,5 @@
-// Package dev runs a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the parts of
-// the real processes, and adds only the folder that contains their data.
+// Package dev runs a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the same
+// parts as the real processes, and adds only the folder that contains their data.
 package dev
 
 import (
@@ -28,7 +28,7 @@ type Config struct {
 	Groups int            // Hash routing; 0: the folder's setting; 16 in a new one
 	Mode   placement.Mode // empty: the folder's setting; Hash in a new one
 
-	Listen string // host:port of the gateway; port 0 takes a free one
+	Listen string // host:port of the gateway; port 0 chooses a free port
 	HTTP   string // host:port of the web page, metrics, health and status; empty: none
 	// TLS restricts gateway and shards to mutual TLS. The authority and the certificates, including the callers'
 	// certificate, are in the folder tls.
@@ -43,8 +43,8 @@ type Config struct {
 	Compaction       shard.Compaction
 
 	Version string
-	Traces  *telemetry.Traces // nil: none are sent
-	Logger  *slog.Logger      // nil: discards
+	Traces  *telemetry.Traces // nil: no traces are sent
+	Logger  *slog.Logger      // nil: nothing is logged
 	// Progress is called from time to time while Start waits; NotYet says what it waits for. nil: not called.
 	Progress func(Status)
 

@@ -163,7 +163,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
-		// Rule 9: never create the placement anew for an existing store.
+		// Rule 9: never create the placement again for an existing store.
 		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
 			return fmt.Errorf(
 				"etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
@@ -307,7 +307,7 @@ func (d *Dev) Settings() (shards int, routing placement.Routing) {
 	return d.folder.settings.Shards, d.folder.settings.Routing
 }
 
-// EtcdErr returns a channel that receives the error if etcd fails by itself.
+// EtcdErr returns a channel that receives the error if etcd fails while the store runs.
 func (d *Dev) EtcdErr() <-chan error {
 	if d.etcd == nil {
 		return nil
@@ -315,8 +315,8 @@ func (d *Dev) EtcdErr() <-chan error {
 	return d.etcd.Err()
 }
 
-// Stop stops gracefully: first the gateway, then the shards, which sync and write hints, then etcd. When ctx ends
-// first, the remaining parts stop without waiting. Acknowledged writes are on disk in either case.
+// Stop stops gracefully: first the gateway, then the shards, which sync and write hints, then etcd. If ctx ends first,
+// the remaining parts stop without waiting. Acknowledged writes are on disk in either case.
 func (d *Dev) Stop(ctx context.Context) error {
 	var errs []error
 	if d.gateway != nil {
@@ -334,7 +334,7 @@ func (d *Dev) Stop(ctx context.Context) error {
 	return errors.Join(append(append(errs, shardErrs...), d.close())...)
 }
 
-// Kill stops at once without writing hints. When it returns, the folder can be opened again.
+// Kill stops the store immediately, without writing hints. When it returns, the folder can be opened again.
 func (d *Dev) Kill() {
 	if d.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())

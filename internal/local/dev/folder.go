@@ -37,14 +37,15 @@ type settings struct {
 	StoreUUID uuid.UUID         `json:"storeUUID"`
 	Routing   placement.Routing `json:"routing"`
 	Shards    int               `json:"shards"` // the number started last time
-	// of each group; 0: 1, as in folders from before there were several copies
+	// Copies is the number of copies of each group; 0 means 1, as in folders from before there were several copies.
 	Copies  int    `json:"copies,omitempty"`
 	Created string `json:"created"`
-	// Made: etcd holds the store. An etcd without it has lost its data, and the store must not be created anew.
+	// Made says that etcd holds the store. An etcd without the store has lost its data, and the store must not be
+	// created again.
 	Made bool `json:"made"`
 }
 
-// validate rejects settings that no program writes: a start would make as many shards as they say.
+// validate rejects settings that no program writes, because a start would create as many shards as the settings say.
 func (s *settings) validate() error {
 	if s.Shards < 1 || s.Shards > shardsMax {
 		return fmt.Errorf("it says %d shards", s.Shards)

@@ -56,12 +56,12 @@ func startGranted(t *testing.T, groups ...string) *granted {
 	return startSeamed(t, seams{}, groups...)
 }
 
-// startSeamed is startGranted with seams of a test. The test is in a bubble of testing/synctest: etcd, disks and
+// startSeamed is startGranted with the seams of a test. The test runs in a bubble of testing/synctest: etcd, disks and
 // network are in memory. Only the settings and certificates of the store are files of the operating system: they are
 // small, and nothing waits for them.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
-	// This cleanup runs last of all: a shard that has ended returns its lease of the wakes in the background, for a
+	// This cleanup runs last. A shard that has ended returns its lease of the wakes in the background, within a
 	// bounded time.
 	t.Cleanup(func() { time.Sleep(time.Minute) })
 	network := bubbletest.NewNet()
@@ -87,7 +87,7 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	return &granted{Dev: d, t: t, servers: map[string]string{"gateway": d.Addr(), "shard": d.Status().Shards[0].Address}}
 }
 
-// set sets the table, and returns when the gateway and the shard decide by it.
+// set sets the table, and returns when the gateway and the shard use it.
 func (g *granted) set(table access.Table) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Minute)
@@ -150,7 +150,7 @@ func toCertificate(name string, groups access.Groups, verbs ...access.Verb) acce
 		Verbs: verbs, Groups: groups}
 }
 
-// requests are the requests by method, for record 1 of group a.
+// requests holds the request for each method, for record 1 of group a.
 var requests = map[string]string{
 	recordv1.RecordService_Get_FullMethodName:           `{"key":{"id":"1","group":"a"}}`,
 	recordv1.RecordService_BatchGet_FullMethodName:      `{"gets":[{"key":{"id":"1","group":"a"}}]}`,
@@ -197,8 +197,8 @@ func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string)
 	return in
 }
 
-// ask makes a call up to its first answer. If the only record of a batch is refused, ask returns the refusal as that of
-// the call.
+// ask makes a call up to its first answer. If the only record of a batch is refused, ask returns that refusal as the
+// error of the call.
 func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, in proto.Message) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
@@ -213,7 +213,7 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 	if err != nil {
 		return err
 	}
-	_ = stream.SendMsg(in) // what came of it is received
+	_ = stream.SendMsg(in) // the result is received below
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -227,8 +227,8 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 	return nil
 }
 
-// Each call that needs a grant is made by three kinds of callers, at the gateway and at the shard: those who have just
-// this grant, those who have it in another group, and those who have all other grants.
+// Each call that needs a grant is made by three callers, at the gateway and at the shard: one with exactly this grant,
+// one with this grant in another group, and one with all other grants.
 func TestEveryCallNeedsItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -310,7 +310,7 @@ func TestARefusalTellsNothing(t *testing.T) {
 					cancel()
 					answers = append(answers, strings.ReplaceAll(fmt.Sprint(err), fmt.Sprintf("%q", group), "GROUP"))
 				}
-				for _, id := range []string{"1", "987654321"} { // of which the first one is there
+				for _, id := range []string{"1", "987654321"} { // only the first one exists
 					in := requestOf(t, method, "a")
 					if key := protojson.Format(in); strings.Contains(key, `"1"`) {
 						if err := protojson.Unmarshal([]byte(strings.ReplaceAll(key, `"1"`, `"`+id+`"`)), in); err != nil {
@@ -452,7 +452,7 @@ func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 	})
 }
 
-// Open streams end when the table does not allow them any more, even if nothing moves on them.
+// Open streams end when the table no longer allows them, even if no messages are sent on them.
 func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -514,7 +514,7 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 				&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(3)}}},
 				&recordv1.UploadResponse{}, false)
 		}
-		// A change of the table that keeps the right of a stream leaves it open.
+		// A change of the table that keeps the permission of a stream leaves the stream open.
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{All: true}, allVerbs...)}})
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"b"}}, access.Get,
 			access.Scan, access.Watch)}})
@@ -584,7 +584,7 @@ func (k *tokens) issue(account, audience string, ends time.Time) string {
 	return token
 }
 
-// Callers with a token need no certificate. They are who the token says, at the gateway and at the shard.
+// Callers with a token need no certificate. The token identifies them, at the gateway and at the shard.
 func TestATokenSaysWhoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const audience = "sheaf/prod/quotes"
@@ -612,7 +612,7 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 		issuer := newTokens(t, "https://kubernetes.default.svc")
 		in, later := audience, time.Now().Add(time.Hour)
 		write(issuer.issue("loader", in, later))
-		// Without issuers there is no connection.
+		// Without issuers, a connection without a certificate is refused.
 		for _, address := range g.servers {
 			if _, err := recordv1.NewAccessServiceClient(as(address)).
 				WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unavailable {

@@ -24,7 +24,7 @@ func syncOnce() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // of this function alone
+	defer func() { _ = os.RemoveAll(dir) }() // the folder is used only by this function
 	f, err := vfs.OS{}.Create(filepath.Join(dir, "f"))
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Quotas hold in a running store, through the gateway and directly at the shard. The Go client waits, within its
-// deadline, when a rate is exceeded, and reports at once that stored data exceed a quota.
+// Quotas apply in a running store, through the gateway and directly at the shard. If a rate is exceeded, the Go client
+// waits, within its deadline. If stored data exceed a quota, it reports that immediately.
 func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a-1", "b-1")
@@ -31,7 +31,7 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 			return err
 		}
 		var exceeded *client.Error
-		var began time.Time // of a call for which nothing was left
+		var began time.Time // start of a call for which the quota had nothing left
 		last := func() error {
 			began = time.Now()
 			return limited(client.Key{ID: 1, Group: "a-1"})

@@ -33,7 +33,7 @@ type Status struct {
 	Routing placement.Routing `json:"routing"`
 	Ready   bool              `json:"ready"`
 	NotYet  string            `json:"notYet,omitempty"` // why the store is not ready
-	Load    status.Load       `json:"load"`             // the loading of all shards together
+	Load    status.Load       `json:"load"`             // the loads of all shards, added up
 	Shards  []status.Shard    `json:"shards"`
 }
 
@@ -75,7 +75,7 @@ func (d *Dev) status() Status {
 }
 
 // servingCopies counts the copies of groups that serve, and those that should. A group that moves has one copy more
-// than it is meant to have, which counts for neither.
+// than intended, which counts in neither number.
 func servingCopies(shards []status.Shard, groups, copies int) (serving, want int) {
 	there, serves := map[string]int{}, map[string]int{}
 	for _, one := range shards {

@@ -22,26 +22,26 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// tenancy is a store with tenants, each with a prefix of its own, and the calls that they make at random. The data of
-// each record begin with the name of the tenant that stored it.
+// tenancy is a store with tenants, each with its own prefix, and the calls that they make at random. The data of each
+// record begin with the name of the tenant that stored it.
 type tenancy struct {
 	*granted
 	r       *mathrand.Rand
 	ctx     context.Context
-	records map[string][]recordv1.RecordServiceClient // by server, of each tenant
+	records map[string][]recordv1.RecordServiceClient // clients of each tenant, by server
 	callers []*access.Caller
-	sealer  *access.Signer // of the store: for values that nobody was given
-	other   *access.Signer // of another store
+	sealer  *access.Signer // signer of the store: for values that no tenant has received
+	other   *access.Signer // signer of another store
 	// handed holds the values that each tenant received, by kind.
 	handed [tenants]map[string][]handed
 	counts map[string]int
 }
 
-// handed is a value that a tenant received, about a group of its own.
+// handed is a value that a tenant received, about one of its own groups.
 type handed struct {
 	value []byte
 	group string
-	id    int64 // of the record, of a page
+	id    int64 // id of the record, for a page token
 }
 
 const tenants = 4
@@ -50,7 +50,7 @@ func prefixOf(tenant int) string { return fmt.Sprintf("t%d-", tenant) }
 
 func startTenancy(t *testing.T, seed uint64) *tenancy {
 	t.Helper()
-	groups := []string{"t0", "T0-a", "t0_a", "tt0-a", "t00-a", "t"} // of nobody
+	groups := []string{"t0", "T0-a", "t0_a", "tt0-a", "t00-a", "t"} // groups that no tenant owns
 	for n := range tenants {
 		groups = append(groups, prefixOf(n)+"a", prefixOf(n)+"b")
 	}
@@ -58,7 +58,7 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	admin := callTLS(t, g.Dev, false)
 	for _, group := range groups {
 		for id := range int64(4) {
-			for range 3 { // versions
+			for range 3 { // three versions of the record
 				if _, err := admin.Put(t.Context(), client.Key{ID: id, Group: group}, []byte(ownerOf(group)+":"+group),
 					nil); err != nil {
 					t.Fatal(err)
@@ -157,8 +157,8 @@ func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
 	return p.other.Sign(p.callers[tenant], out[signature:], time.Now().Add(time.Hour)), "of another key"
 }
 
-// outcome checks what a tenant received for a call about a group: only its own records, and of others not even whether
-// there are any.
+// outcome checks what a tenant received for a call about a group. A tenant may receive only its own records, and must
+// not learn whether other tenants have any.
 func (p *tenancy) outcome(tenant int, what, group string, seen []*recordv1.Record, err error) {
 	p.t.Helper()
 	code, own := status.Code(err), strings.HasPrefix(group, prefixOf(tenant))
@@ -221,7 +221,7 @@ func (p *tenancy) call() {
 	give := func(kind string, value []byte) {
 		if len(value) > 0 {
 			p.handed[tenant][kind] = append(p.handed[tenant][kind], handed{value, group, key.GetId()})
-			if n := len(p.handed[tenant][kind]); n > 8 { // the newest: snapshots of others are gone
+			if n := len(p.handed[tenant][kind]); n > 8 { // the newest: older snapshots are gone
 				p.handed[tenant][kind] = p.handed[tenant][kind][n-8:]
 			}
 		}
@@ -266,7 +266,7 @@ func (p *tenancy) call() {
 		p.batchGet(ctx, tenant, records)
 	case 8:
 		p.batchPut(ctx, tenant, records)
-	case 9: // what is about all groups
+	case 9: // a call about all groups
 		_, err := records.Find(ctx, &recordv1.FindRequest{Id: key.GetId()})
 		p.outcome(tenant, "Find", "", nil, err)
 	case 10:
@@ -372,7 +372,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	if p.r.IntN(2) == 0 {
 		raw := value
 		if kind == "page" {
-			raw, _ = base64.RawURLEncoding.DecodeString(string(value)) // it is one
+			raw, _ = base64.RawURLEncoding.DecodeString(string(value)) // it is always valid base64
 		}
 		good = false
 		value, how = p.mutated(tenant, raw)
@@ -385,7 +385,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	}
 	group := one.group
 	if kind == "page" || kind == "place" {
-		if p.r.IntN(4) == 0 { // for another group
+		if p.r.IntN(4) == 0 { // use it for another group
 			group = p.group(tenant)
 			good = good && group == one.group
 		}
@@ -416,17 +416,17 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	switch {
 	case good && code == codes.OK || code == codes.InvalidArgument || code == codes.OutOfRange ||
 		code == codes.PermissionDenied:
-	case code == codes.NotFound && strings.HasPrefix(group, prefixOf(tenant)): // of its own, which is not there
+	case code == codes.NotFound && strings.HasPrefix(group, prefixOf(tenant)): // its own group does not exist
 	default:
 		p.t.Fatalf("a %s %s, of tenant %d, about %q, handed back by tenant %d: %v", kind, how, from, group, tenant, err)
 	}
 	p.counts[fmt.Sprintf("handed back, %s %s: %s", kind, how, code)]++
 }
 
-// Tenants with prefixes of their own, identified by certificates, make random calls through the gateway and the shard:
-// single records, batches of their own records and of others', names that might be mistaken for others', and values
-// that they or others received, or that nobody did. No tenant sees, changes or learns of anything that belongs to
-// another.
+// Tenants with their own prefixes, identified by certificates, make random calls through the gateway and the shard:
+// about single records, batches of their own and others' records, and names that might be mistaken for others'. They
+// send values that they or others received, or that nobody received. No tenant sees, changes or learns of anything that
+// belongs to another.
 func TestTenantsDoNotMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, seed = 10_000, 20
@@ -451,7 +451,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		}
 		slices.Sort(lines)
 		t.Logf("seed %d, %d calls, 0 leaks: %v\n%s", seed, calls, total, strings.Join(lines, "\n"))
-		// A test of only refusals, or of only allowed calls, would show little.
+		// A test with only refusals, or only allowed calls, would prove little.
 		for _, class := range []string{"own", "foreign", "handed back"} {
 			if total[class] < calls/10 {
 				t.Errorf("%d calls of %d are of the class %s", total[class], calls, class)

@@ -197,7 +197,7 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	return nil
 }
 
-// caller returns the credentials by which this process calls its own gateway.
+// caller returns the credentials with which this process calls its own gateway.
 func (s *secured) caller() (credentials.TransportCredentials, error) {
 	if s == nil {
 		return insecure.NewCredentials(), nil
@@ -205,7 +205,7 @@ func (s *secured) caller() (credentials.TransportCredentials, error) {
 	return client.TLS(s.files())
 }
 
-// CallerFiles returns the files that a caller of the store needs; empty without TLS.
+// CallerFiles returns the files that a caller of the store needs; empty: the store does not use TLS.
 func (d *Dev) CallerFiles() client.TLSFiles {
 	if d.secured == nil {
 		return client.TLSFiles{}

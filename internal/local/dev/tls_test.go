@@ -30,8 +30,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// startTLS starts a store of three copies that uses TLS, with a record 1. It is not for bubbles: the tests of this file
-// run a store as people do, with its own etcd, disks and sockets.
+// startTLS starts a store of three copies that uses TLS, with a record 1. It cannot be used in bubbles: the tests in
+// this file run a store as people do, with real etcd, disks and sockets.
 func startTLS(t *testing.T) *Dev {
 	t.Helper()
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0",
@@ -70,7 +70,7 @@ func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	return c
 }
 
-// shows returns the credentials of a client with this identity that accepts any server.
+// shows returns the credentials of a client that has this identity and accepts any server.
 func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 	change func(*authority.Leaf)) credentials.TransportCredentials {
 	t.Helper()
@@ -92,7 +92,7 @@ func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 	})
 }
 
-// call makes a call with an empty message, unary or streaming as the method is.
+// call makes a call with an empty message, unary or streaming, depending on the method.
 func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	in, out := dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output())
@@ -104,13 +104,13 @@ func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDe
 	if err != nil {
 		return err
 	}
-	_ = stream.SendMsg(in) // what came of it is received
+	_ = stream.SendMsg(in) // the result is received below
 	_ = stream.CloseSend()
 	return stream.RecvMsg(out)
 }
 
-// Every method of every service is called by every role, at the gateway and at the shard. Callers that may not call it
-// are told so, and nothing on the disks changes.
+// Every method of every service is called by every role, at the gateway and at the shard. Callers without permission
+// are refused, and nothing on the disks changes.
 func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	d := startTLS(t)
 	own, foreign := d.secured.store, d.secured.store
@@ -126,9 +126,9 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	serverOnly := func(l *authority.Leaf) { l.Client = false }
 	late := func(l *authority.Leaf) { l.Now = l.Now.Add(-2 * time.Hour) }
 	const (
-		cut     = codes.Unavailable // there is no connection
+		cut     = codes.Unavailable // no connection is possible
 		refused = codes.PermissionDenied
-		may     = codes.OK // or another answer of the method itself
+		may     = codes.OK // or another result of the method itself
 	)
 	who := map[string]struct {
 		creds                       credentials.TransportCredentials
@@ -150,7 +150,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	}
 	servers := map[string]struct {
 		address string
-		lacks   protoreflect.FullName // a service that it does not have
+		lacks   protoreflect.FullName // a service that the server does not have
 	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address,
 		"sheaf.record.v1.RoutingService"}}
 	// pass makes either the calls that must be refused or all others.
@@ -177,7 +177,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 					}
 					patience := time.Minute
 					if want == may {
-						patience = 2 * time.Second // open streams end so
+						patience = 2 * time.Second // open streams end with this deadline
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					if name == "a gateway" {
@@ -213,7 +213,7 @@ func ownMethods() (all []protoreflect.MethodDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		if name := string(f.Package()); !strings.HasPrefix(name, "sheaf.") && name != "grpc.health.v1" &&
 			!strings.HasPrefix(name, "grpc.reflection.") {
-			return true // of etcd, which is in this process, too
+			return true // a method of etcd, which also runs in this process
 		}
 		for i := range f.Services().Len() {
 			for j := range f.Services().Get(i).Methods().Len() {
@@ -241,7 +241,7 @@ func recordsOf(t *testing.T, d *Dev) map[int64]string {
 	return out
 }
 
-// Certificates are renewed while calls are open, and the authority is the same after a restart.
+// Certificates are renewed during calls, and the authority is the same after a restart.
 func TestCertificatesAreRenewed(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{Dir: dir, Shards: 1, Groups: 1, Listen: "127.0.0.1:0", TLS: true}
@@ -312,8 +312,8 @@ func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
 	}
 }
 
-// The gateway, the shards and HTTP have the only ports of a store. Its etcd holds the grants and the signing key, and
-// has none: whoever is on the machine would reach it.
+// Only the gateway, the shards and HTTP have ports. The etcd of the store holds the grants and the signing key. It has
+// no port, because everybody on the machine could connect to a port.
 func TestTheEtcdOfAStoreHasNoPort(t *testing.T) {
 	before, err := loopback.Listeners(os.Getpid())
 	if err != nil {
