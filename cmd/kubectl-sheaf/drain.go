@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// drainFlags of drain.
+// drainFlags holds the flags of drain.
 type drainFlags struct {
 	shard   int32
 	undo    bool

@@ -125,7 +125,7 @@ func TestDrainAShard(t *testing.T) {
 	if spec := read(t, a, pool.Name).Spec; *spec.Shards != 2 || !slices.Equal(spec.Remove, []int32{1}) {
 		t.Errorf("spec %+v", spec)
 	}
-	// Repeating the command, for example after an interruption, does not remove another shard.
+	// If the command is repeated, for example after an interruption, it does not remove another shard.
 	err := a.call(ctx, "drain", pool.Name, "--shard=1")
 	if err == nil || !strings.Contains(err.Error(), "has no shard 1") || *read(t, a, pool.Name).Spec.Shards != 2 {
 		t.Errorf("once more: %v", err)

@@ -137,8 +137,8 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 	return &ready[0], nil
 }
 
-// quiet returns a context for libraries of Kubernetes that log to standard error. Every error that matters is
-// returned, and a forwarded connection that ends with the command is none.
+// quiet returns a context for libraries of Kubernetes that log to standard error. They need not log: every error that
+// matters is returned, and a forwarded connection that ends with the command is not an error.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
 var errForwardLost = errors.New("the pod or the API server ended the connection")

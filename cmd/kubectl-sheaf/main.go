@@ -1,5 +1,5 @@
-// Command kubectl-sheaf is a plugin of kubectl. `kubectl sheaf` shows a store of Sheaf on one screen and helps to
-// diagnose and fix its troubles.
+// Command kubectl-sheaf is a plugin of kubectl. `kubectl sheaf` shows a store of Sheaf on one screen, and helps to
+// diagnose and fix its problems.
 package main
 
 import (

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newTestApp returns the plugin at an API server, in a namespace of its own.
+// newTestApp returns the plugin for an API server, with a new namespace.
 func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	t.Helper()
 	kubetest.Only(t)
@@ -86,7 +86,7 @@ func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	}
 	withStatus.SetResourceVersion(o.GetResourceVersion())
 	withStatus.SetUID(o.GetUID())
-	switch o := o.(type) { // what admission and the binder would have set
+	switch o := o.(type) { // set the fields that admission and the binder would have set
 	case *corev1.PersistentVolume, *corev1.Node, *corev1.Secret:
 		return
 	case *corev1.Pod:

@@ -30,7 +30,7 @@ func redactText(text string) string {
 	return text
 }
 
-// redactObject removes from an object what is useless or may be a secret: values of environment variables,
+// redactObject removes everything from an object that is useless or may be a secret: values of environment variables,
 // annotations that repeat the object or whose name suggests a secret, and secrets within texts.
 func redactObject(u *unstructured.Unstructured) {
 	u.SetManagedFields(nil)

@@ -29,7 +29,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// reportFlags of report.
+// reportFlags holds the flags of report.
 type reportFlags struct {
 	output   string
 	since    time.Duration
@@ -106,11 +106,11 @@ type archive struct {
 // sourcePatience is the default time limit for one source of a report.
 const sourcePatience = 20 * time.Second
 
-// progress says on standard error what is done next.
+// progress prints the next step to standard error.
 func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// sourceError returns the error of a source in words that say what did not answer. Those of the API server do not:
-// "the server rejected our request for an unknown reason" is the node of a pod that is not reached.
+// sourceError returns the error of a source in words that name what did not answer. The API server's own words do not:
+// it reports "the server rejected our request for an unknown reason" if the node of a pod cannot be reached.
 func (r *archive) sourceError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)

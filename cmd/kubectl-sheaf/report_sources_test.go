@@ -26,7 +26,8 @@ type answers func(*http.Request) (*http.Response, error)
 
 func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A source that does not answer costs its time limit, is named in plain words, and does not keep the others out.
+// A source that does not answer costs its time limit and is named in plain words. The other sources are still
+// collected.
 func TestReportGoesOnWithoutASource(t *testing.T) {
 	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.example", QPS: -1}, &http.Client{
 		Transport: answers(func(r *http.Request) (*http.Response, error) {

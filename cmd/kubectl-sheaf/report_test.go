@@ -44,7 +44,7 @@ func unpack(t *testing.T, r io.Reader) map[string]string {
 	}
 }
 
-// secret is in every place of the objects below from which it could leak into a report.
+// secret is in every field of the objects below from which it could leak into a report.
 const secret = "hunter2hunter2"
 
 func TestReport(t *testing.T) {
@@ -96,7 +96,7 @@ func TestReport(t *testing.T) {
 		"status.txt": "RecordStore report/quotes", "findings.json": "[", "objects/recordstore/quotes.yaml": "owner: team-a",
 		"objects/shardpool/quotes-ssd.yaml": "storageClassName: local-xfs", "objects/pod/quotes-etcd-1.yaml": "--verbose",
 		"events.txt": "",
-		"errors.txt": "logs/sheaf-operator-0/operator.log", // there is no kubelet that would have them
+		"errors.txt": "logs/sheaf-operator-0/operator.log", // there is no kubelet that would return the logs
 	} {
 		if text, ok := files[name]; !ok || !strings.Contains(text, words) {
 			t.Errorf("%s: there is %v, with\n%s", name, ok, text)

@@ -48,7 +48,7 @@ func (c *screen) say(prefix, format string, args ...any) {
 	}
 }
 
-// section starts a section with a title and a text beside it.
+// section starts a section with a title and a text next to it.
 func (c *screen) section(title, format string, args ...any) {
 	c.out.WriteString("\n")
 	c.say(title+"  ", format, args...)

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// The plugin calls as an administrator. It talks only to gateways of the store, and to no other process that has a
+// The plugin calls as an administrator. It talks only to gateways of the store, and not to other processes that have a
 // certificate of the store.
 func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
 	a, _ := newTestApp(t, "secure")
@@ -96,7 +96,7 @@ func serveHealth(t *testing.T, files map[string][]byte) string {
 	}
 	server := grpc.NewServer(grpc.Creds(source.Server(certs.ServerOptions{})))
 	healthv1.RegisterHealthServer(server, health.NewServer())
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
 	t.Cleanup(server.Stop)
 	return listener.Addr().String()
 }

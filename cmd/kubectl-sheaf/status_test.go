@@ -32,8 +32,8 @@ func well() *snapshot {
 	return s
 }
 
-// trouble is the same store on a bad day: a node is down, a member of etcd ends, a disk is lost, a pool is being
-// drained.
+// trouble is the same store on a bad day: a node is down, a member of etcd has ended, a disk is lost, and a pool is
+// being drained.
 func trouble() *snapshot {
 	s := well()
 	o := &s.Objects

@@ -27,7 +27,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// options of the operator.
+// options holds the options of the operator.
 type options struct {
 	namespaces      []string
 	shardImage      string

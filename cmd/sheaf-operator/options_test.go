@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// call runs the command line. got are the options that the operator would run with, or nil if it would not run.
+// call runs the command line. got holds the options with which the operator would run; nil: it would not run.
 func call(args ...string) (got *options, out string, err error) {
 	var text bytes.Buffer
 	cmd := command(func(_ context.Context, o options) error {

@@ -145,7 +145,7 @@ the store has another version by then, nothing is changed.`,
 	return cmd
 }
 
-// inEtcd returns the RunE of a command that talks to etcd itself.
+// inEtcd returns the RunE of a command that connects directly to etcd.
 func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *placement.Store,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {

@@ -16,7 +16,7 @@ import (
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
-	most := strings.Repeat("v", 64<<10-2-4-1) // lengths of key and value, the key
+	most := strings.Repeat("v", 64<<10-2-4-1) // minus the lengths of key and value, and the key
 	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).Want(t, 0)
 	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // empty data
 	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").Want(t, 2).Has(t, "attributes")
@@ -81,7 +81,7 @@ func TestAFullRealDisk(t *testing.T) {
 	if stored := p.exported(t, files, fileBytes); int64(stored) < r.Stored {
 		t.Errorf("%d records are there, %d were stored", stored, r.Stored)
 	}
-	p.do(t, "", "rm", "-2", "--ignore-not-found").Want(t, 0) // deletes go on
+	p.do(t, "", "rm", "-2", "--ignore-not-found").Want(t, 0) // deletes still succeed
 	must(t, os.Remove(ballast))
 	eventually(t, func() bool { return p.do(t, "room", "put", "-1").Code == 0 })
 	if r, _ := p.importTree(t, 0, root, "--id", "name", "--resume"); r.Stored+r.AlreadyThere != files {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Headroom is the memory that the process needs beside the index and the resident data: Go's heap, messages in
-// flight, and etcd's client.
+// The headroom is the memory that the process needs in addition to the index and the resident data: Go's heap, messages
+// in flight, and etcd's client.
 const (
 	headroomMin = 128 << 20
 	headroomMax = 1 << 30

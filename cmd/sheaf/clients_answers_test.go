@@ -26,7 +26,7 @@ import (
 // oneAnswer is one answer of scriptedStore; the zero value is success.
 type oneAnswer struct {
 	code   codes.Code
-	reason string // none: of the transport
+	reason string // empty: an error of the transport
 	wait   time.Duration
 }
 
@@ -77,10 +77,10 @@ var (
 type scriptedStore struct {
 	recordv1.UnimplementedRecordServiceServer
 	mu       sync.Mutex
-	puts     map[int64]int       // how many came
+	puts     map[int64]int       // number of puts received
 	ids      map[int64][]byte    // request id of each record's put
-	late     map[int64]time.Time // not before: no other put of the record
-	calls    map[string]int      // of other methods
+	late     map[int64]time.Time // no other put of the record may arrive before
+	calls    map[string]int      // calls of other methods
 	breaches []string
 }
 
@@ -99,7 +99,7 @@ func (s *scriptedStore) next(method string) int {
 func (a oneAnswer) status() *status.Status {
 	st := status.New(a.code, "as the script says")
 	var details []protoadapt.MessageV1
-	if a.wait > 0 { // first, so that nobody reads the first detail alone
+	if a.wait > 0 { // first, so that a client that reads only the first detail misses the reason
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(a.wait)})
 	}
 	if a.reason != "" {
@@ -238,7 +238,7 @@ func (s *scriptedStore) Watch(in *recordv1.WatchRequest,
 	if breaks {
 		return slowReader.status().Err()
 	}
-	<-stream.Context().Done() // a watch does not end by itself
+	<-stream.Context().Done() // a watch does not end unless its caller ends it
 	return nil
 }
 
@@ -263,8 +263,9 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 }
 
 // TestClientsHeedAnswers runs the programs of examples/ against a store that answers according to a script. A client
-// repeats a write under its request id, not before the answer's RetryInfo says so, and only if the reason allows it. It
-// keeps a doubt, refuses damaged bytes, repeats the failed part of a batch, and continues a stream from its cursor.
+// repeats a write under its request id, not before the answer's RetryInfo allows it, and only if the reason allows it.
+// It remembers an unknown result, refuses damaged bytes, repeats the failed part of a batch, and continues a stream
+// from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

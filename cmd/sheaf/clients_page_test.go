@@ -24,7 +24,7 @@ func TestClientsPageQuotesExamples(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && slices.Contains([]string{"node_modules", "venv", "gen", "target"}, d.Name()) { // not ours
+		if d.IsDir() && slices.Contains([]string{"node_modules", "venv", "gen", "target"}, d.Name()) { // others' code
 			return fs.SkipDir
 		}
 		if d.IsDir() || filepath.Ext(path) == ".md" {
@@ -47,7 +47,7 @@ func TestClientsPageQuotesExamples(t *testing.T) {
 	}
 }
 
-// quotes reports whether the lines follow each other in the file, all behind the same indentation.
+// quotes reports whether the lines follow each other in the file, all with the same additional indentation.
 func quotes(file, lines []string) bool {
 	for at := 0; at+len(lines) <= len(file); at++ {
 		indent, found := strings.CutSuffix(file[at], lines[0])

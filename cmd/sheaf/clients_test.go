@@ -16,10 +16,10 @@ import (
 // Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
 type clientProgram struct {
 	language string
-	variable string // of the environment: what the program runs with; make test-clients sets it
-	file     string // below examples/
+	variable string // environment variable that says with what the program runs; make test-clients sets it
+	file     string // path below examples/
 	driver   string
-	calls    string // what it can do besides put and get: "", or "all"
+	calls    string // calls beyond put and get: "" or "all"
 	// command prepares the folder that holds the program and its driver, and returns the command to run there. with is
 	// the variable's value.
 	command func(t *testing.T, with, dir string) []string
@@ -38,14 +38,14 @@ func TestClients(t *testing.T) {
 			s := newCopiesStore(t)
 			s.waitReady()
 			d := startDriver(t, append(command, s.address))
-			for _, name := range copiesShards { // one of them leads whatever group is written just then
+			for _, name := range copiesShards { // whichever group is written, one of them leads it
 				d.rounds(10)
 				s.shards[name].kill()
 				d.rounds(30)
 				s.start(name)
 				s.shards[name].waitReady(t)
 			}
-			for range 3 { // what the gateway does not repeat, the program must
+			for range 3 { // the program must repeat what the gateway does not repeat
 				d.rounds(10)
 				s.gateway.kill()
 				s.startGateway()

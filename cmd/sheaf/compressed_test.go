@@ -17,10 +17,10 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Servers take in no compressed messages, whatever encodings the libraries of this program register: few bytes would be
-// much memory.
+// Servers refuse compressed messages, whatever encodings the libraries of this program register, because few bytes
+// could use much memory.
 func TestCompressedMessagesAreNotTaken(t *testing.T) {
-	// A client of gRPC names the encodings that its program has.
+	// A gRPC client sends the names of the encodings that its program has registered.
 	named := make(chan []string, 1)
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 		named <- metadata.ValueFromIncomingContext(s.Context(), "grpc-accept-encoding")

@@ -261,7 +261,7 @@ func TestCopiesSurviveKills(t *testing.T) {
 		name := copiesShards[i%3]
 		s.shards[name].kill()
 		killed := time.Now()
-		l.more(300) // each kill comes during calls, and others follow it
+		l.more(300) // each kill happens during calls, and more calls follow it
 		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
 		s.start(name)
 		s.shards[name].waitReady(t)

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
-// devFlags of dev.
+// devFlags holds the flags of dev.
 type devFlags struct {
 	dir            string
 	shards, groups int

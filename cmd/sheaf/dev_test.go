@@ -170,7 +170,7 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 		must(t, err)
 		defer l.Close()
 		p = launch(t, dir, freeAddress(t), freeAddress(t))
-		seen = p.saysUntilReady(t, func(words string) bool { // shard-1 is left, if not alone
+		seen = p.saysUntilReady(t, func(words string) bool { // shard-1 is named, possibly among others
 			left, found := strings.CutPrefix(words, waits)
 			return found && strings.Contains(left, "shard-1") && left != "shard-0, shard-1, shard-2"
 		}) && strings.Contains(p.stderr.String(), waits)
@@ -318,7 +318,7 @@ func TestDevWithCopies(t *testing.T) {
 	p.kill()
 	dev("--copies", "1").Want(t, 1).Has(t, "--copies 3")
 	dev("--shards", "2").Want(t, 1).Has(t, "--shards 3")
-	p = startDev(t, dir) // the folder remembers
+	p = startDev(t, dir) // the folder stores the settings
 	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
 			t.Errorf("get %s: %q", id, o.Stdout)
@@ -332,7 +332,7 @@ func TestDevWithCopies(t *testing.T) {
 	}
 }
 
-// A new shard gets its part of the groups automatically.
+// A new shard automatically receives its share of the groups.
 func TestDevWithAnotherShard(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// The doctor looks at a store that is well, at one of which a segment is harmed, while it serves and while it does not,
-// and at what is none.
+// The doctor checks a healthy store and a store with a damaged segment, both while it is served and while it is not. It
+// also checks targets that are not stores.
 func TestDoctor(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")

@@ -26,11 +26,11 @@ import (
 
 // door is a row of the table "Ports" of docs/security.md.
 type door struct {
-	process, at string // the command, and the flag with the address or a word for what has no flag
-	tls         bool   // it speaks TLS alone; otherwise HTTP
+	process, at string // the command, and the flag with the address, or words if there is no flag
+	tls         bool   // it accepts only TLS; otherwise it speaks HTTP
 }
 
-// Words in place of a flag.
+// These words replace a flag.
 const (
 	freePorts  = "free ports of 127.0.0.1"  // each shard of sheaf dev has one
 	socketName = "the socket `@sheaf-etcd`" // a unix socket without a file
@@ -62,7 +62,7 @@ func doors(t *testing.T) (out []door) {
 	return out
 }
 
-// opens returns the row of a socket of a process; false: it has none.
+// opens returns the row for a socket of a process; false: the table has no such row.
 func opens(table []door, p *process, l loopback.Listener) (door, bool) {
 	args := p.cmd.Args
 	flag := ""
@@ -82,7 +82,7 @@ func opens(table []door, p *process, l loopback.Listener) (door, bool) {
 	return door{}, false
 }
 
-// httpOf returns a client of HTTP that connects to a socket whatever host it is given.
+// httpOf returns an HTTP client that connects to a socket, whatever host a URL contains.
 func httpOf(l loopback.Listener) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -90,17 +90,18 @@ func httpOf(l loopback.Listener) *http.Client {
 		}}}
 }
 
-// answers reports whether a server answers anything but an error of TLS to somebody who speaks HTTP with it. how is the
-// client's TLS; nil: it speaks plaintext.
+// answers reports whether a server answers an HTTP client with anything but a TLS error. how is the client's TLS
+// configuration; nil: the client speaks plaintext.
 func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	t.Helper()
-	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // and an empty frame SETTINGS
+	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // with an empty SETTINGS frame
 	const h1 = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	ask := func(words string) bool {
 		c, err := net.Dial(l.Network, l.Address)
 		must(t, err)
 		defer c.Close()
-		// Who refuses ends the connection at once, and only an answer is waited for. This is for one that hangs.
+		// A server that refuses ends the connection immediately, and other servers answer. The deadline is for
+		// a server that hangs.
 		must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 		if how != nil {
 			secured := tls.Client(c, how)
@@ -123,7 +124,7 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	if how != nil {
 		return ask(h2)
 	}
-	// A server of TLS tells in plaintext that it wants TLS, or sends an alert, or nothing.
+	// A TLS server answers plaintext with an error in plaintext, with an alert, or not at all.
 	if answer, err := httpOf(l).Get("http://localhost/"); err == nil {
 		defer answer.Body.Close()
 		if answer.StatusCode != http.StatusBadRequest {
@@ -133,7 +134,7 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	return ask(h2)
 }
 
-// tellsKeys reports whether a server that speaks HTTP gives out keys of etcd, by gRPC or as JSON.
+// tellsKeys reports whether a server that speaks HTTP returns keys of etcd, by gRPC or as JSON.
 func tellsKeys(t *testing.T, l loopback.Listener) bool {
 	t.Helper()
 	dial := func(context.Context, string) (net.Conn, error) { return net.Dial(l.Network, l.Address) }
@@ -150,8 +151,8 @@ func tellsKeys(t *testing.T, l loopback.Listener) bool {
 	return err == nil || answer.StatusCode == http.StatusOK
 }
 
-// Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and lets in whom the
-// table says. It runs real processes, since only these open what nobody thought of.
+// Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and accepts only the
+// callers in that table. The test runs real processes, because only these open the sockets that nobody has thought of.
 func TestEachPortIsInTheTable(t *testing.T) {
 	table := doors(t)
 	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",

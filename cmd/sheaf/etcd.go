@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// etcdFlags of etcd.
+// etcdFlags holds the flags of etcd.
 type etcdFlags struct {
 	cfg     etcd.MemberConfig
 	cluster string
@@ -159,7 +159,7 @@ func (f *etcdFlags) fill() (err error) {
 const joinTimeout = 30 * time.Second
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
-	// Members connect by HTTP, which takes the proxy of the environment, and etcd has no setting for that.
+	// Members connect by HTTP, which uses the proxy from the environment, and etcd has no setting to change that.
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		if err := os.Setenv(name, "*"); err != nil {
 			return err

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// etcdAt says how a command that talks to etcd itself reaches it.
+// etcdAt says how a command that connects directly to etcd reaches it.
 type etcdAt struct {
 	client etcd.ClientConfig
 	tls    ownTLS
@@ -35,7 +35,7 @@ func (f *etcdAt) hint() string {
 	return ""
 }
 
-// onEtcd returns the RunE of a command that talks to etcd itself.
+// onEtcd returns the RunE of a command that connects directly to etcd.
 func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {

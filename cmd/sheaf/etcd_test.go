@@ -19,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// etcdTrio is three members of etcd, each in a process of its own.
+// etcdTrio runs three members of etcd as separate processes.
 type etcdTrio struct {
 	t       *testing.T
 	dirs    map[string]string
-	peers   map[string]string // address for peers, by name
+	peers   map[string]string // address for peers, by name of the member
 	clients map[string]string
 	runs    map[string]*process
 }
@@ -76,8 +76,7 @@ func (r *etcdTrio) members() map[string]memberRow {
 	return out
 }
 
-// until repeats a command until it ends with this code and text: a member that is busy for a while does not answer in
-// time.
+// until repeats a command until it ends with this code and text, because a busy member may not answer in time.
 func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	r.t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
@@ -93,8 +92,8 @@ func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	}
 }
 
-// remove removes a member. It tries again while the others find no leader in time, since an unanswered try may have
-// succeeded.
+// remove removes a member. It tries again if the others find no leader in time, because an attempt without an answer
+// may have succeeded.
 func (r *etcdTrio) remove(name string, flags ...string) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
@@ -123,7 +122,7 @@ func (r *etcdTrio) put(n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for i := range n {
-		eventually(r.t, func() bool { // the client does not repeat a write that etcd was too slow for
+		eventually(r.t, func() bool { // the client does not repeat a write for which etcd was too slow
 			_, err := client.Put(ctx, fmt.Sprintf("k%d", i), "v")
 			return err == nil
 		})
@@ -140,8 +139,8 @@ func (p *process) awaitEnd(t *testing.T) {
 	}
 }
 
-// The disk may be an older state of this member's disk, or one that an older program began to fill. etcd itself detects
-// this.
+// The disk may contain an older state of this member's disk, or data that an older program began to write. etcd itself
+// detects this.
 func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)

@@ -29,7 +29,7 @@ func (p *process) exportTree(t testing.TB, code int, args ...string) (exportRepo
 	return r, o
 }
 
-// A writer of records is not trusted with the rights of the user who exports them.
+// A user who exports records does not trust their writers with the user's rights.
 func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	for i, mode := range []string{"4755", "2755", "1777", "0640"} {
@@ -58,8 +58,8 @@ func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 	}
 }
 
-// A folder of the tree became a link between two imports: the record of the old path is still there, and must not be
-// written over the file to which the link leads.
+// A folder of the tree became a link between two imports. The record of the old path still exists, and an export must
+// not write it over the file to which the link leads.
 func TestExportNeverWritesThroughALink(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)
@@ -76,7 +76,7 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 		}
 		o.Has(t, ": d")
 	}
-	// The same with links that lie there already.
+	// The same applies to links that already exist.
 	out := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(out, "keep"), 0o755))
 	must(t, os.WriteFile(filepath.Join(out, "keep/f"), []byte("precious"), 0o644))
@@ -105,14 +105,14 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 	}
 }
 
-// A prefix below which nothing lies is a wrong word, and no success.
+// A prefix without any records is an error, because it is probably misspelled.
 func TestExportOfAPrefixThatIsNotThere(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "x", "put", "1", "--attr", "path=right/x").Want(t, 0)
 	p.do(t, "", "export", filepath.Join(t.TempDir(), "out"), "--prefix", "wrong").Want(t, 3).Has(t, `"wrong"`)
 }
 
-// An archive is the tree that export writes, for the tar of the system, which has nothing to warn of.
+// For the tar of the system, an archive contains the same tree that export writes, and causes no warnings.
 func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	put := func(id, path, data string, attributes ...string) {
@@ -168,7 +168,7 @@ func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 	}
 }
 
-// What would be written through a link where the archive is unpacked is not in it.
+// An archive does not contain members that would be written through a link when it is unpacked.
 func TestAnArchiveHoldsOneTree(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)
@@ -187,7 +187,8 @@ func TestAnArchiveHoldsOneTree(t *testing.T) {
 	}
 }
 
-// untar unpacks an archive by the tar of the system, which must not warn when it lists it, and describes the tree.
+// untar unpacks an archive with the tar of the system, which must not print warnings when it lists the archive. It
+// returns the description of the tree.
 func untar(t *testing.T, archive string) map[string]string {
 	t.Helper()
 	program, err := exec.LookPath("tar")

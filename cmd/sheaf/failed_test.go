@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A command on a failed group ends at once, and says what failed, where, and what to do.
+// A command on a failed group ends immediately, and says what failed, where, and what to do.
 func TestAGroupThatFailedIsToldByTheCommands(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
@@ -25,8 +25,8 @@ func TestAGroupThatFailedIsToldByTheCommands(t *testing.T) {
 	eventually(t, func() bool {
 		lines = nil
 		for _, id := range []string{"3", "2"} {
-			// The command has no deadline, so a call that waits is ended by the test's. Until the process has started,
-			// the command says that nobody answers.
+			// The command has no deadline, so a call that waits is ended by the test's deadline. Until the
+			// process has started, the command says that nobody answers.
 			if o := p.do(t, "", "get", id, "--timeout", "0"); o.Code == 1 && !strings.Contains(o.Stderr, "nobody answers") {
 				lines = append(lines, o.Stderr)
 			}

@@ -61,7 +61,7 @@ func attack(name string) error {
 				keepHalfOpen(a)
 			}
 			for {
-				_, _ = run(a) // the gateway may end connections
+				_, _ = run(a) // the gateway may close connections
 			}
 		}()
 	}
@@ -74,8 +74,8 @@ func attack(name string) error {
 	}
 }
 
-// idle names a control instead of a flood: the attacker keeps its processor busy and sends nothing. What others lose by
-// that is due to the machine: processors share caches, and often a core.
+// idle names a control without a flood: the attacker keeps its processor busy and sends nothing. What others lose
+// during it is due to the machine: processors share caches, and often a core.
 const idle = "nothing, with a busy processor"
 
 // keepBusy encrypts for a while, as an attacker does.
@@ -199,12 +199,12 @@ func processorTime(b *testing.B, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all machines that Go knows
 }
 
-// BenchmarkFloods measures what each flood leaves to others: the gets of four callers during a flood as a fraction of
-// those without it, in turns, with medians of the turns. The attacker has the second processor to itself, and sends as
-// much as that allows. The store and the other callers share the first processor, and would use all of it. Gets are
-// counted per second of processor time that the store and the callers together received, so that other work on the
-// machine does not count. The attacker's processor continues meanwhile, so a busy machine makes floods look worse, not
-// better.
+// BenchmarkFloods measures how much throughput each flood leaves to others. It compares the gets of four callers during
+// a flood with their gets without it, in turns, and reports medians over the turns. The attacker has the second
+// processor to itself, and sends as much as that allows. The store and the other callers share the first processor, and
+// would use all of it. Gets are counted per second of processor time that the store and the callers together received,
+// so that other work on the machine does not count. The attacker's processor keeps running meanwhile, so a busy machine
+// makes floods look worse, not better.
 func BenchmarkFloods(b *testing.B) {
 	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
 		b.Skip("two processors and taskset are needed")

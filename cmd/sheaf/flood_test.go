@@ -47,10 +47,10 @@ func (p *process) resident(t *testing.T) int64 {
 type attacker struct {
 	server string
 	known  *tls.Config
-	total  *atomic.Int64 // of what was sent; nil: nobody asks
+	total  *atomic.Int64 // how much was sent; nil: not counted
 }
 
-// count adds one to what was sent.
+// count adds one to the number of things sent.
 func (a attacker) count(sent *int) {
 	*sent++
 	if a.total != nil {
@@ -88,7 +88,7 @@ func headers(name, value string) []byte {
 	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"},
 		{":path", "/sheaf.record.v1.RecordService/Get"}, {":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}, {name, value}} {
-		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // the write to memory cannot fail
 	}
 	return block.Bytes()
 }
@@ -108,10 +108,10 @@ type flooded struct {
 	*process
 	attacker
 	client *client.Client
-	files  client.TLSFiles // of the administrator
+	files  client.TLSFiles // files of the administrator
 }
 
-// knownBy returns the TLS configuration of a caller with these files who speaks HTTP/2.
+// knownBy returns the TLS configuration of an HTTP/2 client with these files.
 func knownBy(files client.TLSFiles) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
@@ -175,14 +175,14 @@ func halfOpen(a attacker) (sent int, err error) {
 			return sent, err
 		}
 		defer func() { _ = conn.Close() }()
-		if _, err := conn.Write([]byte{22, 3, 1}); err != nil { // the begin of a handshake
+		if _, err := conn.Write([]byte{22, 3, 1}); err != nil { // the start of a handshake
 			return sent, err
 		}
 		ends = append(ends, drain(conn))
 		a.count(&sent)
 	}
 	for _, end := range ends {
-		<-end // the gateway closes it
+		<-end // the gateway closes the connection
 	}
 	return sent, nil
 }
@@ -205,7 +205,7 @@ func resets(a attacker) (sent int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // of an open connection
+	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // the connection is open
 	ended := drain(f.conn)
 	block := headers("x", "y")
 	for id := uint32(1); id < 60_000; id += 2 {
@@ -214,7 +214,7 @@ func resets(a attacker) (sent int, err error) {
 			err = f.WriteRSTStream(id, http2.ErrCodeCancel)
 		}
 		if err != nil {
-			break // the gateway has had enough
+			break // the gateway has closed the connection
 		}
 		a.count(&sent)
 	}
@@ -229,7 +229,7 @@ func settings(a attacker) (sent int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // of an open connection
+	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // the connection is open
 	ended := drain(f.conn)
 	for sent < 30_000 {
 		if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + sent)}); err != nil {
@@ -301,8 +301,8 @@ func tooLong(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// A client that floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others
-// continue.
+// A client that floods a gateway, with or without a certificate, costs the gateway bounded memory, and the calls of
+// others continue.
 func TestFloodsAreBounded(t *testing.T) {
 	soaktest.Only(t, "proc", "it floods the machine with connections and frames")
 	d := startFlooded(t)
@@ -330,7 +330,7 @@ func TestFloodsAreBounded(t *testing.T) {
 				t.Error(err)
 			}
 			grown := d.resident(t) - before
-			for during := served.Load(); served.Load() == during && len(done) == 0; { // calls go on after it, too
+			for during := served.Load(); served.Load() == during && len(done) == 0; { // calls also continue after the flood
 				time.Sleep(time.Millisecond)
 			}
 			stop()

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// gatewayFlags of gateway.
+// gatewayFlags holds the flags of gateway.
 type gatewayFlags struct {
 	place   placementFlags
 	log     logFlags

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// getFlags of get.
+// getFlags holds the flags of get.
 type getFlags struct {
 	key      keyFlags
 	version  string

@@ -29,9 +29,9 @@ const (
 )
 
 // TestHardStartsUnderPressure repeatedly kills a small store by SIGKILL and starts it again. Meanwhile other processes
-// keep the processors busy and sync files. Caches are cold where root may drop them. In a part of the starts, the
-// process is stopped and continued in turn. Each start must end ready. One that does not leaves its status, its output
-// and the stacks of its goroutines.
+// keep the processors busy and sync files. If the test runs as root, it drops caches. During some of the starts, the
+// process is stopped and continued alternately. Each start must become ready. Otherwise the test reports the status,
+// the output and the goroutine stacks of the process.
 func TestHardStartsUnderPressure(t *testing.T) {
 	soaktest.Only(t, "proc", "it takes every processor, and drops the page cache of the whole machine")
 	dir, random := t.TempDir(), rand.New(rand.NewPCG(soaktest.Seed(t, 0), 0))
@@ -41,7 +41,7 @@ func TestHardStartsUnderPressure(t *testing.T) {
 	for n := range hardStarts {
 		kept := writeUntilKilled(t, p, uint64(n), random)
 		if n%3 == 0 {
-			_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) // root alone may
+			_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) // only root may do that
 		}
 		begin := time.Now()
 		p = launch(t, dir, p.server, p.http, "--residency", []string{"resident", "index"}[random.IntN(2)])
@@ -159,7 +159,7 @@ func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *ran
 		running := 5 * time.Millisecond
 		if throttled {
 			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond) // this is the pressure itself, nothing is awaited
+			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond) // the pause is the pressure, and waits for nothing
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		}
 		select {

@@ -12,8 +12,8 @@ import (
 
 // A Ctrl-C ends a put that waits for its input; the put stores nothing.
 func TestInterruptedPutStoresNothing(t *testing.T) {
-	// A script's `make test &` ignores interrupts, and the programs that it starts would inherit that. A signal that
-	// this test catches is not ignored in them.
+	// A script's `make test &` ignores interrupts, and the programs that it starts would inherit that. They do not
+	// ignore a signal that this test catches.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
@@ -42,7 +42,7 @@ func TestInterruptedPutStoresNothing(t *testing.T) {
 	}
 }
 
-// A second signal stops the process at once, and acknowledged records are there all the same.
+// A second signal stops the process immediately, and acknowledged records are still stored.
 func TestASecondSignalStopsAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)

@@ -132,7 +132,7 @@ type killer struct {
 	importOK  chan error
 }
 
-// writer owns a few ids. It writes one after another, so that at most the last write of each id is unanswered.
+// writer owns a few ids. It writes records one after another, so that at most the last write of each id is unanswered.
 type writer struct {
 	k      *killer
 	random *rand.Rand
@@ -201,7 +201,7 @@ func (k *killer) round() {
 	k.turn++
 	p := k.launch()
 	if phase == "load" {
-		// The kill comes at any moment between the first instruction and serving. It must not harm any existing
+		// The kill occurs at any moment between the first instruction and serving. It must not harm any existing
 		// record, which the next round checks.
 		k.sleep(350 * time.Millisecond)
 		p.kill()

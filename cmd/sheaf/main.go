@@ -1,4 +1,4 @@
-// Command sheaf runs every part of Sheaf and talks to it: shard, gateway, dev, and the commands for records.
+// Command sheaf runs every part of Sheaf (shard, gateway, dev), and has the commands for records and administration.
 package main
 
 import (

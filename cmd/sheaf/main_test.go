@@ -1,5 +1,5 @@
-// The tests run the real binary. They are in package main, and not in a package of their own, so that the test cache
-// notices every change of the binary's sources.
+// The tests run the real binary. They are in package main instead of a separate package, so that the test cache notices
+// every change of the binary's sources.
 
 package main
 
@@ -51,10 +51,10 @@ func sheaf(t testing.TB, stdin io.Reader, args ...string) outcome {
 // process is a running sheaf dev.
 type process struct {
 	cmd    *exec.Cmd
-	server string // gRPC
+	server string // address of gRPC
 	http   string
 	stderr *lockedBuffer
-	ended  chan struct{} // closed when it has ended
+	ended  chan struct{} // closed when the process has ended
 }
 
 // lockedBuffer may be read while a process writes to it.

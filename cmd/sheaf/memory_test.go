@@ -32,9 +32,9 @@ type holder struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	initial int            // window with which a stream begins
-	window  int            // of the connection
-	windows map[uint32]int // of open streams, beyond the initial window
+	initial int            // initial window of a stream
+	window  int            // window of the connection
+	windows map[uint32]int // windows of open streams, beyond the initial window
 	ended   bool           // the server has closed the connection
 }
 
@@ -76,7 +76,7 @@ func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	e := hpack.NewEncoder(&block)
 	for _, f := range append([][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
-		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // the write to memory cannot fail
 	}
 	h.mu.Lock()
 	h.windows[id] = 0
@@ -84,8 +84,8 @@ func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) == nil
 }
 
-// turn waits until a part of a stream may be sent, and takes it out of the windows; 0: the stream, or the connection,
-// has ended.
+// turn waits until a part of a stream may be sent, and deducts it from the windows. It returns 0 if the stream or the
+// connection has ended.
 func (h *holder) turn(id uint32, most int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,9 +103,9 @@ func (h *holder) turn(id uint32, most int) int {
 	}
 }
 
-// hold opens calls of a method on one connection, and sends all of a message but its last byte on each, within the
-// windows that the server gives. It returns when these are sent, or the server has refused the calls, with the number
-// of bytes that were sent. The connection stays open until the test ends.
+// hold opens calls of a method on one connection. On each call, it sends a whole message except its last byte, within
+// the windows that the server grants. hold waits until the messages are sent or the server has refused the calls, and
+// returns the number of bytes sent. The connection remains open until the test ends.
 func hold(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
 	t.Helper()
 	h := connect(t, address, known)
@@ -127,7 +127,7 @@ func hold(t *testing.T, address string, known *tls.Config, method string, calls,
 	return sent
 }
 
-// connect makes a connection, which stays open until the test ends.
+// connect makes a connection that remains open until the test ends.
 func connect(t *testing.T, address string, known *tls.Config) *holder {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, known)
@@ -143,7 +143,7 @@ func connect(t *testing.T, address string, known *tls.Config) *holder {
 	return h
 }
 
-// strangers are those who can connect and may not call, by name.
+// strangers returns the TLS configurations of clients that can connect but have no permission to call, by name.
 func (r *rotating) strangers() map[string]*tls.Config {
 	r.t.Helper()
 	foreign := r.add("foreign", identity.Client, "loader")
@@ -158,7 +158,7 @@ func (r *rotating) strangers() map[string]*tls.Config {
 	return callers
 }
 
-// known is the configuration of a member that connects.
+// known returns the TLS configuration with the certificate of a member.
 func (r *rotating) known(m *member) *tls.Config {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile),
@@ -168,8 +168,8 @@ func (r *rotating) known(m *member) *tls.Config {
 		Certificates: []tls.Certificate{pair}}
 }
 
-// Messages that are nearly sent take no memory of a server whose caller may not call: nobody is known by then but by
-// the headers.
+// Nearly complete messages take no memory from a server if their caller has no permission to call. The server has to
+// decide by the headers, because it knows nothing else by then.
 func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	r, gateway, _ := startGranted(t, 0)
 	callers := r.strangers()
@@ -196,7 +196,7 @@ func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	}
 }
 
-// unfinishedBytes is what a process says that it holds of messages without their end.
+// unfinishedBytes returns the number of bytes that a process reports to hold for incomplete messages.
 func (p *process) unfinishedBytes(t *testing.T) float64 {
 	t.Helper()
 	answer, err := http.Get("http://" + p.http + "/metrics")
@@ -214,8 +214,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 	return 0
 }
 
-// Whoever calls, and however much of messages is left unfinished: a process stays within its cgroup, and calls of
-// others go on. What is held shows in a metric.
+// Whoever calls, and however many messages remain incomplete, a process stays within its cgroup, and calls of others
+// continue. A metric reports the bytes held.
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)
@@ -236,7 +236,7 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 				if sent := hold(t, m.process.server, known, put, 2, 7<<20); granted && sent < 14<<20 {
 					t.Errorf("%d bytes of 14 MiB are taken of who may call", sent)
 				}
-				if granted { // the last bytes may be on their way
+				if granted { // the last bytes may not have arrived yet
 					eventually(t, func() bool { return m.process.unfinishedBytes(t) > 14<<20 })
 				} else if held := m.process.unfinishedBytes(t); held > 1<<20 {
 					t.Errorf("the metric says that %.0f bytes are held of who may not call", held)
@@ -258,8 +258,8 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// Connections without a certificate, with as many calls as anybody may make and as many headers, take a bounded part of
-// the memory, and health checks of others are answered.
+// Connections without a certificate, with as many calls as anybody may make and as many headers as allowed, take a
+// bounded part of the memory. Health checks of others are still answered.
 func TestConnectionsOfNobodyStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens hundreds of connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// TestProfilesAreServedOnWish: profiles are served only on request, and only at an address of the loopback device.
+// TestProfilesAreServedOnWish checks that profiles are served only on request, and only at a loopback address.
 func TestProfilesAreServedOnWish(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"192.0.2.1:6060", "0.0.0.0:6060", ":6060", "[::]:6060", "example.com:6060",
@@ -68,6 +68,6 @@ func askFor(t *testing.T, url string) (code int, body string) {
 		return 0, ""
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body) // what came is looked at
+	text, _ := io.ReadAll(response.Body) // the caller checks the text, even if it is incomplete
 	return response.StatusCode, string(text)
 }

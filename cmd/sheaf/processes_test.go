@@ -48,7 +48,7 @@ func TestRealProcesses(t *testing.T) {
 		"--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t)
-	for _, command := range []string{"doctor", "status"} { // nothing is served, so nothing says that all is well
+	for _, command := range []string{"doctor", "status"} { // nothing is served, so no command may report success
 		sheaf(t, nil, command, "--server", gateway.server).Want(t, 1).Has(t, "1 problem")
 	}
 	shards := map[string]*process{}

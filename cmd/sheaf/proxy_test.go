@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// TestNoProcessGoesThroughAProxyOfTheEnvironment: HTTPS_PROXY and HTTP_PROXY name a proxy, as in the environment of a
-// whole company, and every other process is at 0.0.0.0. Connections to this address arrive at this machine, and Go
-// does not take it for a loopback address, to which no proxy applies. The first connection must arrive where it should,
-// and none at the proxy. The processes and sockets are real, because each process reads the variables once, at its
-// start. It costs 1 s of a processor.
+// TestNoProcessGoesThroughAProxyOfTheEnvironment sets HTTPS_PROXY and HTTP_PROXY to a proxy, as a company may do on all
+// its machines. Every process connects to the others at 0.0.0.0. Connections to this address arrive at this machine,
+// but Go does not treat it as a loopback address, for which it would ignore the proxy. The first connection must arrive
+// at its target, and no connection at the proxy. The processes and sockets are real, because each process reads the
+// variables only once, at its start. The test costs 1 s of a processor.
 func TestNoProcessGoesThroughAProxyOfTheEnvironment(t *testing.T) {
 	for name, args := range map[string][]string{
 		"shard": {"shard", "--name", "a", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", "", "--stay",
@@ -48,11 +48,11 @@ func TestNoProcessGoesThroughAProxyOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// A target counts the connections to a port, and closes them without an answer.
+// target counts the connections to a port, and closes them without an answer.
 type target struct {
 	port     string
 	reached  chan struct{} // closed at the first connection
-	accepted chan string   // addresses of those who connected, in order
+	accepted chan string   // addresses of the clients, in order
 }
 
 func listen(t *testing.T) *target {
@@ -78,8 +78,8 @@ func listen(t *testing.T) *target {
 	return to
 }
 
-// count returns how many connections were made before this call: the kernel accepts them in their order, so that they
-// precede one that count makes.
+// count returns the number of connections that were made before this call. To find it, count makes a connection itself:
+// the kernel accepts connections in order.
 func (to *target) count(t *testing.T) (n int) {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", "127.0.0.1:"+to.port)

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// recoverFlags of recover placement.
+// recoverFlags holds the flags of recover placement.
 type recoverFlags struct {
 	place   placementFlags
 	tls     ownTLS

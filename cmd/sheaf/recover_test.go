@@ -83,7 +83,8 @@ func (c *cluster) startShard(name string, more ...string) {
 	c.shards[name].http = http
 }
 
-// holds reads every record through the gateway. A failed call fails the test, except for calls that may wait.
+// holds reads every record through the gateway. A failed call fails the test, unless mayWait is set: then the call is
+// repeated.
 func (c *cluster) holds(what string, mayWait bool) {
 	c.t.Helper()
 	for _, id := range clusterIDs {
@@ -174,8 +175,8 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 }
 
-// If a group has several copies, a majority is enough. A shard that was not asked takes its place again when it is
-// back.
+// If a group has several copies, a majority is enough. A shard that was not asked takes its place again when it
+// returns.
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	t.Parallel()
 	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
@@ -218,7 +219,8 @@ func (p *process) alive() bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// etcd is unreachable for longer than the leases of shards last. No call fails, neither then nor when it is back.
+// etcd is unreachable for longer than the shards' leases last. No call fails, neither during that time nor when etcd is
+// back.
 func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -233,7 +235,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(100 * time.Millisecond): // each call is a process: more of them load the machine, and show no more
+			case <-time.After(100 * time.Millisecond): // each call is a process: more calls would only load the machine
 			}
 			id := clusterIDs[n%len(clusterIDs)]
 			if o := sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server); o.Code != 0 {
@@ -249,7 +251,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	c.etcd.kill()
 	await(t, failed, 10*time.Second) // leases last 6 s
 	c.startEtcd("existing")
-	await(t, failed, 10*time.Second) // what expires now would be taken out now
+	await(t, failed, 10*time.Second) // what expires now would be removed now
 	close(stop)
 	if words, bad := <-failed; bad {
 		t.Fatal(words)

@@ -98,7 +98,7 @@ id is a decimal int64, or hexadecimal behind 0x.`,
 	return root
 }
 
-// keyFlags are the flags that name a record beside its id.
+// keyFlags are the flags that name a record in addition to its id.
 type keyFlags struct{ group string }
 
 func (k *keyFlags) add(cmd *cobra.Command) {

@@ -33,16 +33,16 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// rotating is a store of processes. Its certificates, authorities, transport and tokens change while it is called.
+// rotating is a store of several processes. Its certificates, authorities, transport and tokens change during calls.
 type rotating struct {
 	t         *testing.T
 	dir       string
 	store     identity.Store
 	members   []*member
-	issued    int // certificates: no two end at the same time
+	issued    int // number of certificates issued, so that no two expire at the same time
 	mode      certs.Mode
 	authority *authority.Authority
-	key       *ecdsa.PrivateKey // of the issuer of tokens
+	key       *ecdsa.PrivateKey // key of the token issuer
 	loads     []*load
 	failures  chan error
 }
@@ -51,12 +51,12 @@ type rotating struct {
 type member struct {
 	folder   string
 	identity identity.Identity
-	process  *process // nil: a caller
+	process  *process // nil: the member is a caller
 	cgroup   *memoryCgroup
 	notAfter time.Time
 }
 
-// load is one kind of call, which is made without end.
+// load is one kind of call, which is repeated until the test ends.
 type load struct {
 	name string
 	done atomic.Int64
@@ -75,14 +75,14 @@ func startRotating(t *testing.T) *rotating {
 }
 
 // startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client
-// loader use all records. Nothing is called yet. memory is how much each process may have, by its cgroup, in bytes; 0:
-// as much as it likes.
+// loader use all records. It starts no calls. memory is the limit of each process, set by its cgroup, in bytes; 0: no
+// limit.
 func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	return startGrantedAs(t, memory, "--groups", "2")
 }
 
-// startGrantedAs is startGranted for a store that the gateway makes by these flags.
+// startGrantedAs is like startGranted, for a store that the gateway creates with these flags.
 func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	r = &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
@@ -250,8 +250,8 @@ func (r *rotating) dial(gateway, folder string, direct, byToken bool) (*client.C
 	return client.Dial(ctx, cfg)
 }
 
-// call starts calls of all kinds, by certificate through the gateway and by token directly to shards. They end with the
-// test.
+// call starts calls of all kinds: through the gateway with a certificate, and directly to shards with a token. They end
+// with the test.
 func (r *rotating) call(gateway string, loader *member) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -260,7 +260,7 @@ func (r *rotating) call(gateway string, loader *member) {
 		c, err := r.dial(gateway, loader.folder, byToken, byToken)
 		must(r.t, err)
 		r.t.Cleanup(func() { _ = c.Close() })
-		for id := range int64(20) { // so that both groups are there, and have a shard
+		for id := range int64(20) { // so that both groups exist, and each has a shard
 			within, over := context.WithTimeout(ctx, 5*time.Minute)
 			_, err := c.Put(within, client.Key{ID: id}, nil, nil)
 			over()
@@ -345,8 +345,8 @@ func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) er
 	}
 }
 
-// greeted checks whether a gateway accepts the owner of a folder: the gateway sends its first bytes after it has
-// checked the certificate.
+// greeted checks whether a gateway accepts the owner of a folder, because the gateway sends its first bytes only after
+// it has checked the certificate.
 func (r *rotating) greeted(gateway, folder string) error {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.CertificateFile), filepath.Join(folder, certs.KeyFile))
@@ -373,7 +373,8 @@ func (r *rotating) fail(err error) {
 	}
 }
 
-// goOn returns when each kind of call has been made at least twice since now: the second call began after goOn did.
+// goOn returns when each kind of call has been made at least twice from now on, so that the second call began after
+// goOn.
 func (r *rotating) goOn() {
 	r.t.Helper()
 	var before []int64
@@ -420,7 +421,7 @@ func TestNothingFailsWhileSecretsChange(t *testing.T) {
 		next := r.newAuthority()
 		r.all(r.authority, r.authority, next)
 		r.all(next, r.authority, next)
-		r.goOn() // callers have their new files: the next step shuts out whoever has not
+		r.goOn() // callers have their new files: the next step excludes callers without them
 		r.all(next, next)
 		r.goOn()
 		r.authority = next

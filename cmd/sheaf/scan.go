@@ -62,7 +62,7 @@ SCHILY.xattr.user.sheaf.version and so on, which tar --xattrs restores.`,
 	return cmd
 }
 
-// scanTar writes an archive, and says what of the records is not in it.
+// scanTar writes an archive, and reports the records that it leaves out.
 func (a *app) scanTar(ctx context.Context, conn *cli.Conn, options *client.ScanOptions, opts cli.TarOptions,
 	w io.Writer) error {
 	report, err := conn.WriteScanTar(ctx, a.Out, options, opts, w)

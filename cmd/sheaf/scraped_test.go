@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// labelForm finds the labels of a line of /metrics.
+// labelForm matches the labels in a line of /metrics.
 var labelForm = regexp.MustCompile(`([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"`)
 
-// scrape returns the series of a process by name, each with the labels that one of its lines has.
+// scrape returns the series of a process by name, each with the labels of one of its lines.
 func (p *process) scrape(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	answer, err := http.Get("http://" + p.http + "/metrics")
@@ -36,9 +36,10 @@ func (p *process) scrape(t *testing.T) map[string]map[string]string {
 	return series
 }
 
-// Each series that an alert or a panel of the charts uses of pods is exposed by a gateway or a shard, with the labels
-// that are used. The PodMonitor lets a label of a series win over its own (honorLabels), so what it gives to all series
-// is in none, or is the same there. The processes are real, as the list is of what they answer a Prometheus.
+// Each series of pods that an alert or a panel of the charts uses is exposed by a gateway or a shard, with the labels
+// that are used. With honorLabels, a label of a series has priority over the PodMonitor's label. So no series may have
+// a label that the PodMonitor gives to all series, unless its value is the same. The processes are real, because the
+// test checks what they return to Prometheus.
 func TestPodsExposeWhatAlertsUse(t *testing.T) {
 	used, err := os.ReadFile("../../hack/alerts/testdata/used.txt")
 	must(t, err)

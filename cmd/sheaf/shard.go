@@ -116,7 +116,7 @@ func (f *uuidFlag) Set(s string) error {
 	return err
 }
 
-// shardFlags of shard.
+// shardFlags holds the flags of shard.
 type shardFlags struct {
 	cfg     shard.Config
 	place   placementFlags

@@ -135,8 +135,9 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
 	return cmd
 }
 
-// Looks at a shard that is drained. One look may come before the gateway, or the planner, has seen the order or a shard
-// that has just begun to run; so a reason counts only if several looks find it.
+// The state of a draining shard is read every drainLook. An early read may happen before the gateway or the planner has
+// seen the order to drain, or another shard that has just started. A reason to give up therefore counts only if
+// drainLooks reads in a row report one.
 const (
 	drainLook  = time.Second
 	drainLooks = 5
@@ -152,7 +153,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 		if err != nil {
 			return fmt.Errorf("listing shards: %w; shard %s is drained all the same", err, shard)
 		}
-		var row *recordv1.Shard // nil: it is not registered, and nothing is on it
+		var row *recordv1.Shard // nil: the shard is not registered, and no group is on it
 		for _, s := range list.GetShards() {
 			if s.GetName() == shard {
 				row = s

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A shard is drained, listed, and takes groups again; the records are there all the time. What cannot be done ends with
+// A shard is drained, listed, and takes groups again. The records exist all the time. An impossible command ends with
 // the reason, and exit code 1.
 func TestShards(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--groups", "4", "--shards", "2")

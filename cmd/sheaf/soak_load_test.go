@@ -21,11 +21,11 @@ import (
 var soakSizes = []int{10, 100, 1000, 10_000, 10_000, 10_000, 100_000, 1 << 20}
 
 const (
-	soakBlob     = 3 << 20 // more than a group's files hold by themselves
-	soakIDs      = 41      // of a writer: the first one is a blob
-	soakPace     = 1 << 20 // bytes per second of a writer: open scans keep what is overwritten beside them
+	soakBlob     = 3 << 20 // more than a group's files may otherwise hold
+	soakIDs      = 41      // number of ids of a writer; the first one is a blob
+	soakPace     = 1 << 20 // bytes per second of a writer; open scans also keep what is overwritten meanwhile
 	soakCallMax  = time.Minute
-	soakReadMax  = 2 * time.Second // of a blob, which is a stream: readers that hang may have all the room for these
+	soakReadMax  = 2 * time.Second // for a read of a blob, a stream: hanging readers may use up the allowance for streams
 	soakStalled  = 1000
 	soakConns    = 10
 	soakPerBatch = 100
@@ -36,9 +36,9 @@ type soakWriter struct {
 	c      *client.Client
 	random *rand.Rand
 	first  int64
-	known  map[int64]uint64 // id -> seed of what was acknowledged last; 0: there is none
-	writes *atomic.Int64    // acknowledged
-	most   time.Duration    // that a call took
+	known  map[int64]uint64 // id -> seed of the last acknowledged write; 0: the record does not exist
+	writes *atomic.Int64    // number of acknowledged writes
+	most   time.Duration    // longest time that a call took
 }
 
 func (w *soakWriter) size(id int64) int {
@@ -48,7 +48,7 @@ func (w *soakWriter) size(id int64) int {
 	return soakBlob
 }
 
-// run writes until ctx ends. No call may fail: each has a minute, and a start takes seconds.
+// run writes until ctx ends. No call may fail: each call has a minute, and a start takes only seconds.
 func (w *soakWriter) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		id := w.first + w.random.Int64N(soakIDs)
@@ -218,7 +218,7 @@ func (s *soakStore) stall() (goAway func()) {
 		if i%2 == 1 {
 			to = s.gateway.server
 		}
-		// By default, gRPC's client buffers more and more of what nobody reads.
+		// By default, gRPC's client buffers more and more data that nobody reads.
 		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithInitialWindowSize(64<<10),
 			grpc.WithInitialConnWindowSize(64<<10))
@@ -244,7 +244,7 @@ func (s *soakStore) stall() (goAway func()) {
 			_, err = c.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: int64(1000 * (i % 6))}})
 		}
 		if err != nil {
-			s.t.Logf("stream %d: %v", i, err) // where a start is under way
+			s.t.Logf("stream %d: %v", i, err) // while a process starts
 		}
 	}
 	return func() {

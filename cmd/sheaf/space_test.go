@@ -32,8 +32,8 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 }
 
 // Records of all sizes are overwritten again and again, each write under a request id. All flags have their defaults
-// except for small segments. The files shrink to at most 2.2 times the live data plus a segment for each group. Each
-// early write is still answered as repeated, also by the next process. `make soak-proc` runs two minutes of this.
+// except for small segments. The files shrink to at most 2.2 times the live data plus one segment for each group. Each
+// early write is still answered as repeated, also by the next process. `make soak-proc` runs this for two minutes.
 func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	t.Parallel()
 	const segment, groups = 4 << 20, 2
@@ -47,7 +47,7 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	cc := dial(t, p.server)
 	records := recordv1.NewRecordServiceClient(cc)
 	sizes := []int{10, 100, 1000, 10_000, 100_000, 1 << 20}
-	puts := map[int][]*recordv1.PutRequest{} // by round; few of them
+	puts := map[int][]*recordv1.PutRequest{} // few of the requests, by round
 	answers := map[*recordv1.PutRequest]*recordv1.PutResponse{}
 	live, written := int64(0), int64(0)
 	for round := 0; round < rounds || time.Now().Before(until); round++ {

@@ -79,7 +79,7 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 	return a.Out.WriteTable(t)
 }
 
-// notKnown stands for what nobody could ask.
+// notKnown is printed for values that could not be read.
 const notKnown = "?"
 
 func shardTable(shards []*recordv1.Shard) cli.Table {
@@ -109,7 +109,7 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 	return t
 }
 
-// shardCell returns the state of a shard in the words of its own page, or Silent as on a gateway's.
+// shardCell returns the state of a shard in the same words as the shard's own page, or Silent, as on a gateway's page.
 func shardCell(s *recordv1.Shard) cli.Cell {
 	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green} // old shards send no state
 	switch s.GetState() {
@@ -179,7 +179,7 @@ func loadWords(l *recordv1.Load) string {
 	return fmt.Sprintf("%d%% %s ETA %v", percent, rate, eta)
 }
 
-// shardRow and groupRow are the printed forms of a shard and a group. Figures of a shard that does not answer are null.
+// shardRow and groupRow are the printed forms of a shard and a group. Figures are null if the shard does not answer.
 type shardRow struct {
 	Name           string   `json:"name"`
 	Address        string   `json:"address"`

@@ -99,15 +99,15 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	}
 	moves, err := planMoves(ctx, conn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		moves = nil // a shard that is asked directly knows no moves
+		moves = nil // a shard that is asked directly does not know the moves
 	}
 	return storeSeen{problems: shards.GetProblems(), warnings: shards.GetWarnings(), shards: shards.GetShards(),
 		groups: groups.GetGroups(),
 		moves:  moves}
 }
 
-// topShare is the divisor for parts of the screen: findings and moves take at most a quarter of the lines each. The
-// rest is for groups and shards.
+// topShare limits parts of the screen: findings and moves each take at most a quarter of the lines. The rest is for
+// groups and shards.
 const topShare = 4
 
 // draw returns a screen of the given number of columns and lines.
@@ -173,8 +173,8 @@ func (s *storeSeen) findingLines(width int) (lines []string) {
 	return lines
 }
 
-// wrap breaks a line between words at a number of columns. Further lines are indented by 12 columns where there is
-// room.
+// wrap breaks a line between words at a number of columns, and indents the continuation lines by 12 columns. If there
+// are fewer than 48 columns, it returns the line as it is.
 func wrap(line string, width int) (lines []string) {
 	indent := strings.Repeat(" ", 12)
 	if width < 4*len(indent) {

@@ -29,7 +29,8 @@ func storeOf(shards, groups int) *storeSeen {
 	return s
 }
 
-// A screen never has more lines or columns than the terminal, says first what is wrong, and how much is left out.
+// A screen never has more lines or columns than the terminal. It first says what is wrong, and it says how much is left
+// out.
 func TestTopFitsTheTerminal(t *testing.T) {
 	many := storeOf(50, 1000)
 	for n := range 30 {
@@ -87,7 +88,7 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	}
 }
 
-// A group that is served is not red, whatever became of one of its copies; advice is wrapped, not cut.
+// A group that is served is not red, whatever the state of one of its copies. Advice is wrapped, not truncated.
 func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 	s := storeOf(2, 2)
 	s.shards[1].Alive = false
@@ -105,7 +106,7 @@ func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 	}
 }
 
-// What nobody could ask is shown as unknown, not as 0.
+// Values that could not be read are shown as unknown, not as 0.
 func TestASilentShardHasNoFigures(t *testing.T) {
 	s := storeOf(2, 0)
 	s.shards[0].Alive, s.shards[0].Load, s.shards[0].FreeBytes = false, nil, 0

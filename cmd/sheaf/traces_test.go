@@ -87,8 +87,8 @@ func collect(t *testing.T) (*collector, string) {
 	return c, "http://" + listener.Addr().String()
 }
 
-// TestTraces: a put by the Go client is one trace through the client, the gateway, the shard and the commit of its
-// group. A get is a trace through the first three. Each process that sends a span identifies itself.
+// TestTraces checks that a put by the Go client is one trace through the client, the gateway, the shard and the commit
+// of its group, and that a get is a trace through the first three. Each process that sends a span identifies itself.
 func TestTraces(t *testing.T) {
 	collector, url := collect(t)
 	server, err := etcd.StartUnsynced(t.TempDir())
@@ -99,7 +99,7 @@ func TestTraces(t *testing.T) {
 	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", freeAddress(t), "--http",
 		freeAddress(t), "--create", "--groups", "1"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
-	gateway.waitReady(t) // it has made the store, without which a shard ends
+	gateway.waitReady(t) // the gateway has created the store, without which a shard ends
 	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen",
 		freeAddress(t), "--http", freeAddress(t)}, common...)...)
 	shard.http = shard.cmd.Args[9]
@@ -187,8 +187,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestTracesAreSentOnWish: no spans are sent without an endpoint or if the variables disable them. For another
-// protocol, the program does not try.
+// TestTracesAreSentOnWish checks that no spans are sent if there is no endpoint or if the variables disable them. If
+// the variables request another protocol, the program does not try to send.
 func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url

@@ -331,7 +331,7 @@ func TestImportResumeAndUpdate(t *testing.T) {
 				t.Errorf("a second import: %+v", r)
 			}
 			o.Has(t, "--resume")
-			write("a", "a") // before the others in order: their ids must stay
+			write("a", "a") // sorts before the others, whose ids must not change
 			r, _ = p.importTree(t, 0, root, "--id", scheme, "--resume")
 			if r.Stored != 1 || r.AlreadyThere != 2 {
 				t.Errorf("--resume: %+v", r)
@@ -385,7 +385,7 @@ func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
 	root := t.TempDir()
 	f, err := os.Create(filepath.Join(root, "large"))
 	must(t, err)
-	must(t, f.Truncate(size)) // a hole: nothing is written
+	must(t, f.Truncate(size)) // the file is a hole: nothing is written
 	_, err = f.WriteAt([]byte("the end"), size-7)
 	must(t, errors.Join(err, f.Close()))
 	for i := range 200 {
@@ -426,7 +426,7 @@ func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
 	p.stop(t)
-	p = startDev(t, dir, "--reserve", "1000TiB") // more than any disk has: nothing may be written
+	p = startDev(t, dir, "--reserve", "1000TiB") // more than any disk has, so that nothing can be written
 	p.do(t, "x", "put", "2").Want(t, 1).Has(t, "DISK_FULL")
 	p.do(t, "", "import", root, "--id", "hash").Want(t, 1).Has(t, "no room")
 	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// writeFile writes a file of a tree with a fixed time, so that only what a test changes is another.
+// writeFile writes a file of a tree with a fixed time, so that only the changes of a test differ.
 func writeFile(t testing.TB, root, name, data string) {
 	t.Helper()
 	full := filepath.Join(root, name)
@@ -39,7 +39,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 	}
 	p.importTree(t, 0, root)
 
-	// A mode alone is a change.
+	// A different mode is already a change.
 	must(t, os.Chmod(filepath.Join(root, "mode"), 0o600))
 	r, _ = p.importTree(t, 1, root, "--resume")
 	if r.AlreadyThere != 3 || r.Failed["changed since it was imported"] != 1 {
@@ -57,7 +57,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 	if r.Updated != 1 || r.AlreadyThere != 3 {
 		t.Errorf("--update after chmod: %+v", r)
 	}
-	// And back again, which is another put of the same file.
+	// The mode changes back, which is another put of the same file.
 	must(t, os.Chmod(filepath.Join(root, "mode"), 0o644))
 	must(t, os.Chmod(filepath.Join(root, "same"), 0o640))
 	r, _ = p.importTree(t, 0, root, "--update", "--import-id", "mine")
@@ -65,7 +65,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 		t.Errorf("--update after chmod back: %+v", r)
 	}
 
-	// Bytes behind the same size and time are found by --checksum alone.
+	// Only --checksum finds bytes that changed without a change of size or time.
 	writeFile(t, root, "small", "SMALL")
 	writeFile(t, root, "large", large[1:]+"y")
 	r, _ = p.importTree(t, 0, root, "--update")
@@ -99,7 +99,7 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 	p.do(t, "no path", "put", "1").Want(t, 0)
 	p.do(t, "outside", "put", "2", "--attr", "path=p/../../x").Want(t, 0)
 
-	// A file goes, a folder becomes a link and another one a file.
+	// One file is deleted, one folder becomes a link, and another folder becomes a file.
 	must(t, os.Remove(filepath.Join(root, "goes")))
 	must(t, os.RemoveAll(filepath.Join(root, "d")))
 	must(t, os.Symlink("e", filepath.Join(root, "d")))
@@ -114,20 +114,20 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 		t.Errorf("--delete: %+v", r)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside") // record 2, which nobody imported
+	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside") // record 2, which no import made
 	compareTrees(t, describeTree(t, out), describeTree(t, root))
 	for _, id := range []string{"1", "2"} {
 		p.do(t, "", "get", id).Want(t, 0)
 	}
 	p.do(t, "", "export", filepath.Join(t.TempDir(), "out"), "--prefix", "pp").Want(t, 0)
 
-	// What went and comes back as it was is stored again.
+	// A file that was deleted and returns unchanged is stored again.
 	writeFile(t, root, "goes", "goes")
 	r, _ = p.importTree(t, 0, root, "--prefix", "p", "--update", "--delete")
 	if r.Stored != 1 || r.Deleted != 0 {
 		t.Errorf("a file that came back: %+v", r)
 	}
-	// A tree that is not mounted deletes nothing.
+	// If the tree is not mounted, nothing is deleted.
 	r, o := p.importTree(t, 1, t.TempDir(), "--prefix", "p", "--update", "--delete")
 	if r.Deleted != 0 || r.Failed["not deleted"] != 1 {
 		t.Errorf("an empty tree: %+v", r)
@@ -135,7 +135,7 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 	o.Has(t, "is it mounted?")
 }
 
-// The file that takes the id of one that is gone replaces it.
+// A file that takes the id of a deleted file replaces its record.
 func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	root := t.TempDir()
@@ -155,7 +155,7 @@ func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	compareTrees(t, describeTree(t, out), describeTree(t, root))
 }
 
-// In Named routing the groups of a tree may not be there yet, and --group bounds what is deleted.
+// In Named routing, the groups of a tree may not exist yet, and --group limits what is deleted.
 func TestImportDeleteInNamedRouting(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--routing", "named")
 	root := t.TempDir()
@@ -182,7 +182,7 @@ func TestImportDeleteInNamedRouting(t *testing.T) {
 	}
 }
 
-// A folder that cannot be read hides files: none of theirs is taken for gone.
+// A folder that cannot be read hides files, so none of its files count as deleted.
 func TestImportDeletesNothingWhereAFolderCannotBeRead(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"closed/f", "goes", "stays"} {
@@ -201,7 +201,7 @@ func TestImportDeletesNothingWhereAFolderCannotBeRead(t *testing.T) {
 	}
 }
 
-// Files that say that they are empty may hold bytes.
+// Files whose reported size is 0 may have content.
 func TestImportReadsFilesThatSayTheyAreEmpty(t *testing.T) {
 	const tree = "/proc/sys/net/ipv4/conf/lo"
 	if _, err := os.Stat(tree); err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Each of three copies has a bad byte, in a different record. Whichever copy leads, all three are found, and repaired
-// from the others.
+// Each of three copies has a bad byte, in a different record. Whichever copy leads, all three bad bytes are found, and
+// repaired from the other copies.
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

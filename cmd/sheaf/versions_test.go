@@ -8,9 +8,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestTwoVersions replaces an older version of this program by this one, process by process, under load. If the older
-// one opens the volumes of this one, it then takes some of that back, as a rolling upgrade and its rollback do. No call
-// fails, and everything acknowledged is there. make test-versions builds the older one.
+// TestTwoVersions replaces an older version of this program with the current one, process by process, under load. If
+// the older version can open the volumes of the current one, the test then returns some of the processes to it, as a
+// rolling upgrade and its rollback do. No call fails, and everything acknowledged exists. make test-versions builds the
+// older version.
 func TestTwoVersions(t *testing.T) {
 	older := os.Getenv("SHEAF_OLDER")
 	if older == "" {
@@ -27,7 +28,7 @@ func TestTwoVersions(t *testing.T) {
 			if code := s.shards[name].stop(t); code != 0 {
 				t.Fatalf("shard %s ended with %d:\n%s", name, code, s.shards[name].stderr)
 			}
-			l.more(100) // by the other two
+			l.more(100) // calls of the two other shards
 			s.start(name)
 			s.shards[name].waitReady(t)
 			l.more(300)
@@ -38,7 +39,7 @@ func TestTwoVersions(t *testing.T) {
 		s.startGateway()
 		l.more(300)
 	}
-	replace(sheafBinary, "a", "b") // shards of both versions, behind the newer gateway
+	replace(sheafBinary, "a", "b") // shards of both versions, with the newer gateway
 	if format := strconv.Itoa(volume.FormatVersion); os.Getenv("SHEAF_OLDER_SUPERBLOCK") == format {
 		replace(older, "b", "a")
 	} else {

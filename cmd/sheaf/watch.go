@@ -52,7 +52,7 @@ read may be left out. Cursors come on lines of their own: --from goes on behind 
 	return cmd
 }
 
-// printChange writes a record.
+// printChange prints a record.
 func (a *app) printChange(r client.Record) (err error) {
 	switch {
 	case a.Out.JSON && r.HasData:

@@ -24,7 +24,7 @@ type watching struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	lines *bufio.Reader
-	said  bytes.Buffer // on standard error, complete when the program has ended
+	said  bytes.Buffer // standard error, complete when the program has ended
 }
 
 func (p *process) watch(t *testing.T, args ...string) *watching {
