@@ -56,7 +56,7 @@ func Example_putAndGet() {
 	// 43 is not there: true
 }
 
-// A write can depend on the version that was read: it succeeds only if nobody wrote in between.
+// A write can depend on the version that was read: it succeeds only if nobody has written the record in between.
 func Example_putCondition() {
 	c, done := connect(sheaftest.Config{})
 	defer done()
@@ -160,7 +160,7 @@ func Example_scan() {
 	// Output: 20 records, 20 bytes
 }
 
-// In Named routing the caller names the group, and the same id may be in several.
+// In Named routing, the caller names the group, and several groups may have a record with the same id.
 func Example_find() {
 	c, done := connect(sheaftest.Config{Named: true})
 	defer done()

@@ -38,7 +38,7 @@ type Config struct {
 	Named bool
 	// Shards is the number of shards; default: 1.
 	Shards int
-	// Logger; nil: discards.
+	// Logger receives the log lines of the store; nil: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -209,7 +209,7 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	return c
 }
 
-// KillShard stops shard n at once, like a crash of its process: nothing is sealed. Acknowledged writes survive.
+// KillShard stops shard n immediately, like a crash of its process: nothing is sealed. Acknowledged writes survive.
 func (s *Server) KillShard(n int) { s.shards[n].Kill() }
 
 // RestartShard starts shard n again after KillShard, with its old folder and a new address.
@@ -230,7 +230,7 @@ func (s *Server) close() error {
 	defer cancel()
 	var errs []error
 	if s.gateway != nil {
-		// clients that keep their streams open are disconnected
+		// After this time, clients that still keep streams open are disconnected.
 		short, cut := context.WithTimeout(ctx, time.Second)
 		errs = append(errs, s.gateway.Stop(short))
 		cut()

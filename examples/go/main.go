@@ -35,9 +35,9 @@ func connectAndRun() error {
 	return errors.Join(run(ctx, c, os.Stdout), c.Close())
 }
 
-// config says where the store is, and who calls. `sheaf dev --tls` prints SHEAF_CA, SHEAF_CERT and SHEAF_KEY. In a pod,
-// SHEAF_TOKEN_FILE names a token of its ServiceAccount, and the caller needs no certificate. The client reads the files
-// again when they change.
+// config returns the address of the store and the identity of the caller. `sheaf dev --tls` prints SHEAF_CA, SHEAF_CERT
+// and SHEAF_KEY. In a pod, SHEAF_TOKEN_FILE names a token of its ServiceAccount, and the caller needs no certificate.
+// The client reads the files again when they change.
 func config() (client.Config, error) {
 	cfg := client.Config{Addresses: []string{cmp.Or(os.Getenv("SHEAF_ADDRESS"), "127.0.0.1:7600")}, FailFast: true}
 	if ca := os.Getenv("SHEAF_CA"); ca != "" {
@@ -60,7 +60,7 @@ func run(ctx context.Context, c *client.Client, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// This write is done only if nobody has written the record in between.
+	// This put succeeds only if nobody has written the record since the put above.
 	if _, err := c.Put(ctx, key, []byte("hello again"), &client.PutOptions{IfVersion: put.Version}); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func run(ctx context.Context, c *client.Client, out io.Writer) error {
 	return follow(ctx, c, record.Key, out)
 }
 
-// many writes 1,000 small records in few messages. Each record has an outcome of its own.
+// many writes 1,000 small records in few messages. Each record has its own outcome.
 func many(ctx context.Context, c *client.Client, out io.Writer) error {
 	items := make([]client.PutItem, 1000)
 	for i := range items {
@@ -92,7 +92,7 @@ func many(ctx context.Context, c *client.Client, out io.Writer) error {
 	return nil
 }
 
-// follow watches the group of a record, changes the record, and waits until the watch tells of it.
+// follow watches the group of a record, changes the record, and waits until the watch reports the change.
 func follow(ctx context.Context, c *client.Client, key client.Key, out io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -101,8 +101,8 @@ func follow(ctx context.Context, c *client.Client, key client.Key, out io.Writer
 			cancel(err)
 		}
 	})
-	// The first cursor comes before any change. A program keeps each cursor together with what it made of the records,
-	// and begins its next watch there.
+	// The first cursor arrives before any change. A program stores each cursor together with the results of the
+	// records before it, and starts its next watch from that cursor.
 	options := &client.WatchOptions{OnCursor: func([]byte) { change() }}
 	for record, err := range c.Watch(ctx, key.Group, options) {
 		if err != nil {

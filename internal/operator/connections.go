@@ -109,7 +109,8 @@ func (c *connections) close() {
 	}
 }
 
-// credentials accept only the shard of that name, and follow the current transport of the store.
+// credentials returns credentials that accept only the shard with that name. They follow the current transport of the
+// store.
 func (w wayTo) credentials() credentials.TransportCredentials {
 	if w.keys == nil {
 		return insecure.NewCredentials()

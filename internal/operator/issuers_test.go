@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// An issuer is asked only by HTTPS, within a bounded time, and its answer has to be from the issuer that is meant.
+// An issuer is asked only over HTTPS, within a bounded time, and its answer has to come from the intended issuer.
 func TestKeysOfIssuersThatCannotBe(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"keys":[]}`)

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// storeFiles makes certificates of one store, by one authority.
+// storeFiles returns a function that makes certificates of one store, all signed by one authority.
 func storeFiles(t *testing.T, mode certs.Mode) func(role identity.Role, name string) map[string][]byte {
 	t.Helper()
 	own, err := authority.New("test", time.Now(), time.Hour)
@@ -52,8 +52,8 @@ func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 	return source
 }
 
-// The operator connects to a shard by TLS if the store requires it, and accepts only the shard that it means: another
-// shard may have received the address.
+// The operator connects to a shard by TLS if the store requires it, and accepts only the intended shard: another shard
+// may have received the address.
 func TestAShardIsAskedByItsName(t *testing.T) {
 	files := storeFiles(t, certs.Required)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,7 +62,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	}
 	server := grpc.NewServer(grpc.Creds(sourceOf(t, files(identity.Shard, "main-0")).Server(certs.ServerOptions{})))
 	recordv1.RegisterAdminServiceServer(server, &asked{name: "main-0"})
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
 	t.Cleanup(server.Stop)
 	keys := NewKeys()
 	t.Cleanup(keys.Close)

@@ -112,7 +112,7 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *fleet.ShardReport {
 // Register updates the placement when shards are to be removed.
 type Register struct{ Placements *Placements }
 
-// Empty asks the planner to put no group on a shard.
+// Empty asks the planner to place no group on a shard.
 func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	p, id, err := r.of(store)
 	if err != nil {

@@ -22,11 +22,11 @@ type asked struct {
 	name     string
 	accepted atomic.Int32
 	server   *grpc.Server
-	silent   atomic.Bool // its disk does not answer
+	silent   atomic.Bool // the disk of the shard does not answer
 	groups   atomic.Int32
 }
 
-// askedAt starts one at an address; 127.0.0.1:0 chooses a free port.
+// askedAt starts an asked at an address; 127.0.0.1:0 chooses a free port.
 func askedAt(t *testing.T, address, name string) *asked {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
@@ -35,7 +35,7 @@ func askedAt(t *testing.T, address, name string) *asked {
 	}
 	a := &asked{Listener: listener, name: name, server: grpc.NewServer()}
 	recordv1.RegisterAdminServiceServer(a.server, a)
-	go func() { _ = a.server.Serve(a) }() // ends with Stop
+	go func() { _ = a.server.Serve(a) }() // Serve ends with Stop
 	t.Cleanup(a.server.Stop)
 	return a
 }
@@ -83,8 +83,8 @@ func TestLooksShareAConnection(t *testing.T) {
 	}
 }
 
-// The next look reaches a shard that has restarted at its address, although the look before failed. It also reaches
-// another shard that has received the address.
+// The next look reaches a shard that has restarted at the same address, even if the previous look failed. It also
+// reaches another shard that has received the address.
 func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -92,7 +92,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	describes(t, s, a)
 	address := a.Addr().String()
 	a.server.Stop()
-	for range 3 { // each of them would make gRPC wait longer for its next try
+	for range 3 { // each failure would make gRPC wait longer before the next attempt
 		if report, err := s.Describe(t.Context(), fleet.ShardAt{Address: address}); err == nil ||
 			!strings.Contains(err.Error(), address) {
 			t.Fatalf("%+v, %v", report, err)
@@ -100,11 +100,11 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	}
 	next := askedAt(t, address, "b")
 	describes(t, s, next)
-	next.server.Stop() // and without a look between
+	next.server.Stop() // without a look in between
 	describes(t, s, askedAt(t, address, "c"))
 }
 
-// A connection that has not been used for a while is closed, so that deleted pods leave nothing.
+// A connection that was not used for a while is closed, so that deleted pods leave no connections behind.
 func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -131,7 +131,7 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	}
 }
 
-// A shard whose disk hangs says that it serves, and its groups may keep a caller waiting.
+// A shard whose disk hangs reports that it serves, and calls about its groups may wait.
 func TestADiskThatHangsIsToldApart(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)

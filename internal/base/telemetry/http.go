@@ -22,10 +22,10 @@ const (
 	connectionsMax = 256
 )
 
-// Server returns a server of HTTP pages, which holds little for a connection and nothing for ever: by default net/http
-// takes 1 MiB of headers, and keeps connections on which nothing comes or nobody reads. Of more than 256 connections
-// the server closes the oldest one, so that the next caller is served. The registry, unless it is nil, gets the metrics
-// of the connections.
+// Server returns a server for HTTP pages that limits what each connection holds, and for how long. By default, net/http
+// accepts 1 MiB of headers, and keeps connections that are idle or whose client does not read. If there are more than
+// 256 connections, the server closes the oldest one, so that the next caller is served. The registry, unless it is nil,
+// gets the metrics of the connections.
 func Server(pages http.Handler, registry prometheus.Registerer) *http.Server {
 	c := &connections{open: map[net.Conn]*list.Element{}}
 	closed := prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_http_closed_connections_total",
@@ -54,7 +54,7 @@ func Server(pages http.Handler, registry prometheus.Registerer) *http.Server {
 // connections holds the open connections of a server. Safe for concurrent use.
 type connections struct {
 	mu    sync.Mutex
-	order list.List // of net.Conn, the oldest first
+	order list.List // elements are net.Conn, the oldest first
 	open  map[net.Conn]*list.Element
 }
 
@@ -87,8 +87,8 @@ func (c *connections) count() float64 {
 	return float64(c.order.Len())
 }
 
-// shut closes a connection without its last TLS message: a client that does not read would hold up the server, which
-// accepts no other connection meanwhile.
+// shut closes a connection without its last TLS message. Otherwise a client that does not read would block the server,
+// which accepts no other connection meanwhile.
 func shut(conn net.Conn) {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()

@@ -67,8 +67,8 @@ func TestClientsOfHTTPHoldLittle(t *testing.T) {
 	}
 }
 
-// TestOneServerHasOnlySoManyConnections: nobody can make a server hold more than connectionsMax connections, over TLS
-// neither, the metric tells how many there are, and whoever connects next is served.
+// TestOneServerHasOnlySoManyConnections checks that a server never holds more than connectionsMax connections, with and
+// without TLS. The metric reports the number of connections, and the next client to connect is served.
 func TestOneServerHasOnlySoManyConnections(t *testing.T) {
 	for name, wrap := range map[string]func(net.Conn) net.Conn{
 		"plaintext": func(conn net.Conn) net.Conn { return conn },

@@ -22,6 +22,6 @@ func NewRegistry(version string) *prometheus.Registry {
 	return registry
 }
 
-// Seconds returns the buckets of all duration histograms: factors of two from 50 µs, as for a read from memory, to 26
-// s, as for a call that waited for a hanging disk. A quantile is exact to a factor of two.
+// Seconds returns the buckets of all duration histograms. They are factors of two, from 50 µs (a read from memory) to
+// 26 s (a call that waited for a hanging disk). A quantile is exact to a factor of two.
 func Seconds() []float64 { return prometheus.ExponentialBuckets(50e-6, 2, 20) }

@@ -31,7 +31,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// both runs a test through the gateway and directly, each on a store of its own.
+// both runs a test through the gateway and directly, each time on a new store.
 func both(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetest.Server, c *client.Client)) {
 	t.Helper()
 	for _, direct := range []bool{false, true} {

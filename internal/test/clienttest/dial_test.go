@@ -15,22 +15,22 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// Whenever its time ends, Dial says both that nobody has answered and why it no longer waits.
+// Whenever its time ends, Dial reports both that nobody has answered and why it stopped waiting.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
-		silent, err := network.Listen(t.Context(), "silent:0") // takes connections, and says nothing
+		silent, err := network.Listen(t.Context(), "silent:0") // accepts connections, and sends nothing
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = silent.Close() }() // no matter
+		defer func() { _ = silent.Close() }() // the result does not matter
 		go func() {
 			for {
 				conn, err := silent.Accept()
 				if err != nil {
-					return // it was closed
+					return // the listener was closed
 				}
-				defer func() { _ = conn.Close() }() // no matter
+				defer func() { _ = conn.Close() }() // the result does not matter
 			}
 		}()
 		over, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))

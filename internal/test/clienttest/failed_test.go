@@ -64,7 +64,7 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = cc.Close() }() // answers only that it was closed before
+	defer func() { _ = cc.Close() }() // the only possible error: it is already closed
 	listed, err := recordv1.NewAdminServiceClient(cc).ListGroups(testContext(t), &recordv1.ListGroupsRequest{Group: name})
 	if err != nil || len(listed.GetGroups()) != 1 {
 		t.Fatalf("%v, %v", listed, err)
@@ -79,7 +79,7 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 	}
 }
 
-// A failed group is not a loading one: no call waits for a group that will never be served.
+// Calls do not wait for a failed group as they do for a loading one, because it will never be served.
 func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 	const groups = 3
 	const failed, name = 1, "1" // an id, and its group
@@ -138,7 +138,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 						}
 					}
 					most := 1
-					if direct { // to the shard, and then to a gateway, which knows of other copies
+					if direct { // first the shard, then a gateway, which knows other copies
 						most = 2
 					}
 					if n := count.take()[op]; n < 1 || n > most+1 || n > most && op != "BatchPut" && op != "BatchGet" {

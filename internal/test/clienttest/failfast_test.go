@@ -24,8 +24,8 @@ import (
 // whole is longer than any test, so a call that ends earlier was ended by something else.
 const whole = time.Hour
 
-// This test does not run in a bubble: it checks the errors of the operating system and of DNS for an address where
-// nobody listens.
+// This test does not run in a bubble, because it checks the errors of the operating system and of DNS for an address at
+// which nothing listens.
 func TestFailFastTellsAtOnceThatNobodyIsThere(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
 		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
@@ -61,7 +61,7 @@ func TestFailFastTakesAnotherAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = c.Close() }() // no matter
+		defer func() { _ = c.Close() }() // the result does not matter
 		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
 			t.Errorf("the second address: %v", err)
 		}
@@ -86,7 +86,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 		}
 		server := grpc.NewServer()
 		recordv1.RegisterRecordServiceServer(server, loading{})
-		go func() { _ = server.Serve(listener) }() // ends with Stop
+		go func() { _ = server.Serve(listener) }() // Serve ends with Stop
 		defer server.Stop()
 		var calls atomic.Int64
 		c, err := client.New(client.Config{
@@ -101,7 +101,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = c.Close() }() // no matter
+		defer func() { _ = c.Close() }() // the result does not matter
 		if _, err := c.Get(testContext(t), client.Key{ID: 1}, nil); !errors.Is(err, client.ErrNotFound) {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		for _, said := range []string{
-			"i/o timeout",            // the network says that nothing came back
+			"i/o timeout",            // the network reports that there was no answer
 			"operation was canceled", // the attempt took so long that a Pulse gave it up
 		} {
 			var dials atomic.Int64
@@ -150,22 +150,22 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 			if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || dials.Load() < 3 {
 				t.Errorf("%s: after %d dials: %v", said, dials.Load(), err)
 			}
-			_ = c.Close() // no matter
+			_ = c.Close() // the result does not matter
 		}
 	})
 }
 
-// hangsOnce returns an address. Its first connection is accepted and hangs after some words; later ones are forwarded
-// to another address. taken counts the connections.
+// hangsOnce returns an address. The first connection to it is accepted and hangs after some bytes; later ones are
+// forwarded to another address. taken counts the connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = listener.Close() }) // no matter
+	t.Cleanup(func() { _ = listener.Close() }) // the result does not matter
 	serve := func(conn net.Conn) {
-		defer func() { _ = conn.Close() }() // no matter
+		defer func() { _ = conn.Close() }() // the result does not matter
 		if taken.Add(1) == 1 {
 			_, _ = conn.Write(words)
 			_, _ = io.Copy(io.Discard, conn)
@@ -173,9 +173,9 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 		}
 		behind, err := network.Dial(t.Context(), to)
 		if err != nil {
-			return // the call says so
+			return // the call reports it
 		}
-		defer func() { _ = behind.Close() }() // no matter
+		defer func() { _ = behind.Close() }() // the result does not matter
 		go func() { _, _ = io.Copy(conn, behind) }()
 		_, _ = io.Copy(behind, conn)
 	}
@@ -183,7 +183,7 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
-				return // it was closed
+				return // the listener was closed
 			}
 			go serve(conn)
 		}
@@ -191,12 +191,12 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	return listener.Addr().String()
 }
 
-// A Pulse closes a connection on which nothing is answered. That says nothing about who is behind the address: the next
+// A Pulse closes a connection on which nothing is answered. That says nothing about the server at the address: the next
 // connection may reach another server.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,
-		"with the call":       {0, 0, 0, 4, 0, 0, 0, 0, 0}, // empty settings of HTTP/2, by which it is ready for calls
+		"with the call":       {0, 0, 0, 4, 0, 0, 0, 0, 0}, // empty SETTINGS: ready for calls
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = c.Close() }() // no matter
+				defer func() { _ = c.Close() }() // the result does not matter
 				if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || taken.Load() < 2 {
 					t.Errorf("after %d connections: %v", taken.Load(), err)
 				}

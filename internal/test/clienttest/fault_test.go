@@ -65,7 +65,7 @@ func (s *faultyStream) RecvMsg(m any) error {
 	return s.f.message(s.method, s.n, m)
 }
 
-var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF") // as the transport says it
+var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF") // as the transport reports it
 
 func TestChangedBytesAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lost := int64(0) // of the first answers
+			lost := int64(0) // number of the first answers that are lost
 			f.unary = func(_, _ string, _ any, err error) error {
 				if f.fired.Add(1) <= lost {
 					return errBroken

@@ -44,11 +44,11 @@ func TestGroupsAreListed(t *testing.T) {
 	})
 }
 
-// pagesOf is a gateway with n groups of three copies, of which the first leads. From a page on it is one that is older
-// than pages.
+// pagesOf is a gateway with n groups of three copies each, in which the first copy leads. From a certain page on, it
+// behaves like a gateway that is older than pages.
 type pagesOf struct {
 	recordv1.UnimplementedAdminServiceServer
-	n, older, refused int // 0 of older: never; refused: the page that is refused; 0: none
+	n, older, refused int // older 0: never; refused: the page that is refused, 0: none
 	asked             int
 }
 
@@ -68,7 +68,7 @@ func (p *pagesOf) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) 
 		for copied := range 3 {
 			row := &recordv1.Group{Group: strconv.Itoa(i), Uuid: "a uuid", Shard: strconv.Itoa(copied), Records: 7,
 				State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: copied == 0}
-			if copied > 0 { // a copy that lags, or whose shard does not answer
+			if copied > 0 { // a copy that is behind, or whose shard does not answer
 				row.Records = int64(9 * copied)
 			}
 			if copied == 2 {
@@ -121,7 +121,7 @@ func TestGroupsFollowsPages(t *testing.T) {
 	})
 }
 
-// clientOf returns the client of a gateway that only lists.
+// clientOf returns the client of a gateway that only lists groups.
 func clientOf(t *testing.T, gateway recordv1.AdminServiceServer) *client.Client {
 	t.Helper()
 	network := bubbletest.NewNet()

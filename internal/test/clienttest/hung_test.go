@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// told is a gateway that only says who leads.
+// told is a gateway that only reports who leads.
 type told struct {
 	recordv1.UnimplementedRoutingServiceServer
 	leaders chan string
@@ -48,7 +48,7 @@ type reading struct {
 func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	if s.hangs {
 		s.asked <- struct{}{}
-		<-ctx.Done() // as a read of a disk that does not answer
+		<-ctx.Done() // like a read from a disk that does not answer
 		return nil, ctx.Err()
 	}
 	return &recordv1.GetResponse{Record: &recordv1.Record{Key: in.GetKey()}}, nil
@@ -87,7 +87,7 @@ func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 		defer func() { _ = c.Close() }()
 		gateway.leaders <- first
 		ended := make(chan error, 1)
-		go func() { // until the routing has come, calls go to the gateway
+		go func() { // until the client has the routing, calls go to the gateway
 			for asked := false; !asked; {
 				answered := make(chan error, 1)
 				go func() {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// Every reason that record.proto lists is an error of this package, so that no caller needs to compare texts.
+// Every reason that record.proto lists has an error in package client, so that no caller needs to compare texts.
 func TestEveryReasonHasAnError(t *testing.T) {
 	known := []error{
 		client.ErrNotFound, client.ErrGroupNotFound, client.ErrVersionNotFound, client.ErrVersionMismatch, client.ErrExists,
@@ -76,7 +76,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 	}
 }
 
-// The splits of a plan hold every record once, whichever client scans them.
+// Together, the splits of a plan return every record once, whichever client scans them.
 func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 	both(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)

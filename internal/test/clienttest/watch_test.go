@@ -27,7 +27,7 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 		})}
 }
 
-// A watch continues across crashes of the shard and misses nothing. Through a gateway, the caller keeps the same stream
+// A watch continues after a crash of the shard and misses nothing. Through a gateway, the caller keeps the same stream
 // all the time.
 func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {
@@ -137,7 +137,7 @@ func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Key.ID != next-1 {
-				continue // at least once
+				continue // a watch delivers at least once
 			}
 			if next == 10 {
 				break
@@ -150,7 +150,7 @@ func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 		if f.fired.Load() < 5 || len(cursor) == 0 {
 			t.Fatalf("the fault fired %d times", f.fired.Load())
 		}
-		// An invalid request is reported and not tried again.
+		// An invalid request is reported and not retried.
 		for r, err := range c.Watch(ctx, "0", &client.WatchOptions{Cursor: []byte("x")}) {
 			if !errors.Is(err, client.ErrInvalid) {
 				t.Fatalf("%+v, %v", r, err)
