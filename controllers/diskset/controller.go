@@ -47,10 +47,11 @@ type Reconciler struct {
 	// Live reads objects that are not cached.
 	Live   client.Reader
 	Events events.EventRecorder
-	// Image is the image of Sheaf that wipes disks and looks at them. Namespace is the operator's own namespace, in which
-	// it does so. If either is empty, no disk is wiped, and only a person can release a new disk for claims.
+	// Image is the image of Sheaf for the Jobs that wipe disks or look at them. Namespace is the operator's own
+	// namespace, in which these Jobs run. If either is empty, no disk is wiped, and only a person can release a new
+	// disk for claims.
 	Image, Namespace string
-	// PullSecrets are names of Secrets of that namespace, with which Image is pulled.
+	// PullSecrets are names of Secrets in that namespace for pulling Image.
 	PullSecrets []string
 
 	changed step.Pacer
@@ -74,7 +75,7 @@ func (r *Reconciler) steps() []step.Step[diskRun] {
 	}
 }
 
-// Reconcile brings a DiskSet to the state that its spec wants.
+// Reconcile brings a DiskSet to the state that its spec describes.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	set := &v1alpha1.DiskSet{}
 	if err := r.Client.Get(ctx, req.NamespacedName, set); err != nil {
@@ -140,7 +141,7 @@ func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// act makes the decided writes. A conflict means that the cache was stale; the next reconcile then decides anew. If
+// act makes the decided writes. A conflict means that the cache was stale; the next reconcile then decides again. If
 // one volume is refused, the others are still written.
 func (r *Reconciler) act(ctx context.Context, run *diskRun) step.Outcome {
 	var refused step.Notes
@@ -196,7 +197,7 @@ func (r *Reconciler) do(ctx context.Context, a diskAction) error {
 	return nil
 }
 
-// changeWords describes the changes of a volume.
+// changeWords returns a text that describes the changes of a volume.
 func changeWords(before, after *corev1.PersistentVolume) string {
 	holder := func(pv *corev1.PersistentVolume) string {
 		if ref := pv.Spec.ClaimRef; ref != nil {
@@ -214,7 +215,7 @@ func changeWords(before, after *corev1.PersistentVolume) string {
 	return fmt.Sprintf("changed size, mount options or annotations of PersistentVolume %s", after.Name)
 }
 
-// judge returns the outcome of a reconcile, which says what an administrator has to do.
+// judge returns the outcome of a reconcile. Its message says what an administrator has to do.
 func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	var troubles []string
 	reason, wiping, looking := "", 0, 0
@@ -241,7 +242,7 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	}
 	if looking > 0 {
 		notes.Add(step.Wait("Looking", "Jobs look whether "+units.Count(int64(looking), "disk is", "disks are")+" blank",
-			step.PauseShort)) // a Job whose pod does not start is not looked at more often than other trouble
+			step.PauseShort)) // a Job whose pod does not start is not checked more often than other trouble
 	}
 	if len(notes) > 0 {
 		return notes.With(step.Complete())
@@ -252,7 +253,7 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// delete deletes the StorageClass and the volumes without data. Volumes with data stay, and keep their data.
+// delete deletes the StorageClass and the volumes without data. Volumes with data remain and keep their data.
 func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 	if !controllerutil.ContainsFinalizer(set, v1alpha1.Finalizer) {
 		return sayDeleting(ctx, r.Client, set)
@@ -320,7 +321,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		var sets v1alpha1.DiskSetList
 		if err := mgr.GetClient().List(ctx, &sets); err != nil {
-			return nil // the cache has not started yet: the sets arrive by themselves
+			return nil // the cache has not started yet; when it starts, every DiskSet is reconciled
 		}
 		var out []reconcile.Request
 		for _, s := range sets.Items {

@@ -23,19 +23,19 @@ type observedDisks struct {
 	others  []v1alpha1.DiskSet        // all other DiskSets
 	volumes []corev1.PersistentVolume // all volumes of the cluster
 	nodes   map[string]corev1.Node    // by label kubernetes.io/hostname
-	// claims are those of stores and of bench Jobs, of this class, in allowed namespaces.
+	// claims holds the claims of stores and of bench Jobs that ask for this class in an allowed namespace.
 	claims []corev1.PersistentVolumeClaim
 	// stores maps namespace/name to status.storeUID, for stores that are not being deleted.
 	stores map[string]string
-	// pools has namespace/name of the pools that are not being deleted.
+	// pools holds the pools that are not being deleted, by namespace/name.
 	pools   map[string]bool
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits until it is formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
-	// jobs holds the Jobs and claims of the disks that are being wiped or looked at, by the name of the raw volume.
+	// jobs holds the Jobs and claims for disks that are being wiped or looked at, by the name of the raw volume.
 	jobs map[string]observedJob
 
-	namespace, image string   // those of the operator and of its Jobs; empty: unknown
-	pullSecrets      []string // names of Secrets of that namespace, to pull that image with
+	namespace, image string   // namespace and image of the operator and its Jobs; empty: unknown
+	pullSecrets      []string // names of Secrets in that namespace for pulling that image
 }
 
 // diskAction is one write.
@@ -56,7 +56,7 @@ type decidedDisks struct {
 	said     []step.News // news to report once the actions are done
 }
 
-// decideDisks is a pure, deterministic function.
+// decideDisks decides the writes for a DiskSet. It is deterministic and does no I/O.
 func decideDisks(o *observedDisks) decidedDisks {
 	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{},
 		after: map[string]*corev1.PersistentVolume{}, lookedAt: map[string]bool{}}
@@ -91,7 +91,7 @@ type diskDecision struct {
 	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
-	// looks is how many disks are being looked at. lookedAt has the raw volumes whose Jobs are still needed.
+	// looks counts the disks that are being looked at. lookedAt holds the raw volumes whose Jobs are still needed.
 	looks    int
 	lookedAt map[string]bool
 	out      decidedDisks
@@ -148,7 +148,8 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	}
 }
 
-// conflict says which DiskSet or volume already has the disk, and how to resolve that. It is empty if there is none.
+// conflict says which DiskSet or volume already has the disk, and how to resolve the conflict. It is empty if there is
+// no conflict.
 func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.others {
 		other := &d.others[n]
@@ -259,7 +260,7 @@ func (d *diskDecision) assign() {
 	for _, name := range d.order {
 		status := d.states[name]
 		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
-			continue // free, or given up: its replacement belongs on the same node, so the disk does not count
+			continue // free or given up; a given-up disk does not count, because its replacement belongs on the same node
 		}
 		if status.State != v1alpha1.DiskReleased {
 			taken[status.Claim] = true
@@ -306,7 +307,7 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 
 // choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before. Otherwise it
 // takes a free disk on a node on which pods can start. Among these, it prefers nodes with the fewest disks of the
-// store, and then the smallest disk. It is empty if no disk fits.
+// store, and then the smallest disk. The result is empty if no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	var best string
 	for _, name := range d.order {

@@ -113,7 +113,7 @@ func readinessChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
 }
 
-// storeIdentified passes an update of a store only if the store gets its UID by it.
+// storeIdentified passes an update of a store only if the update changes the store's UID.
 func storeIdentified() predicate.Predicate {
 	id := func(o client.Object) string {
 		if store, ok := o.(*v1alpha1.RecordStore); ok {
@@ -124,8 +124,8 @@ func storeIdentified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
 }
 
-// poolIsNew passes a pool when it is created, because its claims may have been observed before it, and when it is
-// deleted.
+// poolIsNew passes a pool when it is created, because its claims may have been observed before the pool was. It also
+// passes a pool when it is deleted.
 func poolIsNew() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 }

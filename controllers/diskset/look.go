@@ -11,22 +11,23 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// No claim gets a disk that no claim has had before a Job has found the disk blank, or a person has released it with
-// what is on it. The kubelet mounts a disk with a file system of the asked type as it is, and gives all files on it to
-// the group of the pod (fsGroup) before any program of Sheaf runs. fsGroupChangePolicy OnRootMismatch does not help:
-// the root of somebody else's files mismatches.
+// A claim gets a disk that no claim has had before only after a Job has found the disk blank, or after a person has
+// released the disk together with its contents. Otherwise, if the disk already has a file system of the requested type,
+// the kubelet mounts it and gives all files on it to the group of the pod (fsGroup) before any program of Sheaf runs.
+// fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a stranger's file system does
+// not match.
 
-// looksMax is how many disks of a DiskSet are looked at at once.
+// looksMax is the maximum number of disks of a DiskSet that are looked at concurrently.
 const looksMax = 16
 
 // lookBegins is the message of a disk whose Job does not exist yet.
 const lookBegins = "a Job begins to look whether it is blank"
 
-// looksAt returns the name of the volume whose disk is looked at through a volume. It is empty for other volumes.
+// looksAt returns the name of the PersistentVolume whose disk a Job looks at through pv. It is empty for other volumes.
 func looksAt(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationLooks] }
 
-// look decides whether a claim may get a disk that is free. Otherwise it changes the state of the disk, and says what
-// has to be done until a claim may get it.
+// look decides whether a claim may get a free disk. If not, it changes the state of the disk, and its message says what
+// has to happen first.
 func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	if after.Annotations[workload.AnnotationRelease] == "true" {
 		delete(after.Annotations, workload.AnnotationRelease)
@@ -59,7 +60,7 @@ func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alph
 	}
 }
 
-// lookOn says how far the Job is that looks at a disk.
+// lookOn reports the progress of the Job that looks at a disk.
 func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	d.lookedAt[looking.Name] = true
 	if why := d.misdirected(looking, workload.LookName(live.Name)); why != "" {
@@ -96,14 +97,14 @@ func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, sta
 	}
 }
 
-// endLook deletes the objects that looked at a disk, unless the disk still needs them.
+// endLook deletes the objects that were created to look at a disk, unless they are still needed.
 func (d *diskDecision) endLook(looking *corev1.PersistentVolume) {
 	if !d.lookedAt[looking.Name] {
 		d.tidy(looking, d.jobs[looking.Name])
 	}
 }
 
-// releaseCommand returns the command by which an administrator gives a disk, with what is on it, to any claim.
+// releaseCommand returns the command with which an administrator releases a disk, with its contents, for any claim.
 func releaseCommand(volume string) string {
 	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationRelease)
 }

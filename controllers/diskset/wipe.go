@@ -27,7 +27,7 @@ import (
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;create;delete
 
-// Reasons of news about wiping.
+// Reasons of the news about wiping.
 const (
 	wipeAsked   = "WipeAsked"
 	wipeRefused = "WipeRefused"
@@ -35,14 +35,13 @@ const (
 	wipeDone    = "WipeDone"
 )
 
-// annotationWiped with value true marks the replacement volume of a disk that is blank now. Only the cleanup is left
-// to do.
+// annotationWiped with value true marks the replacement volume of a disk that has been wiped. Only the cleanup remains.
 const annotationWiped = "sheaf.dev/wiped"
 
 // wipeEvery is how often a wiping Job is checked.
 const wipeEvery = 5 * time.Second
 
-// observedJob holds the observed objects that wipe a disk or look at it.
+// observedJob holds the observed objects for wiping a disk or looking at it.
 type observedJob struct {
 	job   *batchv1.Job                  // nil: does not exist
 	claim *corev1.PersistentVolumeClaim // nil: does not exist
@@ -157,7 +156,8 @@ func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha
 	return false
 }
 
-// contentWords names what is on a disk, by the claim that held the disk; empty: no claim of a store ever did.
+// contentWords says what is on a disk: the data of the claim that held it. If claim is empty, no claim of a store ever
+// held the disk.
 func contentWords(claim string) string {
 	if claim == "" {
 		return "data that was there before the DiskSet"
@@ -165,8 +165,8 @@ func contentWords(claim string) string {
 	return "data of claim " + claim
 }
 
-// refuse removes the answer and reports why. It also removes the question if question is true: the question is
-// pointless then.
+// refuse removes the answer and reports why. If question is true, it also removes the question, because the question no
+// longer makes sense.
 func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, question bool) {
 	delete(after.Annotations, workload.AnnotationWipeConfirm)
 	if question {
@@ -181,7 +181,7 @@ func (d *diskDecision) say(warning bool, reason string, pv *corev1.PersistentVol
 		Message: message})
 }
 
-// wipeCommand returns the command by which an administrator asks for a wipe. It is the first of two acts.
+// wipeCommand returns the command with which an administrator asks for a wipe, which is the first of two acts.
 func wipeCommand(volume string) string {
 	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationWipe)
 }
@@ -234,7 +234,7 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	}
 }
 
-// misdirected says why a raw volume is not the one that the operator made for a Job. It is empty if it is that one.
+// misdirected says why a raw volume is not the one that the operator made for a Job. It is empty if it is that volume.
 func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) string {
 	if ref := raw.Spec.ClaimRef; ref != nil && ref.Namespace == d.namespace && ref.Name == claim {
 		return ""
@@ -243,7 +243,7 @@ func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) s
 		"that volume to have the disk as it is", raw.Name)
 }
 
-// tidy deletes the objects that wiped a disk or looked at it, the volume last.
+// tidy deletes the objects that were created to wipe a disk or to look at it. It deletes the volume last.
 func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedJob) {
 	if seen.job != nil && seen.job.DeletionTimestamp == nil {
 		d.out.actions = append(d.out.actions, diskAction{unmake: seen.job})
@@ -256,7 +256,7 @@ func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedJob) {
 	}
 }
 
-// jobIs returns the condition of a Job that is true; nil: it is not.
+// jobIs returns the condition of the given type if it is True for the Job, and nil otherwise.
 func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobCondition {
 	n := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return c.Type == kind && c.Status == corev1.ConditionTrue
@@ -287,7 +287,7 @@ func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 	return nil
 }
 
-// stopJob deletes the objects that wipe a disk, or look at it, when the DiskSet is deleted.
+// stopJob deletes the objects for wiping a disk or looking at it when the DiskSet is deleted.
 func (r *Reconciler) stopJob(ctx context.Context, o *observedDisks, pv *corev1.PersistentVolume) error {
 	d := &diskDecision{observedDisks: o}
 	d.tidy(pv, o.jobs[pv.Name])

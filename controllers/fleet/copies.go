@@ -25,7 +25,7 @@ type ShardPlace struct {
 	Node   string
 }
 
-// GroupPlace says where the copies of a group are, and where they are wanted.
+// GroupPlace says where the copies of a group are, and where they should be.
 type GroupPlace struct {
 	Voters   []CopyPlace
 	Learners []CopyPlace // copies that are being created
@@ -206,7 +206,7 @@ func (v *PlacementView) Behind() (behind, shared []string) {
 	return behind, shared
 }
 
-// ShardsWith returns the shards that hold a voter for which such is true.
+// ShardsWith returns the shards that hold a voter for which such returns true.
 func (v *PlacementView) ShardsWith(such func(CopyPlace) bool) []string {
 	shards := map[string]bool{}
 	for _, g := range v.Groups {

@@ -260,7 +260,7 @@ func compareTruth(a, b bool) int {
 	return -1
 }
 
-// Led counts the groups that have a leader or lost it only just now.
+// Led counts the groups that have a leader or have just lost it.
 func (s GroupSum) Led() (n int32) {
 	for _, g := range s.Groups {
 		if !g.Leaderless {

@@ -32,7 +32,7 @@ func WantsVolume(message string) bool { return noVolume.MatchString(message) }
 // DeviceTaken reports whether an event says that the device is already in use: it has another file system, a
 // partition table, or the remains of one. The kubelet neither formats nor mounts such a device.
 func DeviceTaken(event string) bool {
-	if step.DeviceMissing(event) { // mkfs speaks of partition tables there too
+	if step.DeviceMissing(event) { // mkfs mentions partition tables in that case, too
 		return false
 	}
 	return cannotFormat.MatchString(event) || strings.HasPrefix(event, failedMount) && broken.MatchString(event)
@@ -47,7 +47,7 @@ func DeviceLost(event string) bool {
 // Waiting is the kind of reason why a container does not run yet.
 type Waiting int
 
-// Why a container waits.
+// Kinds of reasons why a container waits.
 const (
 	// WaitingOther means that the container is starting, or that Kubernetes gives a reason that this package does not
 	// know.

@@ -24,9 +24,9 @@ type NumbersPlan struct {
 	Leave  []int32 // shards that are to be removed, but still hold something
 }
 
-// PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does
-// not list. If there are too many shards, those in spec.remove go first, and then the highest numbers. A shard that
-// still holds something stays until it is empty, and no other shard goes in its place.
+// PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does not
+// list. If there are too many shards, those in spec.remove go first, and then the highest numbers. A shard that still
+// holds something remains until it is empty, and no other shard is removed in its place.
 func PlanNumbers(in NumbersInput) NumbersPlan {
 	exist := slices.Compact(slices.Sorted(slices.Values(in.Exist)))
 	var plan NumbersPlan

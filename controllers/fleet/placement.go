@@ -12,7 +12,7 @@ import (
 // EtcdPatience is the time limit of one read of a store's etcd.
 const EtcdPatience = 5 * time.Second
 
-// Errors of a Placement.
+// Errors that the methods of a Placement return.
 var (
 	// ErrPlacementLost means that etcd is empty although the store exists.
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
@@ -21,7 +21,7 @@ var (
 	// ErrEtcdRolledBack means that etcd holds an older state of the store than one that was observed before. Nothing
 	// may be decided from that state.
 	ErrEtcdRolledBack = errors.New("etcd was set back")
-	// ErrPlacementChanged means that another client wrote in between. The next reconcile decides anew.
+	// ErrPlacementChanged means that another client wrote in between. The next reconcile decides again.
 	ErrPlacementChanged = errors.New("the placement changed meanwhile")
 	// ErrCopiesDiffer means that the store was created with another number of copies.
 	ErrCopiesDiffer = errors.New("the number of copies differs")
@@ -55,17 +55,17 @@ type PlacementState struct {
 
 // Placement is the placement of one store in etcd. The context bounds each call.
 type Placement interface {
-	// Init creates the placement if etcd holds none. It fails with ErrOtherStore if etcd holds the placement of
-	// another store.
+	// Init creates the placement if etcd holds none. It returns ErrOtherStore if etcd holds the placement of another
+	// store.
 	Init(ctx context.Context, spec PlacementSpec) error
 	// Plan records the wanted state of each shard by name, writes the targets that the planner derives from it, and
-	// returns what etcd held. Errors: ErrPlacementLost, ErrOtherStore, ErrCopiesDiffer, ErrPlacementChanged,
-	// ErrEtcdRolledBack.
+	// returns what etcd held before. It may return ErrPlacementLost, ErrOtherStore, ErrCopiesDiffer,
+	// ErrPlacementChanged or ErrEtcdRolledBack.
 	Plan(ctx context.Context, spec PlacementSpec, states map[string]v1alpha1.PoolState) (PlacementState, error)
 	// Look returns where groups are, and writes nothing.
 	Look(ctx context.Context, spec PlacementSpec) (PlacementView, error)
-	// Recover rebuilds the placement of a store from the volumes of these shards. An ErrVolumesIncomplete says what
-	// is missing.
+	// Recover rebuilds the placement of a store from the volumes of these shards. If it returns ErrVolumesIncomplete,
+	// the error says what is missing.
 	Recover(ctx context.Context, spec PlacementSpec, shards []ShardAt) error
 	// EtcdMembers returns the members of the etcd that holds the placement, as a quorum of them knows them.
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)

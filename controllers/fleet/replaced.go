@@ -10,8 +10,8 @@ import (
 )
 
 // AnnotationReplaced on a ShardPool lists the claims that were given up for spec.replace, as NUMBER=UID separated by
-// commas. It tells a shard that was replaced from one that is yet to be replaced, and stays as long as spec.replace
-// lists the shard.
+// commas. It distinguishes a shard that was replaced from one that is yet to be replaced, and remains as long as
+// spec.replace lists the shard.
 const AnnotationReplaced = "sheaf.dev/replaced-claims"
 
 // ReplacedClaims returns the claims that a pool's annotation lists, by shard number.

@@ -84,7 +84,7 @@ type GroupReport struct {
 	Leader      bool
 	Records     int64
 	StoredBytes int64
-	// AppliedIndex is the index of the last applied entry. Copies are compared by it.
+	// AppliedIndex is the index of the last applied entry. It is used to compare copies.
 	AppliedIndex uint64
 	// Lost is true if the data is not on the shard's volume.
 	Lost bool

@@ -62,8 +62,8 @@ type Reconciler struct {
 	Tables Tables
 	// Keys reads the issuer of the cluster's ServiceAccounts, and the keys that sign their tokens.
 	Keys func(ctx context.Context) (access.Issuer, error)
-	// IssuerKeys reads the JSON Web Key Set of a token issuer, from its URL and with the certificate authorities that
-	// it is verified against, in bounded time; nil: no keys are read.
+	// IssuerKeys reads the JSON Web Key Set of a token issuer from its URL, in bounded time. caBundle holds the
+	// certificate authorities that verify the server. If IssuerKeys is nil, no keys are read.
 	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
@@ -241,7 +241,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.RecordGrant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordTenant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordStore{}, store, builder.WithPredicates(identified())).
-		// An etcd that does not answer holds up its own store alone.
+		// An etcd that does not answer delays only its own store.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(r)
 }

@@ -63,7 +63,7 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 			true, askRest
 	}
 	behind, processes, err := r.behind(ctx, &store, version)
-	if err != nil || processes == 0 { // no process says anything
+	if err != nil || processes == 0 { // no process reported a table
 		return what, false, askAgain
 	}
 	var words []string

@@ -246,8 +246,8 @@ func dropUnknown(table *access.Table) {
 	table.Grants = slices.DeleteFunc(table.Grants, func(g access.Grant) bool { return len(g.Subjects) == 0 })
 }
 
-// lacksIssuer says which subject of a grant is not in the table because its issuer is not, and why. It names the first
-// one, and is empty if there is none.
+// lacksIssuer names the first subject of a grant that is missing from the table because its issuer is missing, and says
+// why the issuer is missing. It is empty if there is no such subject.
 func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGrant) string {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)

@@ -21,7 +21,8 @@ const (
 	reasonStarting         = "Starting" // it has never been available
 	reasonGroupsNotServing = "GroupsNotServing"
 	reasonNoGateway        = "NoGateway"
-	// reasonCannotAsk means that nobody knows: the operator cannot reach shards whose pods the kubelet finds ready.
+	// reasonCannotAsk means that the availability is unknown: the operator cannot reach shards whose pods the kubelet
+	// finds ready.
 	reasonCannotAsk = "OperatorCannotAsk"
 )
 
@@ -141,7 +142,7 @@ func unasked(
 		heard.Groups = maps.Clone(heard.Groups)
 		for group, place := range view.Groups {
 			if slices.ContainsFunc(place.Voters, func(c fleet.CopyPlace) bool { return slices.Contains(names, c.Shard) }) {
-				delete(heard.Groups, group) // the reachable shards alone do not know its leader
+				delete(heard.Groups, group) // without the unreachable shards, its leader is unknown
 			}
 		}
 		might = countCopies(view, states, heard).Serving

@@ -203,8 +203,8 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 	}
 }
 
-// noted wraps a step so that its failure does not stop the others. An error that passes by itself still ends the
-// reconcile, which is then repeated at once.
+// noted wraps a step so that its failure does not stop the others. A temporary error still ends the reconcile, which is
+// then repeated immediately.
 func noted(do func(context.Context, *storeRun) step.Outcome) func(context.Context, *storeRun) step.Outcome {
 	return func(ctx context.Context, run *storeRun) step.Outcome {
 		out := do(ctx, run)
@@ -278,7 +278,7 @@ func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
 const pauseShards = time.Second
 
 // storeOfShard requests a reconcile of the store that a Shard's label names. A pool is written after its Shards and
-// requests one at once, but the cache may have received the pool before the Shards.
+// immediately requests a reconcile, but the cache may have received the pool before the Shards.
 var storeOfShard = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, q shardQueue) { askStoreOf(e.Object, q) },
 	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q shardQueue) { askStoreOf(e.ObjectNew, q) },

@@ -36,12 +36,13 @@ type redundancy struct {
 // whole reports whether every group has all its copies in separate failure domains.
 func (r redundancy) whole() bool { return r.reason == reasonRedundant }
 
-// byPerson reports whether missing copies need an administrator, rather than time.
+// byPerson reports whether an administrator has to act before the missing copies can be created, rather than just wait.
 func (r redundancy) byPerson() bool {
 	return r.reason == reasonTooFewDomains || r.reason == reasonDomainUnknown
 }
 
-// decideRedundancy checks the failure domains first: if there are too few, that is why copies are missing.
+// decideRedundancy decides the condition Redundant. It checks the failure domains first: if there are too few, that is
+// why copies are missing.
 func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, shardsWanted int32) redundancy {
 	key := replication.TopologyKey
 	if key == "" {
@@ -237,7 +238,7 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 	}
 	view.Silence(run.observed.Silent())
 	if len(view.Undecided(func(c fleet.CopyPlace) bool { return lost[c.Shard] })) > 0 {
-		return nil // the message of each shard names them
+		return nil // the message of each shard names these groups
 	}
 	for name := range lost {
 		states[name] = v1alpha1.PoolDrained
@@ -251,7 +252,7 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 // where a missing shard is.
 func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) []string {
 	missing := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.There() })
-	for name, s := range seen { // one that holds no group counts, too, because the budget counts it
+	for name, s := range seen { // a shard without groups also counts, because the budget counts it
 		if _, here := v.Shards[name]; !here && s.State != v1alpha1.ShardParked {
 			missing = append(missing, name)
 		}
@@ -284,8 +285,8 @@ func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) [
 	return rest
 }
 
-// domainOfMissing returns the failure domain of a shard that may not be registered. It then is the domain of the
-// registered shards of its node, or the node itself if there are none. It is empty if it is not known.
+// domainOfMissing returns the failure domain of a shard that may not be registered. For such a shard, it is the domain
+// of the registered shards on its node, or the node itself if there are none. It is empty if it is unknown.
 func domainOfMissing(v *fleet.PlacementView, shard, node string) string {
 	if s, here := v.Shards[shard]; here {
 		return s.Domain
@@ -298,10 +299,11 @@ func domainOfMissing(v *fleet.PlacementView, shard, node string) string {
 	return node
 }
 
-// emptied returns the shards that may be evicted, in order of their names, though others are missing, if each group has
-// one copy: those of the node on which all missing ones are, while that node is cordoned. Whoever empties a node wants
-// all of it: groups that are kept there a while longer would only keep the drain from ending. It returns none if the
-// node is not cordoned, because the shards that are missing then come back without the others.
+// emptied returns the shards that may be evicted although others are missing, if each group has one copy, in order of
+// their names. If all missing shards are on one node and that node is cordoned, these are the other shards on that
+// node. An administrator who drains a node wants it to become empty, and keeping some groups there a little longer
+// would only block the drain. If the node is not cordoned, emptied returns none, because the missing shards are then
+// expected to return without further evictions.
 func emptied(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus, cordoned func(node string) (bool, error)) (
 	rest []string, err error) {
 	node := ""
@@ -328,7 +330,8 @@ func emptied(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus, cordo
 	return rest, nil
 }
 
-// cordoned reports whether a node takes no new pods because a person said so. A node that is gone is not cordoned.
+// cordoned reports whether an administrator has cordoned a node, so that it takes no new pods. A deleted node is not
+// cordoned.
 func (r *Reconciler) cordoned(ctx context.Context, name string) (bool, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
@@ -382,9 +385,10 @@ func asRetry(what string, err error) step.Outcome {
 	return step.Complete()
 }
 
-// budgetFrees reports whether the live budget leaves out a domain that is being emptied, as decided in an earlier
-// reconcile. That stays until etcd is asked again, or the budget would change twice in each reconcile. If etcd did not
-// answer in the last reconcile, which the condition of that kind says, nothing is left out any more.
+// budgetFrees reports whether the existing budget already excludes a node or domain that is being emptied, as decided
+// in an earlier reconcile. Such a budget is kept until etcd is asked again; otherwise the budget would change twice in
+// each reconcile. If the condition of the given kind says that etcd did not answer in the last reconcile, budgetFrees
+// returns false, so that nothing is excluded any longer.
 func (r *Reconciler) budgetFrees(ctx context.Context, store *v1alpha1.RecordStore, kind string) (bool, error) {
 	asked := meta.FindStatusCondition(store.Status.Conditions, kind)
 	if asked == nil || asked.Status == metav1.ConditionUnknown ||

@@ -23,7 +23,7 @@ type storeFigures struct {
 	etcd                 *readyCount // nil: not observed yet, or not managed
 	records, storedBytes int64
 	copyingBytes         *int64 // nil: the shards were not asked yet
-	// certificateEnds is the first end of a certificate in use, in Unix seconds; 0: no process has reported one.
+	// certificateEnds is the earliest end of a certificate in use, in Unix seconds; 0: no process has reported one.
 	certificateEnds float64
 	// processes counts the processes that run, and those that use the transport and authorities recorded for them; nil:
 	// they were not asked.
@@ -126,8 +126,8 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// observe records what a reconcile has observed about a store. Values that the reconcile did not reach stay as they
-// were.
+// observe records what a reconcile has observed about a store. Values that the reconcile did not reach remain
+// unchanged.
 func (m *storeMetrics) observe(run *storeRun) {
 	store := run.store
 	key, status := types.NamespacedName{Namespace: store.Namespace, Name: store.Name}, store.Status

@@ -28,18 +28,19 @@ const (
 // deleted it.
 const publishedLooksAgain = 10 * time.Minute
 
-// published is what a ConfigMap in another namespace was last found to hold, and when.
+// published records what a ConfigMap in another namespace contained when it was last read or written, and when that
+// was.
 type published struct {
 	bundle [sha256.Size]byte
 	at     time.Time
 }
 
-// errConfigMapTaken means that a ConfigMap of the name belongs to somebody else.
+// errConfigMapTaken means that the ConfigMap with this name belongs to somebody else.
 var errConfigMapTaken = errors.New("it was not made by the operator for this store")
 
-// publishAuthorities keeps a ConfigMap with the store's authorities in each namespace of spec.tls.publishTo, and
-// deletes those of namespaces that have left the list. A namespace is in the status before its ConfigMap is made, so
-// that an operator that ends in between leaves none behind.
+// publishAuthorities maintains a ConfigMap with the store's authorities in each namespace of spec.tls.publishTo, and
+// deletes the ConfigMaps in namespaces that were removed from the list. A namespace is recorded in the status before
+// its ConfigMap is created. Thus an operator that ends in between leaves no unrecorded ConfigMap behind.
 func (r *Reconciler) publishAuthorities(ctx context.Context, run *storeRun, bundle []byte) step.Outcome {
 	store, status := run.store, run.store.Status.TLS
 	wanted := specTLS(store).PublishTo
@@ -68,7 +69,7 @@ func (r *Reconciler) publishAuthorities(ctx context.Context, run *storeRun, bund
 	return notes.With(step.Complete())
 }
 
-// publish keeps the ConfigMap in a namespace.
+// publish creates or updates the ConfigMap in a namespace.
 func (r *Reconciler) publish(ctx context.Context, store *v1alpha1.RecordStore, namespace string, bundle []byte) error {
 	wanted := workload.PublishedMap(store, namespace, bundle)
 	key := client.ObjectKeyFromObject(wanted)
@@ -93,8 +94,9 @@ func (r *Reconciler) publish(ctx context.Context, store *v1alpha1.RecordStore, n
 	return nil
 }
 
-// unpublish deletes the ConfigMap in a namespace if the operator has made it for this store. One that the operator may
-// no longer delete stays, and holds up neither the store nor its deletion: an event names it.
+// unpublish deletes the ConfigMap in a namespace if the operator has made it for this store. If the operator is no
+// longer allowed to delete it, the ConfigMap remains and an event names it. Neither the store nor its deletion waits
+// for that.
 func (r *Reconciler) unpublish(ctx context.Context, store *v1alpha1.RecordStore, namespace string) error {
 	key := client.ObjectKey{Namespace: namespace, Name: workload.Published(store)}
 	r.published.Delete(key)

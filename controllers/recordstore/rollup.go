@@ -25,7 +25,7 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 		return step.Wait("NoShards", fmt.Sprintf(
 			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			run.store.Name), step.PauseLong)
-	case redundant.byPerson(): // it is the reason why groups wait
+	case redundant.byPerson(): // this is the reason why groups wait
 		return r.awaitCopies(ctx, run)
 	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
 		return step.Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), step.PauseShort)
@@ -156,7 +156,7 @@ func setTruth(conditions *[]metav1.Condition, generation int64, kind string, tru
 // no pool has it. If it is False for any pool, or else Unknown, it has the status of the first such pool. A pool that
 // is to run no shard counts only if no other pool has the condition.
 func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
-	var first [3]*metav1.Condition // the first that is False, the first that is Unknown, and that of a pool at rest
+	var first [3]*metav1.Condition // the first False, the first Unknown, and the one of a pool without shards to run
 	good, have := 0, 0
 	note := func(at int, pool string, c metav1.Condition) {
 		if first[at] == nil {

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// storeLeaves returns the certificates of a store except those of its shards: of gateways, etcd, callers and the
-// operator. That of the operator is wanted only while another source than the operator issues.
+// storeLeaves returns the certificates of the gateways, of etcd, of callers and of the operator, but not those of the
+// shards. The operator's certificate is included only if a source other than the operator issues.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {
@@ -94,7 +94,7 @@ func (run *storeRun) lacksSource() step.Outcome {
 		}
 	}
 	run.certificates(false, reason, message)
-	if reason == trust.ReasonNotIssued { // this usually passes by itself
+	if reason == trust.ReasonNotIssued { // this usually resolves without action
 		return step.Wait(reason, message, step.PauseShort)
 	}
 	return step.Fail(reason, message)

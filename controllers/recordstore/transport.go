@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Reasons of condition Certificates beside the phases.
+// Reasons of condition Certificates, besides the phases.
 const (
 	reasonWithoutTLS       = "WithoutTLS"
 	reasonAuthorityMissing = "AuthorityMissing"
@@ -228,7 +228,7 @@ func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (
 	return admin.Data[workload.KeyBundle], admin.Data[workload.KeyClientBundle], nil
 }
 
-// nextTransport decides the next step of a change and records it before any process is told of it.
+// nextTransport decides the next step of a change and records it before any process is given new files.
 func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore,
 	as *trust.Authorities) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS

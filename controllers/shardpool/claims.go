@@ -40,7 +40,7 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 	if requested.Cmp(wanted) < 0 {
 		switch {
 		case claim.Status.Phase != corev1.ClaimBound:
-			// The API refuses changes of an unbound claim, and deleting it loses no data.
+			// The API refuses changes to an unbound claim, and deleting such a claim loses no data.
 			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is made anew with %s", claim.Name, wanted.String())
 		case !expandable && has.Cmp(wanted) >= 0:
 			return claimFits, "" // the volume can be larger than its claim, because a disk can be

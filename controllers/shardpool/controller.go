@@ -31,8 +31,8 @@ import (
 // pauseSteady is the time between reconciles of a healthy pool.
 const pauseSteady = 30 * time.Second
 
-// While the operator lacks the certificate of a store, pauseCredentials is the time until it tries again to ask the
-// shards of a pool, and credentialsGrace the time after which the pool's status says that it cannot.
+// pauseCredentials is the time between attempts to ask the shards of a pool while the operator lacks the certificate of
+// the store. After credentialsGrace, the pool's status says that the operator cannot ask them.
 const (
 	pauseCredentials = time.Second
 	credentialsGrace = time.Minute
@@ -73,8 +73,8 @@ type Reconciler struct {
 	Shards fleet.ShardClient
 	// Trust makes the certificates of shards; nil: they have none.
 	Trust *trust.Keeper
-	// Register reads and updates the placement. If it is nil, shards are removed on the basis of their own reports
-	// alone.
+	// Register reads and updates the placement. If it is nil, shards are removed on the basis of only their own
+	// reports.
 	Register fleet.ShardRegister
 	Recorder events.EventRecorder
 	// Image is the image of the pods for a store that names none.
@@ -94,7 +94,7 @@ type Reconciler struct {
 	lacking sync.Map
 }
 
-// ForgetWrites makes the next write of each status due at once, even if only numbers have changed. A restart of the
+// ForgetWrites makes the next write of each status due immediately, even if only numbers have changed. A restart of the
 // operator has the same effect.
 func (r *Reconciler) ForgetWrites() { r.written.Clear() }
 
@@ -175,8 +175,8 @@ var poolSteps = []step.Step[work]{
 	{Name: "summary", Do: func(_ context.Context, w *work) step.Outcome { return poolstatus.Summary(&w.found) }},
 }
 
-// noted wraps a step so that it does not stop the others, even if it fails or has to wait. Only an error that passes by
-// itself ends the reconcile (see note).
+// noted wraps a step so that it does not stop the others, even if it fails or has to wait. Only a temporary error ends
+// the reconcile (see note).
 func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
 		return note(&w.found.Notes, do(ctx, w))
@@ -201,8 +201,8 @@ func gather(ctx context.Context, w *work) step.Outcome {
 	return step.Complete()
 }
 
-// lacksCredentials reports whether a shard was not asked, because the operator has no certificate for the store yet,
-// and the time in which that is normal has not passed. What an earlier operator found then remains in the status.
+// lacksCredentials reports whether a shard was not asked because the operator has no certificate for the store yet,
+// during the time in which that is normal. The status then keeps the findings of an earlier operator.
 func (r *Reconciler) lacksCredentials(pool *v1alpha1.ShardPool, shards []*observed.Shard, now time.Time) bool {
 	lacks := slices.ContainsFunc(shards, func(o *observed.Shard) bool {
 		return errors.Is(o.ReportErr, fleet.ErrNoCredentials)

@@ -18,10 +18,10 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// finalize lets go of a pool that is being deleted. What it owns is deleted with it, by the garbage collector; claims
-// are deleted where the store says so, and those that have no volume in any case: they hold no data, and would ask
-// their class for a disk for ever. It waits for nothing that is being deleted itself: the claims go when their pods
-// have.
+// finalize releases a pool that is being deleted. The garbage collector deletes the objects that the pool owns.
+// finalize deletes claims with volumes if the deletion policy says so. It always deletes claims without a volume,
+// because they hold no data and would request a disk from their class forever. finalize does not wait for deletions to
+// complete: a claim is deleted once its pod is gone.
 func (w *work) finalize(ctx context.Context) step.Outcome {
 	if !slices.Contains(w.pool.Finalizers, v1alpha1.Finalizer) {
 		return step.Complete()

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Bounds of asking shards.
+// Limits for asking shards and reading events.
 const (
 	describeTime    = 4 * time.Second
 	describeAtOnce  = 16
@@ -113,7 +113,7 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		}
 	}
 	for i := range shards.Items {
-		if fleet.IsSilent(&shards.Items[i].Status) { // a shard of any pool
+		if fleet.IsSilent(&shards.Items[i].Status) { // including shards of other pools
 			seen.Silent[shards.Items[i].Name] = true
 		}
 		switch s := &shards.Items[i]; {
@@ -149,7 +149,7 @@ func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.
 		in.Exist = append(in.Exist, n)
 		last[n] = s
 	}
-	for _, n := range fleet.PlanNumbers(in).Remove { // it matters for these shards only
+	for _, n := range fleet.PlanNumbers(in).Remove { // only these shards need the answer
 		if words := holds(ctx, places, last[n], seen.Pods[n]); words != "" {
 			in.Holds[n] = words
 		}

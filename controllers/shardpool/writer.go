@@ -42,7 +42,7 @@ func (h writer) remove(ctx context.Context, object client.Object, what string, n
 	return nil
 }
 
-// annotate changes the pool's annotations at once, if the pool has not changed since it was read.
+// annotate changes the pool's annotations immediately, if the pool has not changed since it was read.
 func (h writer) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
 	if err := step.WriteMetadata(ctx, h.Client, h.pool, change); err != nil {
 		return fmt.Errorf("note that a volume is given up: %w", err)
@@ -50,8 +50,8 @@ func (h writer) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) 
 	return nil
 }
 
-// note records the outcome of a part of a step, without stopping the following parts. An error that passes by itself
-// is returned instead: it ends the reconcile, which is then repeated at once.
+// note records the outcome of a part of a step, without stopping the following parts. A temporary error is returned
+// instead: it ends the reconcile, which is then repeated immediately.
 func note(notes *step.Notes, out step.Outcome) step.Outcome {
 	if step.Stale(out.Err()) {
 		return out

@@ -90,8 +90,8 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	return true, nil
 }
 
-// ofAnother reports whether another owner controls the live object. Apply then takes nothing over from others, and the
-// API server refuses the apply.
+// ofAnother reports whether another owner controls the live object. In this case, Apply takes over no fields from other
+// writers, and the API server refuses the apply.
 func ofAnother(live, owner client.Object) bool {
 	controller := metav1.GetControllerOf(live)
 	return controller != nil && (owner == nil || controller.UID != owner.GetUID())

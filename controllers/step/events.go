@@ -57,19 +57,20 @@ func EventWords(list []corev1.Event) []string {
 
 const eventsKept = 5
 
-// causeBytes are kept in front of the cause: the name of the program, or of the device, that it is about.
+// causeBytes is the number of bytes that are kept before the cause. They name the program or the device that the cause
+// is about.
 const causeBytes = 40
 
 var (
 	kubeletPath = regexp.MustCompile(`/var/lib/kubelet/[^\s"')]*`)
-	// missing are the words of mount(8), mkfs and the kubelet for a device that is not there. The program that makes
-	// the file system prints its usage behind them, so that they stand in the middle of a message.
+	// missing matches the messages of mount(8), mkfs and the kubelet for a device that does not exist. mkfs prints its
+	// usage after such a message, so the message is in the middle of the event's text.
 	missing = regexp.MustCompile(`(?i)can't open blockdev|device size reported to be zero|` +
 		`special device \S+ does not exist|path "/dev/[^"]*" does not exist|no such device`)
 )
 
-// DeviceMissing reports whether a warning says that a volume's device is not there, or has no size. Nothing is known
-// then of what is on it.
+// DeviceMissing reports whether a warning says that a volume's device does not exist or has no size. In this case,
+// nothing is known about the contents of the device.
 func DeviceMissing(event string) bool {
 	return strings.HasPrefix(event, "FailedMount: ") && missing.MatchString(event)
 }

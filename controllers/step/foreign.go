@@ -24,10 +24,10 @@ import (
 )
 
 // Server-side apply owns only the fields that it names. A container, a variable or a port that somebody else adds
-// therefore stays, and a second port with the same name makes a Service that the API server refuses.
-// metadata.managedFields records the writer of each field. The operator first takes ownership of what others wrote,
-// and the following apply, which does not name those fields, removes them. Defaults of the API server and additions
-// of admission webhooks have no owner and stay.
+// therefore remains, and a second port with the same name makes a Service that the API server refuses.
+// metadata.managedFields records the writer of each field. The operator first takes ownership of what others wrote, and
+// the following apply, which does not name those fields, removes them. Defaults of the API server and additions of
+// admission webhooks have no owner and remain.
 //
 // Others may keep labels, annotations, finalizers and owners of the object itself, its status, and the fields that
 // keeps allows.

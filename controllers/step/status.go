@@ -43,9 +43,9 @@ const ManagerOfStatus = "sheaf-operator-status"
 // PauseNumbers is the minimum time between two writes of a status in which only numbers have changed.
 const PauseNumbers = 30 * time.Second
 
-// WriteDue reports whether a status has to be written. If more than numbers has changed, it is written at once. If
-// only numbers have changed, it is written once the last write is PauseNumbers ago. told removes from a status the
-// numbers that change by themselves.
+// WriteDue reports whether a status has to be written. If more than numbers has changed, it is written immediately. If
+// only numbers have changed, it is written once PauseNumbers has passed since the last write. told removes from a
+// status the numbers that change all the time.
 func WriteDue[T any](before, after T, told func(T) T, sinceWrite time.Duration) bool {
 	switch {
 	case equality.Semantic.DeepEqual(before, after):

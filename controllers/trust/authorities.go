@@ -23,8 +23,8 @@ const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
 	nextPrefix        = "next-" // for the same keys, while the authorities change
-	// keyOfSource has the source that issues with the authorities, as v1alpha1.TLSSource. If it is absent, the operator
-	// issues, and has the authorities' keys.
+	// keyOfSource is the key for the source that issues with the authorities, as a v1alpha1.TLSSource. If it is absent,
+	// the operator issues and has the authorities' keys.
 	keyOfSource = "source"
 )
 

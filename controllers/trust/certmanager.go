@@ -214,7 +214,7 @@ func certificateOf(store *v1alpha1.RecordStore, want Leaf, part string) (*unstru
 	return out, nil
 }
 
-// notReady says why a Certificate is not ready; empty: it is.
+// notReady says why a Certificate is not ready. It is empty if the Certificate is ready.
 func notReady(live *unstructured.Unstructured) string {
 	silent := "its issuer has not answered"
 	if made := live.GetCreationTimestamp(); !made.IsZero() {

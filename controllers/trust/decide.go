@@ -1,5 +1,5 @@
-// Package trust moves a serving store between plaintext and TLS, and from one authority to the next. Decide, which
-// does no I/O, chooses what the processes are given next; Keeper makes and renews the certificates. See
+// Package trust moves a serving store between plaintext and TLS, and from one authority to the next. Decide, which does
+// no I/O, chooses which files the processes are given next. Keeper makes and renews the certificates. See
 // docs/adr/0040-certificates-on-kubernetes.md.
 package trust
 

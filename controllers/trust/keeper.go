@@ -33,7 +33,7 @@ const trustDomain = "cluster.local"
 // lookAgain is the time after which a good Secret is read again, because somebody may have changed or deleted it.
 const lookAgain = 10 * time.Minute
 
-// Errors of a Keeper.
+// Errors that a Keeper returns.
 var (
 	// ErrNoAuthority means that the store has no Secret with authorities.
 	ErrNoAuthority = errors.New("the Secret with the authorities of the store does not exist")
@@ -124,8 +124,8 @@ func StateOf(tls *v1alpha1.TLSStatus) State {
 	return s
 }
 
-// Authorities reads the authorities of a store. If the status records which authorities the processes trust, the
-// Secret must hold the same. Errors may be ErrNoAuthority and ErrOtherAuthority.
+// Authorities reads the authorities of a store. If the status records which authorities the processes trust, the Secret
+// must hold the same ones. It may return ErrNoAuthority or ErrOtherAuthority.
 func (k *Keeper) Authorities(ctx context.Context, store *v1alpha1.RecordStore) (*Authorities, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: workload.Authority(store.Name)}
 	var secret corev1.Secret
@@ -197,8 +197,8 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 	return k.issue(ctx, store, issuer, bundles, want)
 }
 
-// ours returns nil if a Secret may be written: it does not exist, or it was made for exactly this process. found is
-// the certificate in the Secret. Errors are ErrNotOurs.
+// ours returns nil if a Secret may be written: either it does not exist, or it was made for exactly this process.
+// Otherwise it returns ErrNotOurs. found is the certificate in the Secret.
 func ours(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want Leaf) error {
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)
@@ -240,7 +240,7 @@ func (k *Keeper) NotAfter(store *v1alpha1.RecordStore, secret string) (time.Time
 	return known.notAfter, true
 }
 
-// Forget drops what the Keeper remembers of a deleted store.
+// Forget drops what the Keeper remembers about a deleted store.
 func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -146,7 +146,7 @@ func union(bundle []byte) ([]byte, error) {
 }
 
 // ask requests one certificate from the source of a store. It returns nil without an error if there is no certificate
-// and none is required. It requests a good certificate again after 2 minutes. Errors may be SourceErrors.
+// and none is required. It requests a good certificate again after 2 minutes. The error may be a SourceError.
 func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
 	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided,
@@ -304,7 +304,7 @@ func (l *Leaf) dialled() (names []string) {
 
 // ensureGiven copies the newest certificate of the source for a process to the Secret that its pods mount, if the
 // currently issuing authorities signed it. If there is no such certificate, the Secret keeps its contents as long as
-// they are usable. Errors may be SourceErrors.
+// they are usable. The error may be a SourceError.
 func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told, now := StateOf(store.Status.TLS).InUse(), k.Now()
 	bundle := as.data[as.issuingPrefix(told)+workload.KeyBundle]

@@ -183,7 +183,7 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 				"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName,
 			workload.ShardClaim(o.Name), words)
 	}
-	if o.Node != nil && o.Node.Spec.Unschedulable { // that of its local volume: no other one can take the pod
+	if o.Node != nil && o.Node.Spec.Unschedulable { // the node of the local volume; no other node can take the pod
 		return v1alpha1.ShardUnschedulable, fmt.Sprintf("node %s is cordoned, and the shard's disk is there: kubectl "+
 			"uncordon %s when the node is to work again; the scheduler says: %s", o.NodeName, o.NodeName, words)
 	}
@@ -203,7 +203,7 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 	}
 	switch fleet.WaitingFor(waiting) {
 	case fleet.WaitingImage:
-		// The kubelet waits until its next attempt. The message of the last attempt stays, so that the status does
+		// The kubelet is waiting for its next attempt. Keep the message of the last attempt, so that the status does
 		// not alternate between two texts.
 		if waiting == fleet.ReasonImagePullBackOff && o.Last.State == v1alpha1.ShardImagePull &&
 			strings.Contains(o.Last.Message, status.Image+" ") {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// describe fills in all fields except the state. While the shard does not answer, its last report stays.
+// describe fills in all fields except the state. While the shard does not answer, its last report remains.
 func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName
@@ -73,7 +73,7 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 }
 
 // diskSilent reports whether the disk of a running shard hangs. If the shard itself does not answer, the last value
-// stays.
+// remains.
 func (o *Shard) diskSilent() bool {
 	switch {
 	case o.Report != nil || !o.Running():

@@ -5,7 +5,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// countGroups counts the groups in the shard's report. Values missing from the report stay as they were.
+// countGroups counts the groups in the shard's report. Values that are missing from the report remain unchanged.
 func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.LeadingGroups = 0 // a shard that does not answer leads no group
@@ -24,7 +24,7 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	case r.State == v1alpha1.ShardMemoryTooSmall:
 		s.Groups = int32(len(r.Groups)) //nolint:gosec // at most 65536
 		return
-	case !fleet.Serving(r.State): // nothing is open
+	case !fleet.Serving(r.State): // no group is open
 		return
 	}
 	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.Groups)), 0, 0 //nolint:gosec // at most 65536

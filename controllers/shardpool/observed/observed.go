@@ -1,4 +1,4 @@
-// Package observed holds what a reconcile observed of a pool and its shards, and derives the state of each shard. It
+// Package observed holds what a reconcile observed about a pool and its shards, and derives the state of each shard. It
 // does no I/O: the caller fills in these types, and nothing changes them afterwards.
 package observed
 
@@ -17,9 +17,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Pool holds everything that was observed of one pool. The maps are keyed by shard number.
+// Pool holds everything that was observed about one pool. The maps are keyed by shard number.
 type Pool struct {
-	// Pool is the pool as it was read. Annotations that the reconcile writes appear in it at once.
+	// Pool is the pool as it was read. Annotations that the reconcile writes appear in it immediately.
 	Pool  *v1alpha1.ShardPool
 	Store *v1alpha1.RecordStore
 	Image string // the image that the shards are to run
@@ -31,7 +31,7 @@ type Pool struct {
 	Last    map[int32]v1alpha1.ShardStatus // the last observed status of all shards
 	// Misnamed are Shards that refer to the pool but are not named after it and a number: somebody else created them.
 	Misnamed []*v1alpha1.Shard
-	// Silent has the names of the shards in the namespace whose disk did not answer.
+	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool
 
 	Device *v1alpha1.DeviceRate // as a Job measured it for the pool's class; nil: no Job did
@@ -48,7 +48,7 @@ func (p *Pool) Numbers() []int32 {
 	return slices.Compact(numbers)
 }
 
-// Shard holds everything that was observed of one shard. Each part may be missing.
+// Shard holds everything that was observed about one shard. Each part may be missing.
 type Shard struct {
 	Name   string
 	Number int32
@@ -72,7 +72,7 @@ type Shard struct {
 
 	Report    *fleet.ShardReport
 	ReportErr error
-	// EtcdTrouble is the trouble with its etcd that the store reports; nil: none.
+	// EtcdTrouble is the trouble that the store reports about its etcd; nil: none.
 	EtcdTrouble *metav1.Condition
 
 	Last     v1alpha1.ShardStatus // the previous status

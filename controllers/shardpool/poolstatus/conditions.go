@@ -42,8 +42,8 @@ func conditions(f *Found, load string) []metav1.Condition {
 	return append(all, drained(f), etcdReady(f.Seen.Store))
 }
 
-// nobody says why no shard can be asked about anything: what is true of every shard of none is not known to be true.
-// The reason is empty if a shard is to run.
+// nobody returns the reason and the message if the pool has no shard that could be asked. Conditions about all shards
+// are then unknown and not trivially true. The reason is empty if at least one shard is to run.
 func nobody(shards []*observed.Shard) (reason, message string) {
 	switch {
 	case len(shards) == 0:
@@ -66,7 +66,7 @@ func isUnknown(kind, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
 
-// etcdReady copies what the store reports of its etcd, because starting shards wait for it.
+// etcdReady copies what the store reports about its etcd, because starting shards wait for it.
 func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionEtcdReady)
 	if c == nil {
@@ -143,7 +143,7 @@ func loaded(f *Found, load string) metav1.Condition {
 	for _, s := range f.Statuses {
 		switch s.State {
 		case v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked:
-		case v1alpha1.ShardUnreachable: // it runs, and may well serve
+		case v1alpha1.ShardUnreachable: // it runs, and may still be serving
 			unasked = append(unasked, fmt.Sprintf("shard %s is %s", s.Name, s.State))
 		default:
 			words = append(words, fmt.Sprintf("shard %s is %s", s.Name, s.State))

@@ -55,8 +55,8 @@ type Update struct {
 // ReasonPaused is the reason of an update that stops until spec.update.mode lets it continue.
 const ReasonPaused = "Paused"
 
-// Of returns the status of a pool whose reconcile ended with out. If the reconcile did not reach the shards, their
-// part of the status stays as it was.
+// Of returns the status of a pool whose reconcile ended with out. If the reconcile did not reach the shards, their part
+// of the status remains unchanged.
 func Of(pool *v1alpha1.ShardPool, f *Found, out step.Outcome) v1alpha1.ShardPoolStatus {
 	status := *pool.Status.DeepCopy()
 	status.ObservedGeneration = pool.Generation

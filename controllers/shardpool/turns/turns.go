@@ -109,8 +109,8 @@ func holdsUp(c Cost, other v1alpha1.ShardState, parkedWell bool) bool {
 	return CostOf(other) != CostAll && (other != v1alpha1.ShardParked || !parkedWell)
 }
 
-// HoldReason returns the reason why no shard is restarted: other shards are starting, as happens between any two
-// restarts, or a shard stays down.
+// HoldReason returns the reason why no shard is restarted: either other shards are starting, as happens between any two
+// restarts, or a shard remains down.
 func HoldReason(turns []Turn, parkedWell bool) string {
 	for _, t := range turns {
 		if steady(t.State) && holdsUp(CostAll, t.State, parkedWell) {
