@@ -32,7 +32,7 @@ type diskPlay struct {
 	name   string
 	r      *diskset.Reconciler
 	events *events.FakeRecorder
-	// notBlank has the devices on which a Job finds something.
+	// notBlank holds the devices on which a Job finds something.
 	notBlank map[string]bool
 }
 
@@ -78,15 +78,15 @@ func (p *diskPlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Name: p.name}})
 }
 
-// volumes returns the volumes of the set by device, without those through which Jobs look at disks. It completes the
-// deletion of those that are being deleted.
+// volumes returns the volumes of the set by device, except those through which Jobs look at disks. It completes the
+// deletion of volumes that are being deleted.
 func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVolume {
 	var list corev1.PersistentVolumeList
 	Expect(api.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDiskSet: p.name})).To(Succeed())
 	volumes := map[string]*corev1.PersistentVolume{}
 	for n := range list.Items {
 		pv := &list.Items[n]
-		if pv.DeletionTimestamp != nil { // the controller that protects volumes is not there
+		if pv.DeletionTimestamp != nil { // the controller that protects volumes does not run
 			pv.Finalizers = nil
 			Expect(client.IgnoreNotFound(api.Update(ctx, pv))).To(Succeed())
 			continue
@@ -120,8 +120,8 @@ func (p *diskPlay) settle(ctx context.Context) {
 	Expect(p.get(ctx).Status).To(BeNil(), "it does not settle")
 }
 
-// look ends the Jobs that look at disks, and completes the deletion of Jobs and claims, because the controllers that do
-// so do not run. It returns the versions of the Jobs and of their volumes.
+// look ends the Jobs that look at disks. It also completes the deletion of Jobs and claims, because no controller runs
+// that would do this. It returns the versions of the Jobs and of their volumes.
 func (p *diskPlay) look(ctx context.Context) (versions string) {
 	GinkgoHelper()
 	var volumes corev1.PersistentVolumeList

@@ -121,7 +121,7 @@ func (p *wipePlay) heard(words ...string) {
 	}
 }
 
-// wiped returns the wiping Job, and the claim and the volume that replaces the disk's own. A result is nil if the
+// wiped returns the wiping Job, its claim, and the volume that replaces the disk's own volume. A result is nil if the
 // object does not exist.
 func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim,
 	standIn *corev1.PersistentVolume) {

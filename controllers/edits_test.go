@@ -45,7 +45,7 @@ func editsOf(o client.Object) []edit {
 func fieldsOfObject(o client.Object) map[string]any {
 	bytes, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // an object that was read from the API server
+		panic(err) // cannot happen, because the object was read from the API server
 	}
 	var fields map[string]any
 	if err := json.Unmarshal(bytes, &fields); err != nil {

@@ -40,9 +40,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Finalizers that the API server itself adds to deleted objects, until a controller or a kubelet removes them. On a
-// real API server, a terminating pod has no finalizer, but controller-runtime's fake keeps no deleted object without
-// one.
+// These finalizers stand for those with which the API server itself keeps deleted objects until a controller or a
+// kubelet removes them. On a real API server, a terminating pod has no finalizer, but controller-runtime's fake keeps
+// no deleted object without one.
 const (
 	finalizerOrphan     = "orphan"
 	finalizerForeground = "foregroundDeletion"
@@ -194,8 +194,8 @@ func newFakeObjects(crds string) (*fakeObjects, error) {
 	return t, nil
 }
 
-// read copies an object directly. controller-runtime's fake would encode it as JSON and decode it again, which takes
-// most of a spec's time.
+// read copies an object directly. controller-runtime's fake would encode the object as JSON and decode it again, which
+// would take most of a spec's time.
 func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 	opts ...client.GetOption) error {
 	if _, ok := o.(runtime.Unstructured); ok {
@@ -387,7 +387,7 @@ func kindOf(o runtime.Object) (schema.GroupVersionKind, error) {
 	return kinds[0], nil
 }
 
-// typesOfFake know the fields of Kubernetes' kinds.
+// typesOfFake returns the types of the fields of Kubernetes' kinds.
 var typesOfFake = sync.OnceValue(func() managedfields.TypeConverter {
 	known := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(known)).To(Succeed())

@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// fenceOperator makes the policy that fences the operator's account, so that all specs on a real API server are held to
-// it, and waits until it is in force.
+// fenceOperator creates the policy that fences the operator's account and waits until the policy is in force. All specs
+// on a real API server then run under this policy.
 func fenceOperator(ctx context.Context) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "config", "rbac", "fence.yaml"))
@@ -41,7 +41,8 @@ func fenceOperator(ctx context.Context) {
 	}).Should(BeTrue())
 }
 
-// asAccount returns a client with the operator's account. What it is refused counts as no fault of the operator.
+// asAccount returns a client with the operator's account. Requests of this client that are refused do not count as
+// faults of the operator.
 func asAccount() client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(envConfig)
@@ -70,7 +71,7 @@ var _ = Describe("The fence around the operator's account", needs("an admission 
 			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}},
 		}}
 		for _, object := range []client.Object{secret, pod, volume} {
-			if object != client.Object(pod) { // which the role does not let it make at all
+			if object != client.Object(pod) { // the role does not allow the operator to create pods at all
 				refused(account.Create(ctx, object.DeepCopyObject().(client.Object)), notMade)
 			}
 			Expect(api.Create(ctx, object)).To(Succeed())

@@ -234,8 +234,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			return of
 		}
 		Eventually(busiest).Should(HaveEach(BeNumerically(">=", 2)), "failures are tried again")
-		// With controller-runtime's own pauses there would be eleven attempts in this time. With the operator's
-		// pauses there are three, and a few more from events of the start.
+		// With controller-runtime's own pauses there would be eleven attempts in this time. With the operator's pauses
+		// there are three, plus a few that are caused by events during the start.
 		Consistently(busiest).WithTimeout(window).Should(HaveEach(BeNumerically("<=", 6)))
 		var store v1alpha1.RecordStore
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &store)).To(Succeed())

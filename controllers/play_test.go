@@ -25,13 +25,13 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// play simulates the rest of a cluster in one namespace: StatefulSet controller, garbage collector, binder, kubelet,
-// and the shards. Each step does what these would do next; nothing happens without a step.
+// play simulates the rest of a cluster in one namespace: the StatefulSet controller, the garbage collector, the binder,
+// the kubelet, and the shards. Each step makes them do their next action; nothing happens without a step.
 type play struct {
 	Namespace string
 	Node      string
 
-	// These switches turn parts off, for tests that simulate those parts themselves.
+	// These switches disable parts of the simulation, for tests that simulate those parts themselves.
 	NoBinding bool     // claims stay Pending
 	NoResize  bool     // claims keep their size
 	NoKubelet bool     // pods do not start

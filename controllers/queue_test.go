@@ -199,7 +199,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		if reason != "" {
 			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, reason, "")
 		}
-		p.r.Client = acting // which deletes it
+		p.r.Client = acting // this reconcile deletes it
 	},
 		Entry("whose writes are refused", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errRefused) }),
 		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errConflict) }),
@@ -214,7 +214,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 			p.claim(ctx, p.Namespace, "data-ssd-1-0")
 		}),
 		Entry("whose disk nobody looks at", "Looking", func(ctx context.Context, p *diskPlay) {
-			for range 4 { // the Job exists, and its pod does not start
+			for range 4 { // the Job exists, but its pod does not start
 				_, err := p.reconcile(ctx)
 				Expect(err).NotTo(HaveOccurred())
 			}

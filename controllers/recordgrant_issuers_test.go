@@ -32,9 +32,9 @@ var IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage,
 // playedIssuer simulates an issuer of tokens behind HTTPS.
 type playedIssuer struct {
 	*httptest.Server
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards the fields below
 	keys  map[string]*ecdsa.PrivateKey
-	reads int  // of its keys
+	reads int  // number of times that the keys were read
 	mute  bool // it answers 503
 }
 
@@ -191,7 +191,7 @@ var _ = Describe("Issuers of tokens", func() {
 			reconcile()
 			Expect(issuer.read()).To(Equal(2))
 			Expect(who("two", "ada")).To(Equal("may"))
-			for range 5 { // nobody has shown another one since
+			for range 5 { // no token with another key was received since
 				now = now.Add(2 * time.Minute)
 				reconcile()
 			}
@@ -222,7 +222,7 @@ var _ = Describe("Issuers of tokens", func() {
 				reconcile()
 			}
 			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
-			p.settle(ctx) // the condition says since when, however often it was tried
+			p.settle(ctx) // the condition shows since when, however many attempts were made
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).
 				UTC().Format(time.RFC3339))
 			issuer.silent(false)

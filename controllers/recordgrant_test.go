@@ -25,8 +25,8 @@ var KeysOf func() (func(context.Context) (access.Issuer, error), error)
 type silentTables struct {
 	recordgrant.Tables
 	store string
-	asked chan context.Context // of a call
-	over  chan struct{}        // closed: calls end
+	asked chan context.Context // receives the context of a call
+	over  chan struct{}        // once it is closed, calls return
 }
 
 func (t *silentTables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte, int64, error) {

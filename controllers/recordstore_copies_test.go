@@ -38,7 +38,7 @@ var _ = Describe("A store with several copies", func() {
 	var p *storePlay
 	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
 
-	// away stops the pod of a shard for good, and ends its lease.
+	// away stops the pod of a shard permanently, and ends its lease.
 	away := func(ctx context.Context, shard string) {
 		GinkgoHelper()
 		p.NoSets = true

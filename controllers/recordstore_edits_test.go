@@ -76,7 +76,7 @@ func (e edit) do(ctx context.Context, o client.Object) bool {
 		case err == nil && edited.GetResourceVersion() != o.GetResourceVersion():
 			return true
 		case err != nil && strings.Contains(err.Error(), "Forbidden: updates to statefulset spec"):
-			return false // whatever the value is
+			return false // the value does not matter
 		}
 	}
 	return false
@@ -98,7 +98,7 @@ func (p *storePlay) heal(ctx context.Context) {
 	}
 }
 
-// edited makes the chosen edits of all objects at once, and checks that the objects are restored as they were made.
+// edited makes the chosen edits of all objects together, and checks that the objects are restored as they were made.
 func (p *storePlay) edited(ctx context.Context, made []client.Object, choose func(n int) []edit) (done int) {
 	GinkgoHelper()
 	names := make([][]string, len(made))
@@ -179,7 +179,7 @@ var _ = Describe("What is edited by hand", func() {
 				random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
 				most = max(most, len(all[n]))
 			}
-			// Each object gets eight edits at once, or one in a soak: each round costs some hundred calls.
+			// Each object gets eight edits together, or one in a soak: each round costs some hundred calls.
 			singles, packed := 0, 8
 			if soaktest.Long() {
 				packed = 1
@@ -191,7 +191,7 @@ var _ = Describe("What is edited by hand", func() {
 			}
 			Expect(singles).To(BeNumerically(">", 300), "edits that the API server takes")
 			if !soaktest.Long() {
-				return // 40 pairs of each object
+				return // 40 pairs for each object
 			}
 			pairs := 0
 			for range 40 {

@@ -206,7 +206,7 @@ func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(sha
 // Volume returns the UUID of a simulated shard's volume.
 func (e *etcdPlay) Volume(shard string) string { return volumeOf(shard).String() }
 
-// nodeOf returns the node of a simulated shard: those of pool near are on the one that their pods are on.
+// nodeOf returns the node of a simulated shard. The shards of pool near are on the node of their pods.
 func nodeOf(namespace, shard string) string {
 	if strings.HasPrefix(shard, "near-") {
 		return "node-" + namespace
@@ -229,13 +229,13 @@ func domainOf(shard string) string {
 // Stick keeps groups where they are, whatever their target, or lets them move again.
 func (e *etcdPlay) Stick(stuck bool) { e.stuck = stuck }
 
-// Leave removes the registration of a shard, as the expiry of its lease does some time after its end.
+// Leave removes the registration of a shard, as the expiry of its lease does some time after the shard has ended.
 func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) error {
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
-// Freeze does what a shard does after it has observed a later state of etcd. Thaw does what the
-// reconciliation that follows ends with.
+// Freeze does what a shard does after it has observed a later state of etcd. Thaw does the last step of the
+// reconciliation that follows.
 func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {

@@ -193,7 +193,7 @@ func (p *storePlay) playGateway(ctx context.Context) {
 		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas,
 			UpdatedReplicas: *d.Spec.Replicas,
 			ReadyReplicas:   *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
-		if fleet.ImageOf(&d.Spec.Template.Spec) == p.bad { // the old pods stay
+		if fleet.ImageOf(&d.Spec.Template.Spec) == p.bad { // the old pods remain
 			want.Replicas, want.UpdatedReplicas, want.UnavailableReplicas = want.Replicas+1, 1, 1
 		}
 		if d.Status.ObservedGeneration != d.Generation {
@@ -224,7 +224,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	for _, shard := range shards {
 		groups := has[shard]
 		p.says(shard, func(r *fleet.ShardReport) {
-			for _, g := range groups { // each leads its groups, because these tests do not count records
+			for _, g := range groups { // each shard leads its groups, because these tests do not count records
 				r.Groups = append(r.Groups, fleet.GroupReport{Group: g, State: "Serving", Leader: true})
 			}
 			if p.reported != nil {
@@ -280,7 +280,7 @@ func (p *storePlay) ready(ctx context.Context) {
 	p.absent(ctx, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 }
 
-// holds returns what etcd holds of the store.
+// holds returns what etcd holds about the store.
 func (p *storePlay) holds(ctx context.Context) (string, int) {
 	GinkgoHelper()
 	uid, groups, err := p.etcd.Holds(ctx, p.Namespace, "quotes")

@@ -23,7 +23,7 @@ func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	wait()
 }
 
-// end returns what a run leaves, without what differs from namespace to namespace.
+// end returns the state in which a run ends, except for the parts that differ from namespace to namespace.
 func (p *storePlay) end(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	store := p.get(ctx)

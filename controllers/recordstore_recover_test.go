@@ -21,7 +21,7 @@ var _ = Describe("The store's controller, where etcd was set back", func() {
 			Thaw(ctx context.Context, namespace, store string) error
 		})
 		Expect(ok).To(BeTrue())
-		p.away = true // shards write nothing then
+		p.away = true // the shards then write nothing
 		Expect(etcd.Freeze(ctx, p.Namespace, "quotes", "its revision is 7, seen was 9")).To(Succeed())
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 1 })
 		p.settle(ctx)

@@ -70,8 +70,8 @@ func (p *storePlay) installCertManager(ctx context.Context) {
 type issuers struct {
 	play      *storePlay
 	by        map[string]*authority.Authority
-	change    func(data map[string][]byte)           // of each Secret; nil: none
-	condition func(name string) (status, why string) // of a Certificate that is not signed; nil: none
+	change    func(data map[string][]byte)           // changes the data of each Secret; nil: no change
+	condition func(name string) (status, why string) // of an unsigned Certificate; nil: none
 }
 
 // issue signs each request that the issuer it names has not signed yet.

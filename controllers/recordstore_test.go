@@ -248,7 +248,7 @@ var _ = Describe("A store", func() {
 			err = api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &v1alpha1.RecordStore{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
 			Expect(err).To(HaveOccurred(), "the store is gone after one reconcile")
-			p.NoSets = true // the garbage collector takes the set
+			p.NoSets = true // the garbage collector deletes the set
 			p.step(ctx)
 			var claims corev1.PersistentVolumeClaimList
 			Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
@@ -319,7 +319,9 @@ var _ = Describe("A store", func() {
 			before := p.picture(ctx)
 			spec := p.get(ctx).Spec
 			changes := storeChanges()
-			every := 1 // on a real API server, where each costs three times as much, every third; all of them in a soak
+			// On a real API server, where a change costs three times as much, only every third change is tried. A soak tries
+			// all of them.
+			every := 1
 			if kubetest.Wanted() && !soaktest.Long() {
 				every = 3
 			}

@@ -27,15 +27,15 @@ import (
 // deliveredFiles is the content of a pod's folder of certificates.
 type deliveredFiles map[string][]byte
 
-// playedTransports simulates the processes in the pods of a play as far as their certificates are concerned. They have
-// the files that the kubelet has delivered, which is the present content of the Secret and the ConfigMap unless a test
-// holds a delivery up. They use the code of the real processes (package certs).
+// playedTransports simulates the processes in the pods of a play, with regard to their certificates. The processes have
+// the files that the kubelet has delivered. These are the current contents of the Secret and the ConfigMap, unless a
+// test holds a delivery up. The processes use the code of the real ones (package certs).
 type playedTransports struct {
 	play *play
 	mu   sync.Mutex
 	has  map[types.UID]deliveredFiles // by pod
 	now  func() time.Time
-	held map[string]bool // pods whose files stay as they are
+	held map[string]bool // pods whose files do not change
 	// grants returns the version of the table by which the process of a pod decides; nil: no process reports one.
 	grants func(pod string) *int64
 	// unknown returns the number of tokens by unknown key; nil: there are none.
@@ -57,7 +57,7 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out f
 		}
 	}
 	files := p.has[pod.UID]
-	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd { // which reads these at its start
+	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd { // read only at the start
 		files[certs.ModeFile], files[certs.BundleFile] = before[certs.ModeFile], before[certs.BundleFile]
 	}
 	source, err := certs.InMemory(certs.Config{Now: p.now}, files)
@@ -205,7 +205,7 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 	unstructured.RemoveNestedField(versions[0].(map[string]any), in...)
 	Expect(unstructured.SetNestedSlice(kind.Object, versions, "spec", "versions")).To(Succeed())
 	Expect(api.Update(ctx, kind)).To(Succeed())
-	keeps := func() (bool, error) { // the API server takes a changed kind some time later
+	keeps := func() (bool, error) { // the API server takes a while to accept a changed kind
 		store := &v1alpha1.RecordStore{}
 		if err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, store); err != nil {
 			return false, err
@@ -221,7 +221,7 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 		if restored {
 			return
 		}
-		ctx := context.Background() // that of the test may have ended
+		ctx := context.Background() // the context of the test may have ended
 		restored = true
 		Expect(api.Get(ctx, key, kind)).To(Succeed())
 		kind.Object["spec"] = whole.Object["spec"]
@@ -235,7 +235,7 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 	}
 }
 
-// newNamespace makes a namespace beside that of the play.
+// newNamespace creates a namespace in addition to that of the play.
 func newNamespace(ctx context.Context) string {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "callers-"}}
 	Expect(api.Create(ctx, namespace)).To(Succeed())
@@ -434,7 +434,7 @@ var _ = Describe("The certificates of a store", func() {
 
 		By("a process that is not brought its new files: it is told before its certificate ends")
 		now = now.Add(time.Hour)
-		p.settle(ctx) // it is asked, and has its new files until now
+		p.settle(ctx) // the process is asked, and has the new files up to this point
 		p.certs.held["ssd-0-0"] = true
 		now = now.Add(21 * 24 * time.Hour)
 		p.settle(ctx)
@@ -611,7 +611,7 @@ var _ = Describe("The certificates of a store", func() {
 	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keeper := p.r.Trust
-		p.r.Trust, p.pools.Trust = nil, nil // an operator of before
+		p.r.Trust, p.pools.Trust = nil, nil // as in an operator without TLS
 		p.create(ctx)
 		p.pool(ctx, 1)
 		p.settle(ctx)
@@ -631,7 +631,7 @@ var _ = Describe("The certificates of a store", func() {
 	It("never come to a process whose image may not know of them", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keeper := p.r.Trust
-		p.r.Trust, p.pools.Trust = nil, nil // an operator of before
+		p.r.Trust, p.pools.Trust = nil, nil // as in an operator without TLS
 		p.create(ctx)
 		p.pool(ctx, 1)
 		p.settle(ctx)

@@ -41,11 +41,11 @@ func (r right) String() string {
 	return strings.TrimPrefix(r.group+"/", "/") + r.resource + ": " + r.verb
 }
 
-// rights records what a client has asked of the API server.
+// rights records the requests of a client to the API server.
 type rights struct {
 	mu      sync.Mutex
 	used    map[right]bool
-	refused map[string]bool // what the role does not grant, in words
+	refused map[string]bool // requests that the role does not allow, as text
 }
 
 // asked records what the operator has used in all specs.
@@ -120,7 +120,7 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 	case http.MethodPut:
 		return []string{"update"}
 	case http.MethodPatch:
-		if code == http.StatusCreated { // server-side apply of what was not there
+		if code == http.StatusCreated { // server-side apply has created the object
 			return []string{"patch", "create"}
 		}
 		return []string{"patch"}
@@ -165,8 +165,8 @@ var (
 	acting client.WithWatch
 )
 
-// actOnFake makes the operator's clients on the fake. The fake checks no rights, so these clients record what the
-// operator asks for.
+// actOnFake creates the operator's clients on the fake. The fake checks no rights, so these clients record the requests
+// of the operator.
 func actOnFake() {
 	operatorClient = asked.watchFake(api)
 	acting = readingFreely(operatorClient)
@@ -377,15 +377,15 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 	}
 }
 
-// allRights says that the specs of this run use everything that the role grants. Those of `make test-api` do, as do
-// larger runs.
+// allRights is true if the specs of this run use every right that the role grants. This is the case in `make test-api`
+// and in larger runs.
 var allRights bool
 
-// The role grants exactly what the operator asks for in these specs. Specs on the fake, or only some of the specs, ask
-// for less.
+// The role grants exactly the rights that the operator uses in these specs. If specs run on the fake, or only some
+// specs run, not all rights are used.
 var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
 	if !report.SuiteSucceeded {
-		return // what did not run has not asked
+		return // specs that did not run have used no rights
 	}
 	asked.mu.Lock()
 	defer asked.mu.Unlock()

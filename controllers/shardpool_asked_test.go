@@ -103,7 +103,7 @@ var _ = Describe("A disk that is to be replaced", func() {
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { s.Replace = []int32{1} })
 		for range 40 {
 			p.operator((&killer{at: 1}).client())
-			_ = p.round(ctx) // it ends in the middle
+			_ = p.round(ctx) // the operator dies in the middle of it
 		}
 		p.operator(acting)
 		p.settle(ctx)

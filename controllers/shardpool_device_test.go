@@ -47,7 +47,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 		Expect(p.get(ctx, "ssd").Status.Device).To(BeNil())
 
 		run(ctx, "bench", classGrows, fleettest.RateMessage(2<<30), ended)
-		p.r = p.reconciler(acting) // progress is not written at each look
+		p.r = p.reconciler(acting) // so that the progress is written without a pause
 		p.settle(ctx, 0)
 		pool := p.get(ctx, "ssd")
 		Expect(pool.Status.Device).NotTo(BeNil())

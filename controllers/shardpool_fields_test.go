@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// specs returns everything that the operator made, as YAML: sets, services and claims, without what the API server adds
-// to each write.
+// specs returns everything that the operator made, as YAML: sets, services and claims, without the fields that the API
+// server changes at each write.
 func (p *poolPlay) specs(ctx context.Context) (texts []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {
@@ -142,7 +142,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 		{"gateway", false, func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three }},
 	}
 	// All fields share one pool: each change leaves the objects as it found them. On a real API server, where a change
-	// costs ten times as much, only every third field is tried; a soak tries all of them there, too.
+	// costs ten times as much, only every third field is tried. A soak tries all of them there as well.
 	every := 1
 	if kubetest.Wanted() && !soaktest.Long() {
 		every = 3

@@ -42,7 +42,7 @@ type poolPlay struct {
 	r     *shardpool.Reconciler
 	// after runs after each reconcile and each step. It checks what must hold at any time.
 	after func(context.Context)
-	undo  func() // of back
+	undo  func() // used by back
 }
 
 func newPoolPlay(ctx context.Context) *poolPlay {

@@ -33,7 +33,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/clitest"
 )
 
-// adminClient implements as much of a ShardClient as these tests look at.
+// adminClient implements the parts of a ShardClient that these tests need.
 type adminClient struct{}
 
 func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
@@ -92,7 +92,7 @@ func newProcesses(ctx context.Context) *processes {
 func (r *processes) start(pod *corev1.Pod) (ip string) {
 	ip = fmt.Sprintf("127.%d.%d.%d", 10+rand.IntN(200), rand.IntN(250), 1+rand.IntN(250))
 	if pod.Labels[v1alpha1.LabelPool] == "" {
-		return ip // a member of etcd only looks as if it ran
+		return ip // a member of etcd only appears to run
 	}
 	shard := pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
 	domain := pod.Spec.NodeName

@@ -85,7 +85,7 @@ var _ = Describe("Shards", func() {
 		p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)
 		before, versions := shards(ctx), p.versions(ctx)
-		// A shard whose UUID was forgotten would take this one.
+		// A shard whose UUID was forgotten would accept this volume.
 		p.uuidOf = func(name string) string { return "another-of-" + name }
 		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
 		_, err := p.reconcile(ctx, "ssd")
@@ -197,7 +197,7 @@ var _ = Describe("Shards", func() {
 			pool.Status.ShardStatuses, pool.Status.States = listed, nil
 			Expect(api.Status().Update(ctx, pool)).To(Succeed())
 			Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
-			for n := range int32(25) { // and so in sets and pods
+			for n := range int32(25) { // nor do sets and pods have the UUIDs
 				p.silent[workload.Shard("ssd", n)] = true
 				Expect(p.forgetVolume(ctx, workload.Shard("ssd", n))).To(Succeed())
 			}

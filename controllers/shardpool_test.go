@@ -439,7 +439,7 @@ var _ = Describe("ShardPool", func() {
 			p.settle(ctx, 0)
 			remove(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}})
 			before := maps.Clone(p.uids(ctx))
-			_, err := p.reconcile(ctx, "ssd") // not deleted yet, but nothing can be made any more
+			_, err := p.reconcile(ctx, "ssd") // the namespace still exists, but nothing can be created in it any more
 			Expect(err).NotTo(HaveOccurred())
 			Expect(p.uids(ctx)).To(Equal(before))
 			remove(ctx, p.get(ctx, "ssd"))

@@ -38,7 +38,7 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 	}
 	for _, o := range objects {
 		if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 {
-			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake takes no other
+			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake accepts no other finalizers
 		}
 	}
 	// Managed fields are returned as by the operator's cache, because Apply reads them.
@@ -80,7 +80,7 @@ type killer struct {
 // deaths returns the number of the write after which the next operator dies; 0: never.
 type deaths func() int
 
-// once lets one operator die after write number at; the next one lives.
+// once lets one operator die after write number at. The next operator survives.
 func once(at int) deaths {
 	return func() int {
 		next := at
@@ -95,9 +95,9 @@ func always() int { return 1 }
 // mostRounds is more than any part of a story takes if each operator dies after its first write.
 const mostRounds = 300
 
-// aliveUntil returns the deaths to try for a story of this many writes: always, and once after each fifth write. On a
-// real API server, where a life costs ten times as much, once dies after a quarter, a half and three quarters of the
-// writes; in a soak, after every single one.
+// aliveUntil returns the deaths to try for a story of this many writes: after every write, and once after each fifth
+// write. On a real API server, where each repetition costs ten times as much, the operator dies once after a quarter, a
+// half and three quarters of the writes. In a soak, it dies once after every single write.
 func aliveUntil(writes int) map[string]deaths {
 	all := map[string]deaths{"killed after each write": always}
 	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }

@@ -42,7 +42,7 @@ func (p *storePlay) stalled(ctx context.Context, name string) string {
 var _ = Describe("The status of a store with several copies", func() {
 	var (
 		p      *storePlay
-		led    map[string]string // group -> the shard that leads it; empty: none
+		led    map[string]string // group -> the shard that leads it; empty: no shard
 		silent map[string]bool
 		clock  time.Duration
 	)
@@ -318,7 +318,7 @@ var _ = Describe("The status of a pool", func() {
 })
 
 var _ = Describe("What nobody could ask yet", func() {
-	// claims returns the conditions of an object that are True, except those that say that work goes on.
+	// claims returns the conditions of an object that are True, except those that say that work is in progress.
 	claims := func(conditions []metav1.Condition) (kinds []string) {
 		for _, c := range conditions {
 			if c.Status == metav1.ConditionTrue && c.Type != v1alpha1.ConditionReconciling &&

@@ -68,7 +68,7 @@ var noteFlakes func(report *ginkgo.Report)
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })
 
 func TestControllers(t *testing.T) {
-	debug.SetGCPercent(300) // memory is not short, and a fifth of a run on the fake collects it
+	debug.SetGCPercent(300) // memory is plentiful, and garbage collection would take a fifth of a run on the fake
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	if words := os.Getenv(kubetest.FocusVariable); words != "" {
 		suite.FocusStrings = append(suite.FocusStrings, words)
@@ -87,7 +87,7 @@ func TestControllers(t *testing.T) {
 		t.Logf("%d of %d specs run, on a real API server; the others run on a fake in make test, and here in make "+
 			"test-api-all", stats.SpecsThatWillRun, stats.TotalSpecs)
 	}
-	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // of the order of specs
+	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // for the order of specs
 	if !soaktest.Long() {
 		suite.FlakeAttempts = 2 // processes of Kubernetes answer in real time
 	}

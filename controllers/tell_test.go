@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// heardEvents keeps what decides whether events are folded into one: the reason, the action and the object that they
-// name.
+// heardEvents records the fields by which Kubernetes decides whether to merge events: the reason, the action and the
+// objects that they name.
 type heardEvents struct {
 	mu   sync.Mutex
 	list []string

@@ -141,8 +141,8 @@ func (m *memberships) now() int {
 	return len(m.steps)
 }
 
-// await waits for a step, not among the first looked ones, for which is returns a shard on one of the nodes. It
-// returns that step and the node.
+// await waits for a step for which is returns a shard on one of the nodes. It ignores the first steps, whose number is
+// looked. It returns that step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
@@ -175,7 +175,8 @@ func (m *memberships) count() (steps int, shared []string) {
 	return len(m.steps), slices.Clone(m.shared)
 }
 
-// lagMax is how many entries a copy may lack and still be up to date, as in the operator when it restarts shards.
+// lagMax is the maximum number of entries that an up-to-date copy may lack. The operator uses the same limit when it
+// restarts shards.
 const lagMax = 1000
 
 // awaitCaughtUp waits until every group of the store q was seen, at some time from now on, with the given number of

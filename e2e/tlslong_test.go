@@ -35,8 +35,8 @@ const (
 	longTokens   = 2
 )
 
-// Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move
-// from pool to pool and back. A change of authorities takes 6 minutes, 3 of which callers have to load their new
+// Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move from
+// pool to pool and back. A change of authorities takes 6 minutes, because callers get 3 minutes to load their new
 // files. The scenario therefore runs only if E2E_LONG sets the number of such changes. With 10, about a hundred
 // certificates change.
 var _ = Describe("TLS, again and again", Serial, func() {

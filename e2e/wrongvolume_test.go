@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// awaitNotBlank waits until the disk of a DiskSet that has one disk is known not to be blank.
+// awaitNotBlank waits until the only disk of a DiskSet is reported as not blank, and returns the disk.
 func awaitNotBlank(set string) (disk v1alpha1.DiskStatus) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -26,7 +26,7 @@ func awaitNotBlank(set string) (disk v1alpha1.DiskStatus) {
 	return disk
 }
 
-// Scenario 3: volumes that are not what was asked for are neither served nor written to.
+// Scenario 3: volumes that do not match the spec are neither served nor written to.
 var _ = Describe("wrong volumes", func() {
 	It("are never served and never overwritten", smoke, func() {
 		s := newSpace("wrongvolume")

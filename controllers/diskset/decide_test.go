@@ -23,7 +23,8 @@ import (
 // diskWorld is a small simulated cluster in which decisions are carried out.
 type diskWorld struct {
 	o observedDisks
-	// ends has the condition with which the Job that looks at a device ends; without one, the Job completes.
+	// ends holds, for each device, the condition with which the Job that looks at it ends. If a device has no entry,
+	// its Job completes.
 	ends map[string]batchv1.JobCondition
 }
 
@@ -100,7 +101,7 @@ func (w *diskWorld) settle() decidedDisks {
 	panic("decisions do not come to an end")
 }
 
-// job makes or deletes a Job or its claim. A Job ends at once.
+// job creates or deletes a Job or its claim. A Job ends immediately.
 func (w *diskWorld) job(a diskAction) {
 	for _, pv := range w.o.volumes {
 		if pv.Spec.ClaimRef == nil {
@@ -233,7 +234,7 @@ func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 // A measured disk is not given to a store before a person releases it; the same Job may measure it again.
 func TestABenchJobGetsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.o.stores = nil // qualified before there is a store
+	w.o.stores = nil // the disk is measured before there is a store
 	bench := func() {
 		w.claim("sheaf-bench", "1Gi")
 		w.o.claims[len(w.o.claims)-1].Labels = map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}
@@ -326,7 +327,7 @@ func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w.bind()
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
 	w.o.givenUp["claim-data-p-1-0"] = true
-	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // it stays bound while the claim exists
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // it remains bound while the claim exists
 	w.forget("data-p-1-0")
 	w.claim("data-p-1-0", "1Gi")
 	d := w.settle()
@@ -413,7 +414,7 @@ func TestANodeThatDoesNotExistIsNamed(t *testing.T) {
 }
 
 // However claims are created and deleted, no disk has two claims, no claim has two disks, and no bound disk is taken
-// away.
+// from its claim.
 func TestDisksAreNeverGivenTwice(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var disks []v1alpha1.Disk

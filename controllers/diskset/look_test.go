@@ -12,14 +12,14 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// notBlank is the end of a Job that finds something on a disk.
+// notBlank is the condition of a Job that has found something on a disk.
 var notBlank = batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.ConditionTrue,
 	Reason: batchv1.JobReasonPodFailurePolicy}
 
 // No claim gets a disk before a Job has found the disk blank, and nothing of the Job remains after that.
 func TestADiskIsLookedAtBeforeAClaimGetsIt(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{} // it runs
+	w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{} // it is running
 	w.claim("data-p-0-0", "1Gi")
 	d := w.settle()
 	wantState(t, d, 0, v1alpha1.DiskLooking, "")
@@ -39,7 +39,8 @@ func TestADiskIsLookedAtBeforeAClaimGetsIt(t *testing.T) {
 	}
 }
 
-// A disk that holds something before the DiskSet has it stays untouched until a person says what becomes of it.
+// If a disk already has contents when it is added to the DiskSet, it remains untouched until a person decides what to
+// do with it.
 func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 	newWorld := func() (*diskWorld, *corev1.PersistentVolume) {
 		w := newDiskWorld(disk("n1", "a", "1Gi"))
@@ -97,7 +98,7 @@ func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 	}
 }
 
-// An operator that cannot look gives no disk either.
+// If the operator cannot look at a disk, no claim gets the disk.
 func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
 	for says, prepare := range map[string]func(*diskWorld){
 		"does not know its own namespace": func(w *diskWorld) { w.o.namespace = "" },
@@ -125,7 +126,7 @@ func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
 	}
 }
 
-// A disk that a claim has or had before an upgrade of the operator is not looked at: it is not blank.
+// Disks that a claim has or had before an upgrade of the operator are not looked at, because they are not blank.
 func TestADiskInUseIsNotLookedAt(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
@@ -143,7 +144,7 @@ func TestADiskInUseIsNotLookedAt(t *testing.T) {
 	}
 }
 
-// A DiskSet with many disks begins a limited number of Jobs at once.
+// The number of Jobs that run for a DiskSet at the same time is limited, even if it has many disks.
 func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 	var disks []v1alpha1.Disk
 	for n := range looksMax + 5 {
@@ -166,7 +167,7 @@ func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 	}
 }
 
-// A volume of another shape is named, and the other disks of the DiskSet are given.
+// A volume that is not as the operator makes it does not keep the other disks of the DiskSet from being assigned.
 func TestAnOddVolumeIsNamedAndTheOthersGoOn(t *testing.T) {
 	pvOf := func(w *diskWorld, device string) *corev1.PersistentVolume {
 		return w.volume(workload.DiskVolume(w.o.set.Name, disk("n1", device, "1Gi")))

@@ -48,7 +48,7 @@ func TestWhatKubernetesSays(t *testing.T) {
 		{"1.36.3 kubelet",
 			`FailedMount: MountVolume.NewMounter initialization failed for volume "pv" : path "/dev/disk/by-id/a" does not exist`, false, false, true},
 		{"1.36.3 kubelet", "FailedMount: blkid: /dev/loop3: Input/output error", false, false, true},
-		// These are about no volume.
+		// These messages are not about volumes.
 		{"containerd 1.6", "FailedCreatePodSandBox: plugin type=\"bridge\" failed: open /run/cni: no such file or directory",
 			false, false, false},
 		{"1.36.3 kubelet", `FailedMount: MountVolume.SetUp failed for volume "config" : configmap "x" not found`, false,

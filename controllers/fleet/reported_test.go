@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// These fields change all the time. A change of any other field is written at once.
+// These fields change all the time. A change of any other field is written immediately.
 var (
 	movingOfShard = map[string]bool{
 		"Records": true, "StoredBytes": true, "LeadingGroups": true, "MemoryNeedBytes": true, "Load": true,
@@ -143,8 +143,8 @@ func TestWhatAStatusTells(t *testing.T) {
 	}
 }
 
-// However a status changes, a change that matters is written at once. Changes of mere numbers are written at most every
-// 30 s, and the written numbers are never older than that. An unchanged status is not written.
+// However a status changes, a change that matters is written immediately. Changes of mere numbers are written at most
+// every 30 s, and the written numbers are never older than that. An unchanged status is not written.
 func TestAStatusIsWrittenAtOnceOrAtMostEach30Seconds(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -94,7 +94,7 @@ func TestCountCopies(t *testing.T) {
 	}
 }
 
-// TestPauseOfASettledStore: a settled store needs nothing soon, except a store whose groups are named by callers.
+// A settled store needs no reconcile soon, unless its groups are named by callers.
 func TestPauseOfASettledStore(t *testing.T) {
 	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second,
 		v1alpha1.RoutingNamed: 2 * time.Second} {
@@ -174,7 +174,7 @@ func TestAPlanIsOnlyForWhatItWasMadeFor(t *testing.T) {
 	if got := fleet.PlanMisses(store, pools); got != "RecordStore quotes" {
 		t.Errorf("the store has changed: %q", got)
 	}
-	// The status holds only a limited number of pools; nobody waits for the others forever.
+	// The status holds only a limited number of pools. The store does not wait forever for the others.
 	var many []v1alpha1.ShardPool
 	for range fleet.PlannedPoolsMax + 1 {
 		many = append(many, fleettest.PoolOf("p"+string(rune('a'+len(many)%26))+string(rune('a'+len(many)/26)), 1))
@@ -185,15 +185,15 @@ func TestAPlanIsOnlyForWhatItWasMadeFor(t *testing.T) {
 	}
 }
 
-// A node with several shards is drained one shard after another, in any order, and no shard of another node may go
-// meanwhile.
+// A node with several shards is drained one shard after another, in any order. Meanwhile, no shard on another node may
+// be evicted.
 func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 	const all = "a@n1 b@n1 c@n2 d@n2 e@n3"
 	nodes := map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n2", "e": "n3", "f": "n2", "g": "n4"}
 	for name, c := range map[string]struct {
-		shards string            // those that are registered
+		shards string            // the registered shards
 		groups map[string]string // as in fleettest.View
-		also   string            // a further shard, which holds no group and is not registered
+		also   string            // another shard, which holds no group and is not registered
 		node   func(string) string
 		free   string
 	}{
@@ -244,11 +244,12 @@ func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 	}
 }
 
-// With one copy of each group, a drain ends where the missing shards are on one node, and a person cordoned that node.
+// With one copy of each group, a node can be drained completely if all missing shards are on that node and a person has
+// cordoned it.
 func TestEmptied(t *testing.T) {
 	for name, c := range map[string]struct {
 		here     string
-		seen     map[string]string // shard -> node, of all shards
+		seen     map[string]string // shard -> node, for all shards
 		cordoned string
 		free     string
 	}{

@@ -252,9 +252,9 @@ func TestPoolShardNamesFollowTheNumbers(t *testing.T) {
 	}
 }
 
-// TestFirstPlacement: the first placement waits for all shards, but no longer than two minutes since the latest of
-// three events: etcd held the placement, the last pool was made, the last shard arrived. It never waits longer than
-// fifteen minutes since the later of the first two.
+// The first placement waits for all shards, but no longer than two minutes after the latest of three events: etcd
+// received the placement, the last pool was created, and the last shard registered. It never waits longer than fifteen
+// minutes after the later of the first two events.
 func TestFirstPlacement(t *testing.T) {
 	at := func(seconds int64) metav1.Time { return metav1.NewTime(time.Unix(1000+seconds, 0)) }
 	ready := func(status metav1.ConditionStatus, since int64) []metav1.Condition {
@@ -264,8 +264,8 @@ func TestFirstPlacement(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		conditions []metav1.Condition
-		made       int64 // the pool
-		came       int64 // the last shard
+		made       int64 // when the pool was created
+		came       int64 // when the last shard registered
 		now        int64
 		shards     int32
 	}{
@@ -308,7 +308,7 @@ func TestFirstPlacement(t *testing.T) {
 	}
 }
 
-// arrivals remembers when the last new shard arrived, until a group is placed.
+// arrivals remembers when the last new shard registered, until a group is placed.
 func TestArrivals(t *testing.T) {
 	var a arrivals
 	second := func(n int64) time.Time { return time.Unix(1000+n, 0) }

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Each series that an alert or a panel of the charts uses of the operator is registered, with the labels that are used.
-// hack/alerts makes the list.
+// Each series of the operator that an alert or a panel of the charts uses is registered with the labels that are used
+// there. hack/alerts makes the list.
 func TestOperatorExposesWhatAlertsUse(t *testing.T) {
 	used, err := os.ReadFile("../../hack/alerts/testdata/used.txt")
 	if err != nil {
@@ -31,7 +31,7 @@ func TestOperatorExposesWhatAlertsUse(t *testing.T) {
 			exposed[found[1]] = strings.Split(found[2], ",")
 		}
 	}
-	main, err := os.ReadFile("../../cmd/sheaf-operator/main.go") // no test can import it
+	main, err := os.ReadFile("../../cmd/sheaf-operator/main.go") // no test can import package main
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// What nobody could ask is not True. What the pools know is in package poolstatus, and is rolled up as
-// TestRollUpCondition says.
+// If nothing could be asked about a condition, the condition is not True. The conditions that pools report are tested
+// in package poolstatus, and TestRollUpCondition tests how a store combines them.
 func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 	placed := func(group string) func(*storeRun) {
 		return func(run *storeRun) {

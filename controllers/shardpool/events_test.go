@@ -24,7 +24,8 @@ func TestEventWordsKeepBothEnds(t *testing.T) {
 	}
 }
 
-// A device that is gone is told in the middle of a long message: what is left out are paths and usage, not the cause.
+// If a device does not exist, the cause is in the middle of a long message. The shortened message omits paths and the
+// usage text, but keeps the cause.
 func TestEventWordsKeepTheCause(t *testing.T) {
 	const mount = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/disks-1a2b3c4d5e6f"
 	for _, cause := range []string{

@@ -30,11 +30,11 @@ func TestDecide(t *testing.T) {
 	ready, switching := v1alpha1.TLSReady, v1alpha1.TLSSwitching
 	for name, c := range map[string]struct {
 		in    Input
-		want  State // but for Since, where it is zero
+		want  State // except Since, if that is zero
 		next  bool
 		merge bool
 		done  bool
-		words string // part of them; empty: none
+		words string // a part of the words; empty: no words
 	}{
 		"a new store begins as it is asked to": {
 			in: Input{Wanted: required, Rotate: "x"}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "x"},
@@ -177,14 +177,14 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// However the wishes change on the way, plaintext and required never meet: a process that only accepts TLS would be
-// dialed in plaintext.
+// However the spec changes during a change of transport, plaintext and required never meet. Otherwise a process that
+// accepts only TLS would be dialed in plaintext.
 func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	modes := []v1alpha1.TLSTransport{plaintext, both, required}
 	type store struct {
 		state State
-		told  [2]v1alpha1.TLSTransport // of two processes, each as it has read last
+		told  [2]v1alpha1.TLSTransport // the transports of two processes, as each has last read them
 	}
 	seen, queue := map[store]bool{}, []store{}
 	for _, m := range modes {
@@ -201,7 +201,7 @@ func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 		if a, b := s.told[0], s.told[1]; a == plaintext && b == required || a == required && b == plaintext {
 			t.Fatalf("%v", s)
 		}
-		for i := range s.told { // one reads
+		for i := range s.told { // one of the processes reads its transport
 			next := s
 			next.told[i] = s.state.Transport
 			queue = append(queue, next)
@@ -231,8 +231,8 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 		store     *v1alpha1.RecordStore
 		change    func(*v1alpha1.RecordStore)
 		mode      v1alpha1.TLSMode
-		transport v1alpha1.TLSTransport // recorded at first sight
-		mounts    bool                  // with the image that it has
+		transport v1alpha1.TLSTransport // recorded when the operator first handles the store
+		mounts    bool                  // may be recreated with certificates without a change of its image
 	}{
 		"new":                        {&v1alpha1.RecordStore{}, nil, v1alpha1.TLSRequired, "", true},
 		"new, asks for none":         {&v1alpha1.RecordStore{}, asks(v1alpha1.TLSDisabled), v1alpha1.TLSDisabled, "", true},
@@ -248,7 +248,7 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 			}
 			first := First(store, v1alpha1.TLSRequired, image)
 			store.Status.TLS = &first
-			store.Status.StoreUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8" // a later look is not confused by it
+			store.Status.StoreUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8" // must not confuse the calls below
 			if got := ModeOf(store); got != c.mode || first.Transport != c.transport {
 				t.Errorf("mode %s, transport %q", got, first.Transport)
 			}

@@ -21,8 +21,8 @@ const (
 
 var updateUsed = flag.Bool("update-used", false, "write testdata/used.txt")
 
-// usedSeries is what an alert or a panel reads: series by name, each with the labels that the query, the legend or the
-// text of the alert takes from it.
+// usedSeries holds the series that an alert or a panel reads, by name. Each series has the labels that the query, the
+// legend or the text of the alert takes from it.
 type usedSeries map[string]map[string]bool
 
 // add adds the series of a query. texts name labels, as {{code}} or {{ $labels.code }}.
@@ -63,8 +63,8 @@ func (u usedSeries) add(t *testing.T, query string, texts ...string) {
 	}
 }
 
-// ofOperator reports whether the operator exposes a series; it gives namespace and store itself. Shards, gateways and
-// etcd expose the others.
+// ofOperator reports whether the operator exposes a series. The operator sets the labels namespace and store of such a
+// series itself. Shards, gateways and etcd expose the other series.
 func ofOperator(series string) bool {
 	for _, prefix := range []string{"sheaf_store_", "sheaf_operator_", "controller_runtime_"} {
 		if strings.HasPrefix(series, prefix) {
@@ -88,10 +88,10 @@ func podLabels(t *testing.T) map[string]bool {
 	return given
 }
 
-// TestUsedSeriesAreListed: testdata/used.txt lists each series that an alert or a panel uses, with the labels that the
-// process itself has to give. Tests of the processes (TestPodsExposeWhatAlertsUse in cmd/sheaf,
-// TestOperatorExposesWhatAlertsUse in controllers/recordstore) read that list: no alert waits for a series that nobody
-// exposes.
+// TestUsedSeriesAreListed checks testdata/used.txt. The file lists each series that an alert or a panel uses, with the
+// labels that the process itself has to set. Tests of the processes read that list (TestPodsExposeWhatAlertsUse in
+// cmd/sheaf, TestOperatorExposesWhatAlertsUse in controllers/recordstore), so that no alert waits for a series that
+// nothing exposes.
 func TestUsedSeriesAreListed(t *testing.T) {
 	used := usedSeries{}
 	for _, rule := range loadRules(t) {

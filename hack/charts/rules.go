@@ -197,7 +197,7 @@ func writeRules(root string) error {
 	return os.WriteFile(filepath.Join(root, "charts", "sheaf-operator", "templates", "_rules.tpl"), []byte(text), 0o644)
 }
 
-// copyFence copies the policy that fences the operator's account; the chart puts its own names in.
+// copyFence copies the policy that fences the operator's account. The chart inserts its own names.
 func copyFence(root string) error {
 	text, err := os.ReadFile(filepath.Join(root, "config", "rbac", "fence.yaml"))
 	if err != nil {

@@ -26,7 +26,7 @@ for chart in charts/*/; do
   for values in "$chart"ci/*-values.yaml; do
     echo "== $values"
     helm lint --strict --quiet "$chart" --values "$values"
-    # Kinds of the Prometheus operator are another project's: their schemas are not here.
+    # Skip the kinds of the Prometheus operator: they belong to another project, and their schemas are not here.
     helm template test "$chart" --namespace prod --values "$values" |
       kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor,monitoring.coreos.com/v1/PodMonitor,monitoring.coreos.com/v1/PrometheusRule \
         -schema-location "$schemas/{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"

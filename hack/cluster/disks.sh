@@ -4,20 +4,23 @@
 # slow disk it also contains rate and fuse, where slowdisk serves the image at that rate.
 readonly inner=/run/sheaf-cluster # the cluster's folder as the control plane sees it
 
-disk_inside() { # disk_inside NODE FUNCTION ARGUMENTS...: runs it if the node is running; otherwise the node's next start does it
+# disk_inside NODE FUNCTION ARGUMENTS... runs the function in the node. If the node is not running, it does nothing,
+# because the node's next start does the same.
+disk_inside() {
   local p
   p=$(pid "$1") || return 0
   shift
   nsenter -t "$p" -m -- bash -c "$(cat "$here/disk-nodes.sh")"$'\n"$@"' disk-nodes "$@"
 }
 
-# A loop device that is detached from outside (losetup -D) leaves its number to anybody's next image. So a number is
-# compared with its image before each use.
-disk_device() { # disk_device NODE NAME: prints the disk's device; where the number is not the disk's any more, it says so and fails
+# disk_device NODE NAME prints the disk's device. If a loop device is detached from outside (losetup -D), the kernel may
+# give its number to another image. Therefore disk_device checks the image behind the number. If the image is another
+# one, it says so and fails.
+disk_device() {
   local d=$state/$1/disks/$2 device back
   device=/dev/loop$(cat "$d/loop")
   back=$(losetup -nO BACK-FILE "$device" 2>/dev/null) || back=
-  if [ -e "$d/rate" ]; then # as disks_loops knows them
+  if [ -e "$d/rate" ]; then # in the forms that disks_loops describes
     case $back in "$inner/$1/disks/$2/fuse/sheaf-slowdisk" | /sheaf-slowdisk) echo "$device" && return ;; esac
   elif [ "$back" = "$(realpath "$d/image")" ]; then
     echo "$device" && return
@@ -27,14 +30,14 @@ disk_device() { # disk_device NODE NAME: prints the disk's device; where the num
   return 1
 }
 
-disk_forget() { # disk_forget NODE NAME: takes a number that is not the disk's any more out of the node
+disk_forget() { # disk_forget NODE NAME: removes from the node a device number that no longer belongs to the disk
   local d=$state/$1/disks/$2
   disk_inside "$1" disk_node_remove "$2"
   rm "$d/loop"
   [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with the last user
 }
 
-disks_forget() { # disks_forget NODE: before the node starts, and makes links to the numbers
+disks_forget() { # disks_forget NODE: removes outdated device numbers before the node starts and makes links to them
   local d
   for d in "$state/$1"/disks/*/; do
     [ ! -e "$d/loop" ] || disk_device "$1" "$(basename "$d")" >/dev/null || rm "$d/loop"

@@ -28,7 +28,7 @@ func bom(binary []byte, title, version string, created time.Time) ([]byte, error
 	for _, m := range info.Deps {
 		used := m
 		switch {
-		case m.Replace != nil && strings.HasPrefix(m.Replace.Path, "."): // of this repository, and of the same commit
+		case m.Replace != nil && strings.HasPrefix(m.Replace.Path, "."): // in this repository, at the same commit
 			used = &debug.Module{Path: m.Path, Version: version}
 		case m.Replace != nil:
 			used = m.Replace

@@ -19,8 +19,8 @@ pack() { # pack FOLDER IMAGE DESCRIPTION
   [[ " $IMAGES " = *" $binary "* ]] || return 0
   for platform in $PLATFORMS; do
     file="$out/.${platform//\//-}/$binary"
-    # A binary that `make build` has linked from the same source and version is not linked again: go recognizes it by
-    # its inputs.
+    # Start with the binary of `make build`, if there is one. If it was linked from the same source and version, go
+    # recognizes this by its inputs and does not link it again.
     mkdir -p "${file%/*}" && cp "bin/$binary" "$file" 2>/dev/null || true
     CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" \
       go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./$folder"

@@ -76,8 +76,9 @@ count() {
   done
 }
 
-# far: one line that says how far it is, and how long it may take by what it took so far. The first packages are many
-# small ones and a few huge ones, from which nothing follows: before a tenth is compiled it says nothing of the time left.
+# far prints one line with the progress, and an estimate of the time left that is based on the time spent so far. The
+# first packages are many small ones and a few huge ones, which allow no estimate. Before a tenth of the packages is
+# compiled, far therefore prints no time left.
 far() {
   local spent=$((SECONDS - began)) done=0 left=''
   [ ! -f "$compiled" ] || done=$(wc -l <"$compiled")
@@ -104,7 +105,7 @@ build() {
   local folder package ldflags stamp start=$SECONDS
   fresh "$1" && return
   now="waiting for another build of bin/kube"
-  exec 9>"$out/.lock" # two callers at a time would build everything twice; without anything to build, nobody waits here
+  exec 9>"$out/.lock" # two callers at a time would build everything twice; if nothing is to be built, nobody waits here
   ticks far flock 9
   if ! fresh "$1"; then
     now="building bin/kube/$1"

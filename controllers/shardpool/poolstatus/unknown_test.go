@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// What nobody could ask is not True: each condition of a pool is looked at for each kind of ignorance.
+// A condition is not True if nothing could be asked about it. The test checks each condition of a pool for each reason
+// why nothing is known.
 func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 	pod := func(f *Found) {
 		for _, o := range f.Seen.Shards {
@@ -25,7 +26,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 			o.Report = &fleet.ShardReport{}
 		}
 	}
-	// Kubernetes alone, without any shard, knows that pods are of the wanted template and that claims are large enough.
+	// Even if no shard answers, Kubernetes shows that pods have the wanted template and that claims are large enough.
 	kubernetes := []string{v1alpha1.ConditionUpdated, v1alpha1.ConditionVolumesGrown}
 	for name, c := range map[string]struct {
 		states  []v1alpha1.ShardState
@@ -56,7 +57,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 		for _, got := range conditions {
 			want := metav1.ConditionUnknown
 			switch {
-			case got.Type == v1alpha1.ConditionEtcdReady: // that of the store, which has none yet
+			case got.Type == v1alpha1.ConditionEtcdReady: // copied from the store, which has no such condition yet
 				want = ""
 			case slices.Contains(c.isTrue, got.Type):
 				want = metav1.ConditionTrue
@@ -70,7 +71,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 	}
 }
 
-// A volume that is full is reported also while another shard is silent.
+// A full volume is reported even while another shard is silent.
 func TestAFullVolumeIsReportedBesideASilentShard(t *testing.T) {
 	f := shardsIn(v1alpha1.ShardServing, v1alpha1.ShardUnreachable)
 	f.Statuses[0].Volume = &v1alpha1.VolumeStatus{CapacityBytes: 1 << 30}

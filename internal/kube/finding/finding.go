@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// The findings are those of `sheaf doctor` in kind: same type, same severities, counted by the same words. A Problem
-// means that calls fail, or that data is lost or about to be lost. A Warning means that the next fault can cause a
-// Problem. A Note needs no action.
+// These are the severities of `sheaf doctor`, whose findings have the same type. A Problem means that calls fail, or
+// that data is lost or about to be lost. A Warning means that the next fault can cause a Problem. A Note needs no
+// action.
 const (
 	Problem = finding.Problem
 	Warning = finding.Warning

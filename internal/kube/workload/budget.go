@@ -22,11 +22,11 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 	}
 }
 
-// ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single
-// copy of each group, one shard at a time may be evicted; its groups are unavailable until the shard returns, which
-// is certain because a local volume stays. With several copies, no shard may be evicted while a group lacks a copy.
-// The shards that except names are the rest of a failure domain, or with a single copy of a cordoned node, that is
-// being emptied: the budget does not count them, and does not hold back their eviction.
+// ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single copy
+// of each group, one shard at a time may be evicted. Its groups are unavailable until the shard returns, which is
+// certain because a local volume stays on its node. With several copies, no shard may be evicted while a group lacks a
+// copy, with one exception. except names the remaining shards of a failure domain that is being emptied, or with a
+// single copy those of a cordoned node. The budget does not count these shards, and does not prevent their eviction.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...string) *policyv1.PodDisruptionBudget {
 	b := budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
 	if len(except) > 0 {

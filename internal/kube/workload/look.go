@@ -29,7 +29,7 @@ const (
 	lookName   = "look"
 )
 
-// LookVolumeName returns the name of the volume through which the disk of a PersistentVolume is looked at.
+// LookVolumeName returns the name of the volume through which a Job looks at the disk of a PersistentVolume.
 func LookVolumeName(volume string) string { return volume + "-look" }
 
 // LookName returns the name of the Job that looks at the disk of a PersistentVolume, and of the Job's claim.
@@ -38,16 +38,17 @@ func LookName(volume string) string {
 	return "sheaf-look-" + hex.EncodeToString(sum[:6])
 }
 
-// LookVolume returns a second volume of a disk: the raw block device, for one claim in the operator's namespace. Raw,
-// because a mount would already change the disk: the kubelet formats a blank disk, and replays the journal of a file
-// system.
+// LookVolume returns a second volume for the disk of a PersistentVolume. It exposes the disk as a raw block device to
+// one claim in the operator's namespace. The volume is raw because mounting it would change the disk: the kubelet would
+// format a blank disk, or replay the journal of a file system.
 func LookVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
 	return rawVolume(pv, set, LookVolumeName(pv.Name), namespace, LookName(pv.Name),
 		map[string]string{AnnotationLooks: pv.Name})
 }
 
-// LookJob returns the Job that looks at the disk of that volume. It completes if the disk is blank. It fails with
-// reason PodFailurePolicy if the disk is not blank, and with another one if nobody could look.
+// LookJob returns the Job that looks at a disk through the volume that LookVolume has returned. The Job completes if
+// the disk is blank. It fails with reason PodFailurePolicy if the disk is not blank, and with another reason if the
+// disk could not be read.
 func LookJob(looking *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
 	job := diskJob(looking, set, image, pullSecrets, lookName, []string{"look", lookDevice}, lookDevice)
 	job.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
@@ -55,7 +56,7 @@ func LookJob(looking *corev1.PersistentVolume, set, image string, pullSecrets []
 		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(lookName),
 			Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{LookNotBlank}},
 	}}}
-	// The container gets the device without the right to write to it.
+	// The container may read the device, but not write to it.
 	job.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
 	return job
 }

@@ -118,9 +118,9 @@ func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	}
 }
 
-// auditArgs returns the flags of a gateway's or shard's audit log. It goes to standard output, because the kubelet
-// rotates that: a file on a volume would grow until the volume is full. Without certificates nobody is known to call,
-// and the processes refuse these flags.
+// auditArgs returns the flags for the audit log of a gateway or shard. The log goes to standard output, because the
+// kubelet rotates standard output, while a file on a volume would grow until the volume is full. Without certificates,
+// callers have no known identity, and the processes refuse these flags.
 func auditArgs(store *v1alpha1.RecordStore) []string {
 	audit := store.Spec.Audit
 	switch {

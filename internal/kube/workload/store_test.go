@@ -118,8 +118,8 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
-// No member restarts because the cluster has formed, is deleted or grows. A change to the configuration of a running
-// member must restart it.
+// No member restarts because the cluster has formed, or because a volume's size, the deletion policy or the number of
+// gateways changes. A change to the configuration of a running member must restart it.
 func TestEtcdTemplateHash(t *testing.T) {
 	hash := func(state string, change func(*v1alpha1.RecordStore)) string {
 		store := managedStore()
@@ -204,7 +204,7 @@ func TestDiskVolumes(t *testing.T) {
 	}
 }
 
-// The audit log goes to standard output of gateways and shards, and nowhere where nobody is known to call.
+// The audit log goes to the standard output of gateways and shards. There is none if callers have no known identity.
 func TestAuditLogOfAStore(t *testing.T) {
 	of := func(args []string) (audit []string) {
 		for _, arg := range args {

@@ -130,12 +130,13 @@ func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, 
 // NAMESPACE/NAME.
 const annotationAuthorityOf = "sheaf.dev/authority-of"
 
-// Published returns the name of the ConfigMaps with the authorities of a store in other namespaces. The namespace of
-// the store is in it, so that no store of another namespace can take the name, and with it the trust of callers.
+// Published returns the name of the ConfigMaps that hold the authorities of a store in other namespaces. The name
+// contains the namespace of the store. Otherwise a store in another namespace could take the name, and callers would
+// trust that store.
 func Published(store *v1alpha1.RecordStore) string { return store.Namespace + "." + store.Name + "-ca" }
 
-// PublishedMap returns the ConfigMap in another namespace by which callers there know the servers of a store. bundle is
-// PEM.
+// PublishedMap returns the ConfigMap for another namespace, with which callers there verify the servers of a store.
+// bundle is PEM.
 func PublishedMap(store *v1alpha1.RecordStore, namespace string, bundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Published(store), Labels: TLSLabels(store.Name),

@@ -23,8 +23,8 @@ const (
 	// AnnotationWipes is on the volume through which a disk is wiped. It names the PersistentVolume that this volume
 	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
-	// AnnotationWipeHeld is on the same volume. It names the claim whose data was on the disk, as namespace/name. It is
-	// empty if no claim of a store ever had the disk.
+	// AnnotationWipeHeld is on the same volume as AnnotationWipes. It names the claim whose data was on the disk, as
+	// namespace/name. It is empty if no claim of a store ever had the disk.
 	AnnotationWipeHeld = "sheaf.dev/wipe-held"
 )
 
@@ -62,7 +62,7 @@ func WipeName(volume string) string {
 // same device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
 // this device only, and needs no privileges for it.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
-	held := "" // nobody of ours
+	held := "" // no claim of a store ever had the disk
 	if ref := pv.Spec.ClaimRef; ref.UID != "" {
 		held = ref.Namespace + "/" + ref.Name
 	}
@@ -86,7 +86,7 @@ func rawVolume(pv *corev1.PersistentVolume, set, name, namespace, claim string,
 	}
 }
 
-// RawClaim returns the claim that a volume of WipeVolume or LookVolume is reserved for.
+// RawClaim returns the claim for which a volume of WipeVolume or LookVolume is reserved.
 func RawClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
 	ref := wiping.Spec.ClaimRef
 	return &corev1.PersistentVolumeClaim{
@@ -99,16 +99,16 @@ func RawClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVol
 	}
 }
 
-// WipeJob returns the Job that wipes the disk through the volume that WipeVolume has returned. pullSecrets are names of
-// Secrets of the operator's namespace, with which the image is pulled.
+// WipeJob returns the Job that wipes a disk through the volume that WipeVolume has returned. pullSecrets are names of
+// Secrets in the operator's namespace for pulling the image.
 func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
 	return diskJob(wiping, set, image, pullSecrets, "wipe", []string{"wipe", WipeDevice, "--confirm", WipeDevice},
 		WipeDevice)
 }
 
-// diskJob returns a Job that runs sheaf with args. Its pod sees the raw disk of that volume as device. The pod runs as
-// root, because root owns device files, but has no other privilege of root. Its limits let it run where a ResourceQuota
-// of the operator's namespace asks for them.
+// diskJob returns a Job that runs sheaf with args. Its pod has the raw disk of the given volume at the path device. The
+// pod runs as root, because root owns device files, but it has no other privileges of root. It has limits, because a
+// ResourceQuota of the operator's namespace may require them.
 func diskJob(raw *corev1.PersistentVolume, set, image string, pullSecrets []string, name string, args []string,
 	device string) *batchv1.Job {
 	ref := raw.Spec.ClaimRef
