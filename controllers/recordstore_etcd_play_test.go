@@ -80,7 +80,7 @@ type etcdPlay struct {
 // Open is the operator's Open with another address, because the names of Services do not resolve here.
 func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
 	error) {
-	access.Endpoints, access.Own = e.server.Endpoints(), false // it has no certificates
+	access.Endpoints, access.Own = e.server.Endpoints(), false // the etcd has no certificates
 	opened, err := e.placements.Open(key, access, credentials)
 	return playedPlacement{opened, e.members[key]}, err
 }

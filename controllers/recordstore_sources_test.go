@@ -159,8 +159,8 @@ func (p *storePlay) opened(ctx context.Context) bool {
 	return len(sets.Items)+len(deployments.Items) > 0
 }
 
-// forbidding returns access to an API server that refuses requests for these paths, as it does if a role lacks the
-// right.
+// forbidding returns a configuration for an API server that refuses requests for this path, as it does if a role lacks
+// the right.
 func forbidding(of *rest.Config, path string) *rest.Config {
 	out := rest.CopyConfig(of)
 	out.Wrap(func(next http.RoundTripper) http.RoundTripper {

@@ -71,8 +71,8 @@ func (r *rights) watch(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// refuse records what the role does not allow. The API server answers with the same code for a namespace that is being
-// deleted.
+// refuse records a request that the role does not allow. It ignores refusals for a namespace that is being deleted, for
+// which the API server answers with the same code.
 func (r *rights) refuse(answer *http.Response) error {
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {

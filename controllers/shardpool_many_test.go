@@ -128,7 +128,7 @@ var _ = Describe("Forty shards in one pool", func() {
 	It("say what is complained of, each of its own set", func(ctx context.Context) {
 		p := newPoolPlay(ctx)
 		p.pool(ctx, "ssd", 40)
-		for range 2 { // the finalizer, and the sets
+		for range 2 { // one for the finalizer, and one for the sets
 			_, err := p.reconcile(ctx, "ssd")
 			Expect(err).NotTo(HaveOccurred())
 		}

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// snapshot returns everything that a cache would hold, as of now.
+// snapshot returns a client with everything that a cache would hold at this moment.
 func (p *play) snapshot(ctx context.Context) client.Client {
 	objects := p.objects(ctx)
 	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PersistentVolumeList{},
@@ -92,7 +92,7 @@ func once(at int) deaths {
 // always lets each operator die after its first write.
 func always() int { return 1 }
 
-// mostRounds is more than any part of a story takes if each operator dies after its first write.
+// mostRounds is an upper limit of the rounds that a part of a story takes if each operator dies after its first write.
 const mostRounds = 300
 
 // aliveUntil returns the deaths to try for a story of this many writes: after every write, and once after each fifth

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// secretEvery is the interval in which the files of adminFiles are updated from their Secret, as a kubelet would do.
+// secretEvery is the interval at which the files of adminFiles are updated from their Secret, as a kubelet would do.
 const secretEvery = 5 * time.Second
 
 // adminFiles writes the certificate files of a store's administrator to this machine, as they would be mounted in a

@@ -24,7 +24,7 @@ import (
 const (
 	loadCallers = 8
 	loadRecords = 64                     // for each caller
-	loadEvery   = 100 * time.Millisecond // the interval in which a caller puts and gets one record
+	loadEvery   = 100 * time.Millisecond // the interval at which a caller puts and gets one record
 	loadFirst   = 1_000_000              // ID of the first record
 	slowCall    = 500 * time.Millisecond // slower calls are recorded
 )

@@ -104,7 +104,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// stalledBefore reports whether the same trouble was already in the status.
+// stalledBefore reports whether the status already reported the same problem.
 func stalledBefore(before *v1alpha1.DiskSet, out step.Outcome) bool {
 	for _, c := range before.Status.Conditions {
 		if c.Type == v1alpha1.ConditionStalled {
@@ -242,7 +242,7 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	}
 	if looking > 0 {
 		notes.Add(step.Wait("Looking", "Jobs look whether "+units.Count(int64(looking), "disk is", "disks are")+" blank",
-			step.PauseShort)) // a Job whose pod does not start is not checked more often than other trouble
+			step.PauseShort)) // a Job whose pod does not start is not checked more often than other problems
 	}
 	if len(notes) > 0 {
 		return notes.With(step.Complete())

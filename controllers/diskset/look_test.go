@@ -70,7 +70,7 @@ func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 	}
 
 	w, pv = newWorld()
-	w.ends = nil // somebody has made it blank
+	w.ends = nil // a person has wiped it by other means
 	w.o.jobs[workload.LookVolumeName(pv.Name)] = observedJob{}
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 

@@ -60,7 +60,8 @@ const (
 	GroupNoLeader = "NoLeader" // it accepts no calls
 )
 
-// TroubleOf names the trouble of a copy of a group. It is empty if the shard knows of none.
+// TroubleOf returns the state that describes the problem of a copy of a group. It is empty if the shard reports no
+// problem.
 func TroubleOf(g GroupReport) string {
 	switch {
 	case g.Lost:

@@ -18,7 +18,7 @@ type NumbersInput struct {
 
 // NumbersPlan says which shards a pool is to have.
 type NumbersPlan struct {
-	Keep   []int32 // shards that exist and stay
+	Keep   []int32 // shards that exist and remain
 	Create []int32
 	Remove []int32 // shards that are removed now
 	Leave  []int32 // shards that are to be removed, but still hold something

@@ -35,7 +35,7 @@ type ShardReport struct {
 	Memory  MemoryReport
 	Load    LoadReport
 	Groups  []GroupReport
-	// Problems are sentences for people about troubles that do not stop the shard from serving.
+	// Problems are sentences for people about problems that do not stop the shard from serving.
 	Problems []string
 }
 

@@ -121,7 +121,7 @@ func (r *Reconciler) sourceOf(namespace string, spec *v1alpha1.TokenIssuer) *key
 	return out
 }
 
-// every returns how often the keys of an issuer are read while there is no trouble.
+// every returns how often the keys of an issuer are read while there is no problem.
 func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	if spec.KeysFrom != nil {
 		return issuerPause

@@ -160,7 +160,7 @@ func reportedCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies in
 	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
 	list := heard.Troubles(copies)
 	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // at most 65536
-	for _, t := range before.NotWell {                           // troubles that shards do not know of
+	for _, t := range before.NotWell {                           // problems that shards do not know of
 		if t.State != fleet.GroupDegraded && t.State != fleet.GroupNoLeader {
 			list = append(list, t)
 		}
@@ -246,10 +246,10 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 	return nil
 }
 
-// disruptable returns the shards that may be evicted though copies are missing, in order of their names. The unit of
-// disruption is the failure domain: if all that is missing is in one domain, and every group has a majority without
-// that domain, the rest of the domain may go, too. It returns none if two domains are affected, or if it does not know
-// where a missing shard is.
+// disruptable returns the shards that may be evicted although copies are missing, in order of their names. The unit of
+// disruption is the failure domain: if everything that is missing is in one domain, and every group has a majority
+// without that domain, the other shards of the domain may be evicted as well. It returns none if two domains are
+// affected, or if the domain of a missing shard is unknown.
 func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) []string {
 	missing := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.There() })
 	for name, s := range seen { // a shard without groups also counts, because the budget counts it

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// delete releases a store that is being deleted. Objects that the store owns are deleted with it. Claims stay unless
+// delete releases a store that is being deleted. Objects that the store owns are deleted with it. Claims remain unless
 // the deletion policy says otherwise: this function deletes the claims of etcd, and the pools delete those of the
 // shards. Claims without a volume are deleted in any case, because they hold no data and would request a disk from
 // their class forever. The function waits for nothing that a deletion of the namespace could delay.

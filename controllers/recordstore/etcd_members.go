@@ -49,8 +49,8 @@ type observedMember struct {
 // well reports whether the member serves as a voter.
 func (o *observedMember) well() bool { return o.Pod != nil && fleet.PodReady(o.Pod) }
 
-// why says why the member is unhealthy, naming the trouble that has to be fixed first. It covers all inputs and does
-// no I/O.
+// why says why the member is unhealthy, naming the problem that has to be fixed first. It covers all inputs and does no
+// I/O.
 func (o *observedMember) why() string {
 	words := o.cause()
 	if len(words) > memberWordsMax { // the end of a process's output says why it ended

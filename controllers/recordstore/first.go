@@ -27,7 +27,7 @@ const (
 type firstPlacement struct {
 	shards int32     // number of shards that have to be registered; 0: no wait
 	until  time.Time // zero: etcd does not hold the placement yet
-	most   time.Time // until is never later
+	most   time.Time // upper limit of until
 }
 
 // decideFirst measures the wait from the last of three events: etcd received the placement, the last pool was

@@ -74,7 +74,7 @@ func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
 }
 
 // podTrouble says why a pod does not run: the message of its last termination, the reason why its container waits, or
-// the message of the scheduler. It is empty if there is no trouble.
+// the message of the scheduler. It is empty if no reason is known.
 func podTrouble(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {

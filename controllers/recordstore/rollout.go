@@ -86,7 +86,7 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 	return kept
 }
 
-// podBegins reports whether a pod is being replaced, or was created just now and has no known trouble. If such a pod
+// podBegins reports whether a pod is being replaced, or was created just now and has no known problem. If such a pod
 // does not run, that says nothing about its image, which may be the one before the wanted one.
 func podBegins(pod *corev1.Pod, now time.Time) bool {
 	if pod.DeletionTimestamp != nil {

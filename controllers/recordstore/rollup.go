@@ -310,8 +310,8 @@ var troublesFromTheStart = []string{
 	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
 }
 
-// worthWarning reports whether a change of a condition is a trouble. Something that a starting store does not have
-// yet is no trouble.
+// worthWarning reports whether a change of a condition is a problem. It is not a problem if a starting store does not
+// have something yet.
 func worthWarning(c metav1.Condition, starts bool) bool {
 	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
 		return false

@@ -67,7 +67,8 @@ func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
 	return wanted, nil
 }
 
-// gatherSource asks the source of the certificates, if that is not the operator, for everything that the store needs.
+// gatherSource requests everything that the store needs from the source of its certificates, unless the operator is the
+// source.
 func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outcome {
 	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
 	if source == v1alpha1.TLSFromCertManager || status.Source == "" || status.Source == v1alpha1.TLSFromOperator {

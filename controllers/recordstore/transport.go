@@ -34,7 +34,7 @@ const (
 	reasonKindTooOld = "KindTooOld"
 )
 
-// expiring is how long before its end a certificate in use counts as a trouble. It should have been renewed days
+// expiring is how long before its end a certificate in use counts as a problem. It should have been renewed days
 // earlier.
 const expiring = 5 * 24 * time.Hour
 

@@ -355,8 +355,8 @@ func complainedOf(o *observed.Shard) client.Object {
 	return nil
 }
 
-// etcdTroubleOf returns the condition in which the store reports a trouble of its etcd, or of the placement in etcd,
-// that starting shards have to wait for. It returns nil if there is none.
+// etcdTroubleOf returns the condition in which the store reports a problem with its etcd, or with the placement in
+// etcd, that starting shards have to wait for. It returns nil if there is none.
 func etcdTroubleOf(store *v1alpha1.RecordStore) *metav1.Condition {
 	for _, kind := range []string{v1alpha1.ConditionEtcdReady, v1alpha1.ConditionPlacementReady} {
 		if c := meta.FindStatusCondition(store.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {

@@ -26,11 +26,11 @@ type setWriter struct {
 	seen *observed.Pool
 }
 
-// apply updates the StatefulSets to the wanted state, except for the pod templates of running shards. Those change
-// one shard at a time, so that an error in a template cannot reach a second shard, not even if a pod is replaced
-// meanwhile.
+// apply updates the StatefulSets to the wanted state, except for the pod templates of running shards. Those change one
+// shard at a time, so that an error in a template cannot reach a second shard, not even if a pod is replaced in the
+// meantime.
 //
-// Several StatefulSets are written at once. A busy API server is slow to answer each write; a thousand writes in
+// Several StatefulSets are written concurrently. A busy API server is slow to answer each write; a thousand writes in
 // sequence once delayed a new pool's status and first placement for minutes.
 func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 	outs := make([][2]step.Outcome, len(w.seen.Shards))

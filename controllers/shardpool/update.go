@@ -157,8 +157,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 }
 
-// liveTurns reads the shards of the store again without the cache, so that shards that looked healthy are confirmed
-// to be so. A shard that did not look healthy stays as it was observed, unless it serves.
+// liveTurns reads the shards of the store again without the cache, to confirm that shards that looked healthy are
+// healthy. A shard that did not look healthy keeps its observed state, unless it serves.
 func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
 	in := []client.ListOption{client.InNamespace(u.pool.Namespace),
 		client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}

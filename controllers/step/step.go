@@ -12,11 +12,11 @@ import (
 )
 
 // Pauses before the next reconcile of an object that waits for something outside the operator. Changes of watched
-// objects start a reconcile at once.
+// objects start a reconcile immediately.
 const (
 	// PauseShort is for work in progress, such as loading.
 	PauseShort = 10 * time.Second
-	// PauseLong is for trouble that only an administrator can fix.
+	// PauseLong is for problems that only an administrator can fix.
 	PauseLong = time.Minute
 )
 
@@ -39,7 +39,7 @@ const (
 	resting
 )
 
-// Complete goes on to the next step.
+// Complete continues with the next step.
 func Complete() Outcome { return Outcome{} }
 
 // Wait ends this reconcile, because something outside has to happen first. The next reconcile starts after a pause;
@@ -59,8 +59,7 @@ func Rest(reason, message string) Outcome {
 	return Outcome{kind: resting, reason: reason, words: message}
 }
 
-// Retry ends this reconcile with an error that may pass by itself. The queue repeats the reconcile with a growing
-// delay.
+// Retry ends this reconcile with an error that may be temporary. The queue repeats the reconcile with a growing delay.
 func Retry(err error) Outcome {
 	return Outcome{kind: retry, reason: "APIError", words: err.Error(), err: err}
 }

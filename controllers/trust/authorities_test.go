@@ -67,7 +67,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Errorf("the key of a source's authority: %v", err)
 	}
 
-	// In between, another issuer is set, and the operator ends after it has written the Secret but before the status.
+	// During this change, another issuer is set, and the operator ends after it has written the Secret but before it
+	// has written the status.
 	status := &v1alpha1.TLSStatus{Phase: v1alpha1.TLSIssuing}
 	if status.Bundle, status.ClientBundle, err = next.Hashes(issuing); err != nil {
 		t.Fatal(err)

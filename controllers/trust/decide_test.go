@@ -30,7 +30,7 @@ func TestDecide(t *testing.T) {
 	ready, switching := v1alpha1.TLSReady, v1alpha1.TLSSwitching
 	for name, c := range map[string]struct {
 		in    Input
-		want  State // except Since, if that is zero
+		want  State
 		next  bool
 		merge bool
 		done  bool

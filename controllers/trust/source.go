@@ -395,7 +395,8 @@ func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer
 	return found.pairs, nil, nil
 }
 
-// asError returns nil if there is no trouble. A nil pointer in an interface would not be nil.
+// asError converts trouble to an error. It returns nil if trouble is nil, because an interface that contains a nil
+// pointer is not nil.
 func asError(trouble *SourceError) error {
 	if trouble == nil {
 		return nil

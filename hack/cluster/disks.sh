@@ -116,7 +116,7 @@ disk_zero() {
   [ -z "$device" ] || blockdev --flushbufs "$device"
 }
 
-disk_grow() { # as a logical volume grows; the file system on it stays as it is
+disk_grow() { # grows the disk as a logical volume grows, and leaves the file system on it unchanged
   local d=$state/$1/disks/$2 device
   [ ! -e "$d/rate" ] || die "disk grow: $2 is slow, and slowdisk serves a fixed size"
   [ -e "$d/loop" ] || die "disk grow: $2 is detached: 'disk attach $1 $2' first"

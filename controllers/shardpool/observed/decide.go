@@ -15,15 +15,15 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// volumeGrace is how long a claim may wait for its volume before the wait counts as a trouble. A DiskSet or a
+// volumeGrace is how long a claim may wait for its volume before the wait counts as a problem. A DiskSet or a
 // provisioner normally takes less.
 const volumeGrace = 15 * time.Second
 
 // startGrace is how long a running container may fail to answer before it counts as unreachable.
 const startGrace = 30 * time.Second
 
-// Decide determines the state of a shard. It covers all inputs and does no I/O. If there are several troubles, it
-// names the one that has to be fixed first.
+// Decide determines the state of a shard. It covers all inputs and does no I/O. If there are several problems, it names
+// the one that has to be fixed first.
 func Decide(o *Shard) v1alpha1.ShardStatus {
 	s := v1alpha1.ShardStatus{Name: o.Name, Number: o.Number}
 	s.State, s.Message = o.state()
@@ -342,7 +342,7 @@ func (o *Shard) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// AwaitsEtcd reports whether the shard runs but waits, while its store reports a trouble of its etcd or of the
+// AwaitsEtcd reports whether the shard runs but waits, while its store reports a problem with its etcd or with the
 // placement.
 func (o *Shard) AwaitsEtcd() bool {
 	return o.EtcdTrouble != nil && o.Report != nil && o.Report.State == v1alpha1.ShardPending

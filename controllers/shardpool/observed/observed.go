@@ -72,7 +72,7 @@ type Shard struct {
 
 	Report    *fleet.ShardReport
 	ReportErr error
-	// EtcdTrouble is the trouble that the store reports about its etcd; nil: none.
+	// EtcdTrouble is the problem that the store reports about its etcd; nil: none.
 	EtcdTrouble *metav1.Condition
 
 	Last     v1alpha1.ShardStatus // the previous status

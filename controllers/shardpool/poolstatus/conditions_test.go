@@ -112,7 +112,7 @@ func TestEveryStateHasItsSeverity(t *testing.T) {
 	}
 }
 
-// The status of a pool of 1,000 shards stays below 100 KB, even if each shard has long messages.
+// The status of a pool of 1,000 shards is smaller than 100 KB, even if each shard has long messages.
 func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
 	many, messageMax := int32(1000), 900
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "quotes"}}

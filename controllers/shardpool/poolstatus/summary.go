@@ -44,7 +44,7 @@ func Summary(f *Found) step.Outcome {
 	if worst.IsComplete() {
 		worst = servesNothing(f.Statuses)
 	}
-	// Shards that are still starting need an early reconcile, even if another trouble waits for an administrator.
+	// Shards that are still starting need an early reconcile, even if another problem waits for an administrator.
 	if soon < step.PauseLong && !worst.IsComplete() {
 		worst = worst.Again(soon)
 	}
@@ -64,8 +64,8 @@ func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	return step.Complete()
 }
 
-// waitReason returns the state of a shard. If the shard waits for etcd, it returns the reason of the trouble that the
-// store reports of its etcd or of the placement.
+// waitReason returns the state of a shard. If the shard waits for etcd, it returns the reason of the problem that the
+// store reports about its etcd or the placement.
 func waitReason(shards []*observed.Shard, s v1alpha1.ShardStatus) string {
 	for _, o := range shards {
 		if o.Number == s.Number && o.AwaitsEtcd() {

@@ -14,8 +14,8 @@ import (
 
 // Reasons of condition Updated while pods differ from the wanted template.
 const (
-	ReasonUpdating = "Updating"     // it continues by itself
-	ReasonHeldUp   = "UpdateHeldUp" // it continues when another trouble is gone
+	ReasonUpdating = "Updating"     // it continues without help
+	ReasonHeldUp   = "UpdateHeldUp" // it continues when another problem is solved
 )
 
 // Turn describes a shard of the store for the choice of the next restart.
