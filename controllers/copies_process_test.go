@@ -40,7 +40,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		r.deliver = p.certs.deliver
 		p.kubelet, p.away = r, true // shards register themselves
 		p.pools.Shards, p.r.Credentials = p.etcd.Shards(), p.etcd.Credentials()
-		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // which the gateway's certificate names
+		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // the name in the gateway's certificate
 	})
 	// until runs rounds until the assertions in what hold.
 	until := func(ctx context.Context, what func(g Gomega)) {
@@ -235,7 +235,7 @@ func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec
 	return err
 }
 
-// freeAddress returns a loopback address on which nobody listens now.
+// freeAddress returns a loopback address on which nothing listens at the moment.
 func freeAddress() string {
 	GinkgoHelper()
 	address, err := loopback.FreeAddress()

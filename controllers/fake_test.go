@@ -94,7 +94,7 @@ func newFake(crds string) (client.WithWatch, error) {
 	}), nil
 }
 
-// counted counts an accepted write, as memo does.
+// counted counts a write if it was accepted, as memo does for the real API server.
 func counted(err error) error {
 	if err == nil {
 		wrote.Add(1)

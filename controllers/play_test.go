@@ -82,7 +82,7 @@ func (p *play) nodeReady(ctx context.Context, name string, ready corev1.Conditio
 	Expect(api.Status().Update(ctx, node)).To(Succeed())
 }
 
-// kubelet runs the processes of pods, by their UIDs.
+// kubelet runs the processes of pods. end takes the UID of a pod.
 type kubelet interface {
 	start(pod *corev1.Pod) (ip string)
 	end(pod string)

@@ -74,7 +74,7 @@ type issuers struct {
 	condition func(name string) (status, why string) // of an unsigned Certificate; nil: none
 }
 
-// issue signs each request that the issuer it names has not signed yet.
+// issue signs each Certificate that its issuer has not signed yet as requested.
 func (i *issuers) issue(ctx context.Context) {
 	GinkgoHelper()
 	all, err := i.play.listCertificates(ctx)

@@ -81,7 +81,8 @@ func (l livePast) List(ctx context.Context, list client.ObjectList, opts ...clie
 }
 
 var _ = Describe("Forty shards in one pool", func() {
-	// measure counts the calls from nothing to ready, and those of one reconcile when nothing changes.
+	// measure counts the calls from the creation of the pool until it is ready, and the calls of one reconcile when
+	// nothing changes.
 	measure := func(ctx context.Context, shards int32, trouble bool) (rise, peace calls, status []byte) {
 		p := newPoolPlay(ctx)
 		var made calls

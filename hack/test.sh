@@ -23,8 +23,8 @@ eval "flags+=(${TESTFLAGS-})" # TESTFLAGS may contain quoted words
 summary=(bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped)
 code=0
 if [ ${#alone[@]} -gt 0 ]; then
-  # Memory is plentiful, and less frequent garbage collection saves a quarter of their processor time. The packages
-  # below, which run Sheaf's programs, use the default that users have.
+  # Memory is plentiful, and less frequent garbage collection saves a quarter of the processor time of these packages.
+  # The packages below, which run Sheaf's programs, use the default that users have.
   GOGC=${GOGC:-400} "${summary[@]}" -- -p 2 "${flags[@]}" "${alone[@]}" || code=$?
 fi
 if [ ${#processes[@]} -gt 0 ]; then

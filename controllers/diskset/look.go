@@ -12,10 +12,10 @@ import (
 )
 
 // A claim gets a disk that no claim has had before only after a Job has found the disk blank, or after a person has
-// released the disk together with its contents. Otherwise, if the disk already has a file system of the requested type,
-// the kubelet mounts it and gives all files on it to the group of the pod (fsGroup) before any program of Sheaf runs.
-// fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a stranger's file system does
-// not match.
+// released the disk together with its contents. Without this rule, the kubelet would mount a disk that already has a
+// file system of the requested type, and give all files on it to the group of the pod (fsGroup) before any program of
+// Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a stranger's file
+// system does not match.
 
 // looksMax is the maximum number of disks of a DiskSet that are looked at concurrently.
 const looksMax = 16

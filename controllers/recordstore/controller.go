@@ -83,7 +83,7 @@ type Reconciler struct {
 
 	written    sync.Map // by store UID: time.Time of the last write of its status
 	transports sync.Map // by store UID: the last *reportedTransport
-	spoken     sync.Map // by store UID: what the operator's credentials were made for
+	spoken     sync.Map // by store UID: *spoken, the inputs of the operator's credentials
 	published  sync.Map // by ConfigMap: what was published
 	arrived    arrivals
 	changed    step.Pacer
@@ -122,7 +122,7 @@ type storeRun struct {
 	notes      step.Notes   // outcomes of steps that did not stop the others
 }
 
-// Reconcile brings a store to the state that its spec wants.
+// Reconcile brings a store to the state that its spec describes.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var store v1alpha1.RecordStore
 	if err := r.Client.Get(ctx, req.NamespacedName, &store); err != nil {

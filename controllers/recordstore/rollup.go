@@ -111,7 +111,7 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 	}
 	if run.gateway != nil {
 		_, wanted := gatewaysReady(run)
-		serves := run.gateway.Status.AvailableReplicas > 0 // gateways of an older template count too
+		serves := run.gateway.Status.AvailableReplicas > 0 // gateways of an older template also count
 		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
 			"Ready", "NotReady", gatewayWords(run))
 	}

@@ -166,7 +166,7 @@ func withFields(e metav1.ManagedFieldsEntry, set *fieldpath.Set) metav1.ManagedF
 	return e
 }
 
-// onlyMetadata is a cheap check whether an entry has only fields of metadata and status, as most entries do.
+// onlyMetadata reports whether an entry has only fields of metadata and status, as most entries do. The check is cheap.
 func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	var top map[string]json.RawMessage
 	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &top) != nil {

@@ -59,7 +59,7 @@ fresh() {
 programs=0 built=0 packages=0 began=$SECONDS compiled='' now=''
 
 # count NAME... sets programs to the number of programs that are not yet built, and packages to the number of their
-# packages that must be compiled. Programs in one module share packages, so it asks each module only once.
+# packages that must be compiled. Programs in one module share packages, so count queries each module only once.
 count() {
   local name folder package ldflags stamp stale
   declare -A wanted=()

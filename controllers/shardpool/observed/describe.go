@@ -84,7 +84,8 @@ func (o *Shard) diskSilent() bool {
 	return fleet.IsSilent(&o.Last)
 }
 
-// fullBytes is the free space above its reserve below which a volume counts as full: the most that one Put may carry.
+// fullBytes is a limit of the free space above the reserve: a volume with less than that counts as full. It is the size
+// of the largest possible Put.
 const fullBytes = 1 << 20
 
 // Full reports whether a volume refuses puts, perhaps except small ones, because little more than its reserve is
