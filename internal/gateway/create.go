@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 
@@ -39,7 +40,10 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 		return placement.Group{}, false, err
 	}
 	var bounds []placement.Bound
+	var refused prometheus.Counter
 	if tenant != nil {
+		// The series exists from the first group on, so that an alert sees it grow from 0.
+		refused = g.metrics.refused.WithLabelValues(tenant.Name, string(access.TenantGroups))
 		bounds = append(bounds, placement.Bound{Prefix: tenant.Prefix, Most: tenant.Quotas.Of(access.TenantGroups)})
 	}
 	meta := t.view.Meta
@@ -48,7 +52,7 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	}
 	there, created, err = g.cfg.Store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0), bounds...)
 	if limit, ok := errors.AsType[*placement.LimitError](err); ok && limit.Prefix != "" {
-		g.metrics.refused.WithLabelValues(tenant.Name, string(access.TenantGroups)).Inc()
+		refused.Inc()
 		err = &quotaError{*tenant, limit.Groups}
 	}
 	return there, created, err
