@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// These limits of one batch message are a little below the limits of the API.
+// The limits of one batch message. They are a little below the limits of the API.
 const (
 	batchPuts     = 1024
 	batchPutBytes = 2 << 20
@@ -92,8 +92,8 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	return outcomes
 }
 
-// rounds sends the pending items, split by target, until all are answered. run sets err in each item that has no
-// answer; failed receives the items that failed for good.
+// rounds splits the pending items by target and sends them, until all are answered. run sets err in each item that has
+// no answer. failed receives the items that are not retried.
 func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem),
 	failed func(*pendingItem, error)) {
 	for len(pending) > 0 {
@@ -116,7 +116,7 @@ func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]
 	}
 }
 
-// remaining lists the items to retry. It pauses once for all of them.
+// remaining returns the items to retry. It pauses once for all of them.
 func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
 	failed func(*pendingItem, error)) []*pendingItem {
 	var again []*pendingItem
@@ -144,7 +144,7 @@ func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
 	return again
 }
 
-// putPart sends puts to one target over one stream, several messages at a time.
+// putPart sends puts to one target over one stream, with several messages in flight.
 func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []PutOutcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -187,7 +187,7 @@ func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []Pu
 	}
 }
 
-// splitPuts divides puts into messages that stay within the limits.
+// splitPuts divides puts into messages within the limits.
 func splitPuts(part []*pendingItem) [][]*pendingItem {
 	var messages [][]*pendingItem
 	begin, bytes := 0, 0

@@ -11,12 +11,12 @@ import (
 
 // BatcherConfig configures NewBatcher. A zero field takes its default.
 type BatcherConfig struct {
-	// BytesMax bounds the data that wait or are in flight; Put blocks beyond it. Default: 32 MiB.
+	// BytesMax bounds the data that are waiting or in flight. Put blocks while this limit is reached. Default: 32 MiB.
 	BytesMax int64
-	// FlushBytes and FlushItems are the sizes at which a batch is sent at once. Defaults: 1 MiB and 512 items.
+	// FlushBytes and FlushItems are the sizes at which a batch is sent immediately. Defaults: 1 MiB and 512 items.
 	FlushBytes int64
 	FlushItems int
-	// FlushInterval is the longest time that a smaller batch waits for more items. Default: 5 ms.
+	// FlushInterval is the maximum time that a smaller batch waits for more items. Default: 5 ms.
 	FlushInterval time.Duration
 	// Lanes is the number of batches in flight at a time. Puts of one key share a lane and keep their order.
 	// Default: 4.
@@ -41,7 +41,7 @@ func (b *BatcherConfig) setDefaults(c *Client) error {
 // itemBytes is the size that each item counts in addition to its data.
 const itemBytes = 128
 
-// Batcher collects puts into batches. Safe for concurrent use.
+// Batcher collects puts into batches. It is safe for concurrent use.
 type Batcher struct {
 	client *Client
 	cfg    BatcherConfig
@@ -52,7 +52,7 @@ type Batcher struct {
 
 	mu     sync.Mutex
 	room   *sync.Cond // signalled when bytes, waiting or closed change
-	bytes  int64      // data that wait or are in flight
+	bytes  int64      // data that are waiting or in flight
 	items  int        // puts without an outcome
 	closed bool
 }
@@ -62,7 +62,7 @@ type batchLane struct {
 	items []batchItem // guarded by Batcher.mu
 	bytes int64       // guarded by Batcher.mu
 	wake  chan struct{}
-	full  bool // guarded by Batcher.mu: send at once
+	full  bool // guarded by Batcher.mu: the batch is sent immediately
 }
 
 type batchItem struct {
@@ -86,9 +86,9 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	return b, nil
 }
 
-// Put adds a put. Another goroutine calls done, which may be nil, with the outcome; done must not block. Put waits
-// while BytesMax is reached, at most until ctx ends. ctx does not bound the write itself. The caller must not change
-// the data before done is called.
+// Put adds a put. Another goroutine calls done with the outcome. done may be nil, and must not block. Put waits while
+// BytesMax is reached, at most until ctx ends. ctx does not bound the write itself. The caller must not change the data
+// before done is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
 	stop := context.AfterFunc(ctx, func() {
@@ -100,7 +100,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// One item may be larger than BytesMax: it is sent alone.
+	// An item larger than BytesMax is accepted, and sent alone.
 	for !b.closed && ctx.Err() == nil && b.bytes > 0 && b.bytes+size > b.cfg.BytesMax {
 		b.hurry()
 		b.room.Wait()
@@ -129,7 +129,7 @@ func (l *batchLane) signal() {
 	}
 }
 
-// hurry sends the items of all lanes without waiting for more. The caller holds b.mu.
+// hurry makes all lanes send their items without waiting for more. The caller holds b.mu.
 func (b *Batcher) hurry() {
 	for _, lane := range b.lanes {
 		if len(lane.items) > 0 {
@@ -139,7 +139,8 @@ func (b *Batcher) hurry() {
 	}
 }
 
-// Flush sends all waiting puts. It returns when every put added before has its outcome, or when ctx ends.
+// Flush sends all waiting puts. It returns when every put that was added before the call has its outcome, or when ctx
+// ends.
 func (b *Batcher) Flush(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		b.mu.Lock()
@@ -159,7 +160,7 @@ func (b *Batcher) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses further puts, flushes, and ends the batcher. When ctx ends first, puts in flight are aborted; their
+// Close refuses further puts, flushes, and ends the batcher. If ctx ends first, puts in flight are aborted. Their
 // outcome is ErrOutcomeUnknown or ErrUnavailable.
 func (b *Batcher) Close(ctx context.Context) error {
 	b.mu.Lock()
@@ -176,7 +177,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 	return err
 }
 
-// run sends a lane's batches, one after another.
+// run sends the batches of a lane, one after another.
 func (b *Batcher) run(lane *batchLane) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -184,7 +185,7 @@ func (b *Batcher) run(lane *batchLane) {
 		select {
 		case <-lane.wake:
 		case <-b.ctx.Done():
-			b.send(lane) // puts that Close could not wait for fail at once
+			b.send(lane) // puts that Close could not wait for fail immediately
 			return
 		}
 		b.mu.Lock()

@@ -7,10 +7,10 @@
 //
 // All methods are safe for concurrent use. Errors are *Error; use errors.Is with the variables of this package.
 //
-// The package sheaf.dev/sheaf/sheaftest has an example for most calls, and runs a store inside your own tests. It is of
-// the module of the servers. This module needs gRPC and protobuf only. Of its packages, this one and recordv1, the
-// contract as generated Go, are for programs that use Sheaf; those below call are for its own servers, and change
-// without notice.
+// The package sheaf.dev/sheaf/sheaftest has an example for most calls, and runs a store inside your own tests. That
+// package belongs to the module of the servers. This module needs only gRPC and protobuf. Two of its packages are for
+// programs that use Sheaf: this one and recordv1, the contract as generated Go. The packages below call are for Sheaf's
+// own servers, and change without notice.
 package client
 
 import (
@@ -42,7 +42,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Limits of the API and of this client: sizes in bytes, and times.
+// Limits of the API and of this client, as sizes in bytes and as times.
 const (
 	putBytesMax   = 1 << 20  // data in Put and Get; larger data use Upload and Download
 	messageBytes  = 16 << 20 // largest answer message that the client accepts
@@ -60,23 +60,24 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Config struct {
 	// Addresses lists gateways as host:port. The client uses the first one that answers.
 	Addresses []string
-	// Direct sends calls directly to the shards, by the routing table of a gateway. Gateways remain the fallback.
+	// Direct makes the client send calls directly to the shards, according to the routing table of a gateway. Gateways
+	// remain the fallback.
 	Direct bool
 	// Credentials are used for all connections; nil: no TLS.
 	Credentials credentials.TransportCredentials
 	// CallCredentials are sent with each call, for example those of Token; nil: none. They need TLS.
 	CallCredentials credentials.PerRPCCredentials
-	// CallTimeout bounds calls whose context has no deadline, and how long streams try to resume; 0: 30 s.
+	// CallTimeout bounds calls whose context has no deadline, and the time for which streams try to resume; 0: 30 s.
 	CallTimeout time.Duration
-	// FailFast ends calls at once with ErrUnavailable if no server listens at the addresses: connections are
-	// refused, or the name is unknown. It applies until a server has answered. Later the client waits as usual for
-	// a server that is unavailable. Commands use it: a mistyped address is reported at once, and a server that
-	// restarts is waited for.
+	// FailFast ends calls immediately with ErrUnavailable if no server listens at the addresses: connections are refused,
+	// or the name is unknown. It applies until a server has answered. After that, the client waits as usual for a server
+	// that is unavailable. Commands use FailFast, so that they report a mistyped address immediately, and still wait for a
+	// server that restarts.
 	FailFast bool
 	// DialOptions are added to the options of each connection. If they include a dialer, calls to a server that
 	// hangs end by keepalive after up to 25 s, instead of within 3 s. Use Dial for a custom dialer.
 	DialOptions []grpc.DialOption
-	// Dial opens a connection to an address, host:port, and ends with its context; nil: TCP. It serves proxies, and
+	// Dial opens a connection to an address, host:port, and ends with its context; nil: TCP. It is for proxies, and for
 	// in-memory connections in tests.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -97,7 +98,7 @@ type Client struct {
 	closed  bool
 }
 
-// New makes a client. It connects on first use; with Direct it connects at once.
+// New makes a client. The client connects on first use, or immediately with Direct.
 func New(cfg Config) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
 		return nil, errors.New("sheaf: no address: give host:port of a gateway")
@@ -165,7 +166,7 @@ func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*rec
 	return recordv1.ReceiveRouting(stream)
 }
 
-// unanswered returns the error of a Dial that no gateway answered. The error of a gateway that did answer is returned
+// unanswered returns the error of a Dial that no gateway answered. It returns the error of a gateway that did answer
 // unchanged.
 func unanswered(ctx context.Context, addresses []string, err error) error {
 	var e *Error
@@ -218,7 +219,7 @@ func (c *Client) closeConns() error {
 	return errors.Join(errs...)
 }
 
-// server is a server to which the client is connected.
+// server holds the connection to a server.
 type server struct {
 	*grpc.ClientConn
 	pulse *liveness.Pulse
@@ -315,8 +316,8 @@ type target struct {
 	tenure  *liveness.Tenure
 }
 
-// target chooses the destination of an attempt. With Direct it alternates: first the shard, then a gateway, which has
-// newer routing or waits for it.
+// target chooses the destination of an attempt. With Direct it alternates between the shard, which comes first, and a
+// gateway, which has newer routing or waits for it.
 func (c *Client) target(what call, attempt int) (target, error) {
 	if attempt%2 == 0 {
 		if t := c.table.Load(); t != nil {
@@ -337,7 +338,7 @@ func (c *Client) unreachable(to target) {
 	}
 }
 
-// attempts is a call and the state of its attempts.
+// attempts holds a call and the state of its attempts.
 type attempts struct {
 	routing.Attempts
 	client *Client
@@ -369,8 +370,8 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 }
 
 // nobody reports whether err says that no server listens at an address. It is false without Config.FailFast, and once
-// any server has answered. It is also false for an attempt that was too slow: the address may belong to a Service,
-// which leads to another server the next time. A Pulse cancels such an attempt, and closes a connection on which
+// any server has answered. It is also false for an attempt that was too slow, because the address may belong to a
+// Service that leads to another server the next time. A Pulse cancels such an attempt, and closes a connection on which
 // nothing was ever answered.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
@@ -383,7 +384,8 @@ func (c *Client) nobody(err error) bool {
 			"no route to host"}, late)
 }
 
-// failed records a failed attempt and waits until another attempt makes sense. Otherwise it returns the call's error.
+// failed records a failed attempt and waits until another attempt makes sense. If no attempt may follow, it returns the
+// call's error.
 func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) error {
 	v := a.judge(to, err, routing.Judge(status.Convert(err), sent))
 	if a.Failed(err, v, sent) && a.Pause(ctx, v.Wait, nil, nil) {
@@ -401,7 +403,7 @@ func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent b
 	return e
 }
 
-// newError describes the failure of the call.
+// newError returns the error that describes the failure of the call.
 func (a *attempts) newError(err error) *Error {
 	return newError(a.what.op, err, a.Doubtful(routing.Judge(status.Convert(err), true)))
 }
@@ -425,8 +427,7 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 		if err != nil {
 			return a.newError(err)
 		}
-		// A write asks for the peer. gRPC sets the peer once the call has a stream on a connection; before
-		// that, nothing was sent.
+		// A write needs the peer. gRPC sets it once the call has a stream on a connection. Before that, nothing was sent.
 		var at *peer.Peer
 		var options []grpc.CallOption
 		if what.write {

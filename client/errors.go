@@ -14,13 +14,13 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// errors.Is matches these variables against the errors of this package. Every error of a call is an *Error.
+// These variables are for errors.Is. Every error of a call is an *Error.
 var (
-	// ErrNotFound: the record, version or group does not exist. Error.Reason says which.
+	// ErrNotFound: the record, version or group does not exist. Error.Reason says which of them.
 	ErrNotFound = errors.New("not found")
 	// ErrGroupNotFound: the group of Named routing does not exist. It is also ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
-	// ErrVersionNotFound: the record has no such version, or retention has dropped it. It is also ErrNotFound.
+	// ErrVersionNotFound: the record has no such version, or the version is no longer retained. It is also ErrNotFound.
 	ErrVersionNotFound = errors.New("version not found")
 	// ErrVersionMismatch: the record's version differs from IfVersion; Error.Version holds the current one.
 	ErrVersionMismatch = errors.New("version mismatch")
@@ -62,10 +62,10 @@ var (
 	ErrDataLoss = errors.New("data loss")
 	// ErrCursorExpired: the snapshot of a scan no longer exists. Start the scan again.
 	ErrCursorExpired = errors.New("cursor expired")
-	// ErrBadRange: the offset of a download is past the end of the record.
+	// ErrBadRange: the offset of a download is behind the end of the record.
 	ErrBadRange = errors.New("bad range")
-	// ErrPermissionDenied: the caller may not use that operation in that group. It does not reveal whether the
-	// group exists.
+	// ErrPermissionDenied: the caller may not use the operation in the group. The error does not reveal whether the group
+	// exists.
 	ErrPermissionDenied = errors.New("permission denied")
 	// ErrUnauthenticated: the server does not know the caller, or rejects the token.
 	ErrUnauthenticated = errors.New("unauthenticated")
@@ -79,7 +79,7 @@ type Error struct {
 	Op string
 	// Code is the canonical gRPC code.
 	Code codes.Code
-	// Reason is one of those listed with RecordService in record.proto; empty: none was given.
+	// Reason is one of the reasons that are listed with RecordService in record.proto; empty: none was given.
 	Reason string
 	// Message is the server's message.
 	Message string
@@ -88,7 +88,7 @@ type Error struct {
 	Version string
 	// RetryAfter is the wait that the server asks for; 0: none.
 	RetryAfter time.Duration
-	// Metadata belongs to the reason, for example group, segment and offset of damage.
+	// Metadata belongs to the reason. Examples are the group, segment and offset of damage.
 	Metadata map[string]string
 
 	doubtful bool // the write may have been applied
@@ -181,7 +181,8 @@ func (e *Error) Is(target error) bool {
 
 const reasonChecksum = "CHECKSUM"
 
-// newError describes the failure of a call. doubtful: the call is a write that may have been applied.
+// newError returns the error that describes the failure of a call. doubtful means that the call is a write that may
+// have been applied.
 func newError(op string, err error, doubtful bool) *Error {
 	if made, ok := errors.AsType[*Error](err); ok {
 		return made

@@ -9,28 +9,28 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// groupsPage is the number of groups that Groups asks for at a time.
+// groupsPage is the number of groups that Groups requests at a time.
 const groupsPage = 1000
 
 // Group describes a group of a store.
 type Group struct {
-	// Name is what Key.Group is in Named routing; in Hash routing it is a decimal number.
+	// Name is the value of Key.Group in Named routing. In Hash routing it is a decimal number.
 	Name string
-	// Records is the number of records, and StoredBytes the size of one copy on disk, as the leader of the group says.
-	// If no leader answers, they are the largest values that are known of any copy.
+	// Records is the number of records, and StoredBytes is the size of one copy on disk, as reported by the leader of the
+	// group. If no leader answers, they are the largest known values of any copy.
 	Records, StoredBytes int64
-	// Copies is the number of copies; 0: the group has no place yet. Serving is the number of them that answer calls.
+	// Copies is the number of copies; 0: the group has no place yet. Serving is the number of copies that answer calls.
 	Copies, Serving int
 }
 
-// Groups yields the groups of a store, each once: in Hash routing by number, in Named routing by name, numbers by value
-// and before other names. It asks for pages of 1,000 groups while it is ranged over. A group that is made or deleted
-// meanwhile is yielded or not. An error ends the sequence. The caller needs the right to read the state of all groups:
-// without it the error is ErrPermissionDenied.
+// Groups yields each group of a store once. In Hash routing the groups are sorted by number. In Named routing they are
+// sorted by name; numbers are sorted by value and come before other names. Groups requests pages of 1,000 groups as the
+// iteration proceeds. A group that is created or deleted meanwhile may or may not be yielded. An error ends the
+// sequence. The caller needs the right to read the state of all groups. Without it the error is ErrPermissionDenied.
 func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	return func(yield func(Group, error) bool) {
 		request := &recordv1.ListGroupsRequest{PageSize: groupsPage}
-		yielded := map[string]bool{} // a gateway older than pages answers with all groups, also in the middle of a listing
+		yielded := map[string]bool{} // a gateway older than pages always answers with all groups
 		for {
 			var answer *recordv1.ListGroupsResponse
 			err := c.do(ctx, call{op: "list groups"}, func(ctx context.Context, to target,
@@ -62,7 +62,7 @@ func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	}
 }
 
-// toGroup sums up the rows of one group, of which each is a copy.
+// toGroup summarizes the rows of one group. Each row describes a copy.
 func toGroup(rows []*recordv1.Group) Group {
 	g := Group{Name: rows[0].GetGroup()}
 	led := false

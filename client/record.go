@@ -22,7 +22,7 @@ type Key struct {
 	Group string
 }
 
-// String is "42", or "group/42".
+// String returns the key as "42" or "group/42".
 func (k Key) String() string {
 	if k.Group == "" {
 		return strconv.FormatInt(k.ID, 10)
@@ -39,7 +39,7 @@ type Record struct {
 	Timestamp  time.Time
 	CommitTime time.Time
 	Attributes map[string][]byte
-	// Size is the length of the data in bytes, also if Data is left out.
+	// Size is the length of the data in bytes, even if Data is left out.
 	Size    int64
 	Deleted bool
 	// Data is nil if it was not requested, and in scans for records above 1 MiB: see HasData.
@@ -70,16 +70,16 @@ func checked(op string, r *recordv1.Record) (Record, error) {
 
 // PutOptions are the options of Put, Upload and BatchPut. The zero value puts unconditionally.
 type PutOptions struct {
-	// IfVersion: put only if this is the newest version, else ErrVersionMismatch.
+	// IfVersion makes the put succeed only if this is the newest version. Otherwise the error is ErrVersionMismatch.
 	IfVersion string
-	// IfAbsent: put only if the record does not exist, else ErrExists.
+	// IfAbsent makes the put succeed only if the record does not exist. Otherwise the error is ErrExists.
 	IfAbsent bool
 	// Timestamp is the record's timestamp; zero: the commit time.
 	Timestamp time.Time
 	// Attributes have at most 64 KiB together.
 	Attributes map[string][]byte
-	// RequestID has 16 bytes and must be the same for each repetition of one write by the caller; nil: a new one
-	// for this call.
+	// RequestID has 16 bytes. If the caller repeats a write, it must be the same each time; nil: a new one is made for
+	// this call.
 	RequestID []byte
 }
 
@@ -91,7 +91,7 @@ type PutResult struct {
 	// the server.
 	Size   int64
 	CRC32C uint32
-	// Repeated: an earlier attempt with the same request id was applied; Version is its version.
+	// Repeated means that an earlier attempt with the same request id was applied. Version is the version that it made.
 	Repeated bool
 }
 
@@ -111,7 +111,7 @@ func (o *PutOptions) orZero() PutOptions {
 
 func (o *PutOptions) condition() *recordv1.WriteCondition {
 	switch {
-	case o.IfVersion != "" && o.IfAbsent: // the server refuses the empty condition and names the field
+	case o.IfVersion != "" && o.IfAbsent: // the server refuses an empty condition and names the field
 		return &recordv1.WriteCondition{}
 	case o.IfVersion != "":
 		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: o.IfVersion}}
@@ -169,8 +169,8 @@ func (o *PutOptions) check(op string) error {
 	return nil
 }
 
-// Put stores one version of a record. It returns when the version is durable on a quorum of the group's copies. Data
-// above 1 MiB are sent by Upload.
+// Put stores one version of a record. It returns when the version is durable on a quorum of the group's copies. It uses
+// Upload for data above 1 MiB.
 func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOptions) (PutResult, error) {
 	op := "put " + key.String()
 	o := options.orZero()
@@ -200,8 +200,8 @@ type GetOptions struct {
 	Version string
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// BytesMax is the size of the largest record that Get reads into memory, else ErrTooLarge; 0: 64 MiB. Get
-	// always reads records up to 1 MiB.
+	// BytesMax is the size of the largest record that Get reads into memory; 0: 64 MiB. For a larger record the error is
+	// ErrTooLarge. Get always reads records up to 1 MiB.
 	BytesMax int64
 }
 
@@ -276,8 +276,8 @@ func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (D
 	return result, nil
 }
 
-// Versions yields the versions of a record that retention keeps, newest first, including deletes, without data. An
-// error ends the sequence.
+// Versions yields the retained versions of a record without their data, newest first. They include deletes. An error
+// ends the sequence.
 func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		op := "list versions of " + key.String()

@@ -20,7 +20,7 @@ type table struct {
 	named map[string]*shardRoute
 }
 
-// shardRoute says which shard leads a group.
+// shardRoute is the route to the shard that leads a group.
 type shardRoute struct {
 	first, last uint64
 	server      *server
@@ -56,7 +56,7 @@ func (t *table) route(group string) *shardRoute {
 	return t.named[group]
 }
 
-// follows continues the tenure of the previous route, or ends it if another shard leads.
+// follows continues the tenure of the previous route, or ends it if another shard leads now.
 func (r *shardRoute) follows(before *shardRoute) {
 	switch {
 	case before == nil:
@@ -69,8 +69,8 @@ func (r *shardRoute) follows(before *shardRoute) {
 	}
 }
 
-// setTable installs a routing table received from a gateway. It leaves out routes to shards without an address: a
-// gateway waits for those.
+// setTable installs a routing table received from a gateway. It leaves out routes to shards without an address, because
+// a gateway waits for those shards.
 func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	t := &table{epoch: message.GetEpoch(), named: make(map[string]*shardRoute, len(message.GetGroups()))}
 	before := c.table.Load()
@@ -106,7 +106,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	c.forget(inUse)
 }
 
-// forget closes connections that neither the table nor the configuration names, after calls had time to end.
+// forget closes connections that neither the table nor the configuration names, after giving calls time to end.
 func (c *Client) forget(inUse map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

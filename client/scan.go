@@ -17,17 +17,17 @@ import (
 type ScanOptions struct {
 	// Group is the group to scan; empty: all.
 	Group string
-	// Cursor comes from an earlier scan; this scan resumes after it. It excludes Group, Split and Parallel.
+	// Cursor is a cursor of an earlier scan. This scan resumes after it. It excludes Group, Split and Parallel.
 	Cursor []byte
-	// Split comes from PlanScan; only that part is scanned. It excludes Group, Cursor and Parallel.
+	// Split is the part to scan, as returned by PlanScan. It excludes Group, Cursor and Parallel.
 	Split *Split
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, and records come in log order.
+	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, and records are yielded in log order.
 	Parallel int
 	// SplitBytes is the target size of a split, with Parallel; 0: 256 MiB.
 	SplitBytes int64
-	// OnCursor is called with a cursor that points after all records yielded so far. Not with Parallel.
+	// OnCursor is called with a cursor that points after all records yielded so far. It is not called with Parallel.
 	OnCursor func(cursor []byte)
 }
 
@@ -39,8 +39,8 @@ type Split struct {
 	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; after that, a scan returns
 	// ErrCursorExpired.
 	Token []byte
-	// Addresses lists the addresses (host:port) of the shards that hold the split, best first, so that the work can
-	// run near them. With Config.Direct the scan goes there.
+	// Addresses lists the addresses (host:port) of the shards that hold the split, best first, so that the work can run
+	// near them. With Config.Direct, the scan goes to these shards.
 	Addresses []string
 	// Bytes is the approximate stored size.
 	Bytes int64
@@ -76,8 +76,8 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 }
 
 // Scan yields the newest version of every record, as of a snapshot of each group. A broken stream resumes from its
-// cursor, so each record comes once. Records above 1 MiB come without data (HasData is false): use Download with the
-// version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
+// cursor, so each record is yielded once. Records above 1 MiB are yielded without data (HasData is false): use Download
+// with the version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
 func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
 	var o ScanOptions
 	if options != nil {
@@ -124,7 +124,7 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 	}
 }
 
-// scanning is one stream of a scan, which resumes after it breaks.
+// scanning is one stream of a scan. The stream resumes after it breaks.
 type scanning struct {
 	client   *Client
 	request  recordv1.ScanRequest
@@ -151,7 +151,8 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	}
 }
 
-// target chooses the shard of a split first if Direct is set.
+// target returns the destination of the next attempt. With Direct, every second attempt, beginning with the first, goes
+// to the best shard of a split.
 func (s *scanning) target() (target, error) {
 	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.N()%2 == 0 {
 		if to, err := s.client.conn(s.addresses[0]); err == nil && !to.pulse.Silent() {
@@ -241,7 +242,8 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 	_ = workers.Wait() // no error is returned above
 }
 
-// scanSplits scans several splits at a time. Memory is bounded: each split waits until its message was consumed.
+// scanSplits scans several splits at a time. Memory is bounded, because each split waits until its message was
+// consumed.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
 	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
 	if o.Group != "" {

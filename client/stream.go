@@ -36,15 +36,15 @@ func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOption
 }
 
 // Upload stores one version of a record of any size from a reader, with bounded memory. If from is an io.Seeker, the
-// size is sent first, so that a full disk refuses the upload at once, and the upload is retried when that is safe.
-// Otherwise it is retried only if nothing was read yet. If from fails, nothing is stored, and
-// its error is wrapped.
+// size is sent first, so that a full disk refuses the upload immediately, and the upload is retried when that is safe.
+// Otherwise it is retried only if nothing was read yet. If from fails, nothing is stored, and the error wraps that of
+// from.
 func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
 	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: options.orZero(), from: from}
 	return u.run(ctx)
 }
 
-// uploading is an upload with its attempts.
+// uploading holds an upload and the state of its attempts.
 type uploading struct {
 	client  *Client
 	op      string
@@ -100,7 +100,8 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	}
 }
 
-// unreadable returns the error of an upload whose data cannot be read. doubtful: an earlier attempt had sent all data.
+// unreadable returns the error of an upload whose data cannot be read. doubtful means that an earlier attempt had sent
+// all data.
 func (u *uploading) unreadable(doubtful bool) *Error {
 	message := "nothing was stored, the data cannot be read: "
 	if doubtful {
@@ -156,7 +157,7 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 	return toPutResult(u.op, answer.GetPut(), sum, size)
 }
 
-// send sends the header and all data. io.EOF: the server has already answered.
+// send sends the header and all data. It returns io.EOF if the server has already answered.
 func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *recordv1.UploadHeader) (sum uint32,
 	size int64, err error) {
 	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}); err != nil {
@@ -207,7 +208,7 @@ func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *D
 	return r.Record(), err
 }
 
-// Open starts to read a record of any size. Each chunk is checked by its CRC. A broken stream resumes at its offset, at
+// Open starts to read a record of any size. Each chunk is checked by its CRC. A broken stream resumes at its offset in
 // the same version. The caller must close the reader.
 func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*Reader, error) {
 	r := &Reader{client: c, op: "download " + key.String()}

@@ -12,15 +12,16 @@ import (
 	"sheaf.dev/sheaf/client/call/reload"
 )
 
-// TLSFiles names the files by which a caller and a store authenticate each other; all in PEM.
+// TLSFiles names the files with which a caller and a store authenticate each other. All are in PEM.
 type TLSFiles struct {
 	CA        string // authorities of the store
 	Cert, Key string // certificate and key of the caller; both or none
 }
 
 // TLS returns credentials for Config.Credentials. The files are read now, and again for each connection, so that
-// certificates can be renewed while a process runs. Where they cannot be read then, those read before stay in use, and
-// the error of a connection that fails says so. Servers must present a certificate for the dialled host.
+// certificates can be renewed while a process runs. If the files cannot be read for a connection, the last content
+// remains in use, and the error of a connection that fails says so. Servers must present a certificate for the dialled
+// host.
 func TLS(files TLSFiles) (credentials.TransportCredentials, error) {
 	return reload.Credentials(files.config, nil)
 }
@@ -46,8 +47,8 @@ func (f *TLSFiles) config() (*tls.Config, error) {
 		if err != nil {
 			return fail(err)
 		}
-		// The certificate is also sent if the server lists only authorities that have not signed it: the
-		// server's answer then says what is wrong.
+		// The certificate is sent even if the server lists only authorities that have not signed it, because the server's
+		// answer then says what is wrong.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return cfg, nil

@@ -15,7 +15,7 @@ import (
 // tokenBytesMax bounds the size of a token file.
 const tokenBytesMax = 64 << 10
 
-// Token returns credentials for Config.CallCredentials. The token in a file, for example of a projected volume of a
+// Token returns credentials for Config.CallCredentials. The token in a file, for example in a projected volume of a
 // pod, identifies the caller. The file is read again when it changes. Calls fail if the file cannot be read or holds no
 // token, or if the connection is not TLS. A caller with a certificate (TLSFiles.Cert) sends no token.
 func Token(file string) credentials.PerRPCCredentials { return &tokenFile{path: file} }
@@ -29,7 +29,8 @@ type tokenFile struct {
 	token string
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials: anyone who reads a token can use it.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. TLS is required because anyone who reads a token
+// can use it.
 func (*tokenFile) RequireTransportSecurity() bool { return true }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.

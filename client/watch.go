@@ -14,20 +14,20 @@ import (
 
 // WatchOptions are the options of Watch. The zero value watches from now on.
 type WatchOptions struct {
-	// Cursor comes from an earlier watch of this group; this watch resumes after it.
+	// Cursor is a cursor of an earlier watch of this group. This watch resumes after it.
 	Cursor []byte
-	// OnCursor is called with a cursor that points after all changes yielded so far. The first call comes at once,
+	// OnCursor is called with a cursor that points after all changes yielded so far. The first call occurs immediately,
 	// before any change.
 	OnCursor func(cursor []byte)
 }
 
 // Watch yields the changes of a group as they are committed: the latest state of each record that was put or deleted
 // (Record.Deleted), at least once, in the order of the group's log. It does not end by itself. A broken stream resumes
-// from its cursor, also after the group has moved to another shard. Records above 1 MiB come without data (HasData is
-// false).
+// from its cursor, even after the group has moved to another shard. Records above 1 MiB are yielded without data
+// (HasData is false).
 //
 // To start with all existing records: save the first cursor of a watch, Scan the group, then watch from that cursor.
-// ErrCursorExpired requires the same steps: deletes after the cursor were forgotten.
+// ErrCursorExpired requires the same steps, because deletes after the cursor were forgotten.
 func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
 	var o WatchOptions
 	if options != nil {
@@ -49,7 +49,7 @@ func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions)
 	}
 }
 
-// watching is one stream of changes, which resumes after it breaks.
+// watching is one stream of changes. The stream resumes after it breaks.
 type watching struct {
 	client   *Client
 	options  WatchOptions

@@ -6,11 +6,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// pageSize is the number of groups or shards that AllGroups and AllShards ask for at a time: the limit of the servers.
+// pageSize is the number of groups or shards that AllGroups and AllShards request at a time. It is the limit of the
+// servers.
 const pageSize = 1000
 
-// AllGroups asks for all pages of a listing of groups, in pages of its own size, from in.PageToken on. It returns their
-// rows in one answer, however many bytes they have. An error of any page is returned: there are no partial listings.
+// AllGroups requests all pages of a listing of groups from in.PageToken on. It uses a page size of its own. It returns
+// the rows in one answer, however many bytes they have. If any page has an error, AllGroups returns the error and no
+// rows.
 func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsRequest, options ...grpc.CallOption) (
 	*ListGroupsResponse, error) {
 	all, token := &ListGroupsResponse{}, in.GetPageToken()
@@ -23,7 +25,7 @@ func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsReque
 		}
 		before := len(all.Groups)
 		for _, g := range page.GetGroups() {
-			// A server older than pages answers with everything. It may answer for one that is newer and has stopped.
+			// A server older than pages answers with everything. It may take the place of a newer server that has stopped.
 			if !listed[g.GetGroup()] {
 				all.Groups = append(all.Groups, g)
 			}
@@ -85,8 +87,8 @@ func AllMoves(ctx context.Context, from AdminServiceClient, options ...grpc.Call
 	}
 }
 
-// ReceiveRouting receives one whole table of WatchRouting, whether it comes in parts or not. After an error in the
-// middle of a table there is no table.
+// ReceiveRouting receives one whole table of WatchRouting, in one part or several. If an error occurs in the middle of
+// a table, it returns no table.
 func ReceiveRouting(stream RoutingService_WatchRoutingClient) (*WatchRoutingResponse, error) {
 	table, err := stream.Recv()
 	if err != nil {

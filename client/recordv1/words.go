@@ -1,11 +1,11 @@
-// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of its folder, with a few words for
-// people, and functions that receive answers that come in parts.
+// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of this folder. It also has functions
+// that name states in words for people, and functions that receive answers that are sent in parts.
 package recordv1
 
 import "strings"
 
-// Word is the state as status and conditions spell it: FileSystemMismatch for SHARD_STATE_FILE_SYSTEM_MISMATCH. Empty
-// for a state that was not sent or that this program does not know.
+// Word returns the state as status and conditions spell it, for example FileSystemMismatch for
+// SHARD_STATE_FILE_SYSTEM_MISMATCH. The word is empty for a state that was not sent or that this program does not know.
 func (x ShardState) Word() string {
 	if x == ShardState_SHARD_STATE_UNSPECIFIED {
 		return ""
@@ -13,7 +13,8 @@ func (x ShardState) Word() string {
 	return word(ShardState_name[int32(x)], "SHARD_STATE_")
 }
 
-// Word is the state in one word: Serving for GROUP_STATE_SERVING. Empty as for a ShardState.
+// Word returns the state in one word, for example Serving for GROUP_STATE_SERVING. It is empty in the same cases as for
+// a ShardState.
 func (x GroupState) Word() string {
 	if x == GroupState_GROUP_STATE_UNSPECIFIED {
 		return ""
@@ -21,7 +22,8 @@ func (x GroupState) Word() string {
 	return word(GroupState_name[int32(x)], "GROUP_STATE_")
 }
 
-// Word is the outcome in one word: Truncated for LOAD_OUTCOME_TRUNCATED. Empty as for a ShardState.
+// Word returns the outcome in one word, for example Truncated for LOAD_OUTCOME_TRUNCATED. It is empty in the same cases
+// as for a ShardState.
 func (x LoadOutcome) Word() string {
 	if x == LoadOutcome_LOAD_OUTCOME_UNSPECIFIED {
 		return ""
@@ -29,7 +31,8 @@ func (x LoadOutcome) Word() string {
 	return word(LoadOutcome_name[int32(x)], "LOAD_OUTCOME_")
 }
 
-// Word is the phase in one word: Files for COPY_PHASE_FILES. Empty as for a ShardState.
+// Word returns the phase in one word, for example Files for COPY_PHASE_FILES. It is empty in the same cases as for a
+// ShardState.
 func (x CopyPhase) Word() string {
 	if x == CopyPhase_COPY_PHASE_UNSPECIFIED {
 		return ""
@@ -37,7 +40,8 @@ func (x CopyPhase) Word() string {
 	return word(CopyPhase_name[int32(x)], "COPY_PHASE_")
 }
 
-// Word is the role in one word: Voter for MEMBER_ROLE_VOTER. Empty as for a ShardState.
+// Word returns the role in one word, for example Voter for MEMBER_ROLE_VOTER. It is empty in the same cases as for a
+// ShardState.
 func (x MemberRole) Word() string {
 	if x == MemberRole_MEMBER_ROLE_UNSPECIFIED {
 		return ""
@@ -45,7 +49,8 @@ func (x MemberRole) Word() string {
 	return word(MemberRole_name[int32(x)], "MEMBER_ROLE_")
 }
 
-// Word is the state in one word: Draining for PLACEMENT_STATE_DRAINING. Empty as for a ShardState.
+// Word returns the state in one word, for example Draining for PLACEMENT_STATE_DRAINING. It is empty in the same cases
+// as for a ShardState.
 func (x PlacementState) Word() string {
 	if x == PlacementState_PLACEMENT_STATE_UNSPECIFIED {
 		return ""
@@ -53,7 +58,7 @@ func (x PlacementState) Word() string {
 	return word(PlacementState_name[int32(x)], "PLACEMENT_STATE_")
 }
 
-// word is the name of an enum's value in camel case; an unknown value has no name.
+// word returns the name of an enum's value in camel case; empty for an unknown value.
 func word(name, prefix string) string {
 	var out strings.Builder
 	for part := range strings.SplitSeq(strings.TrimPrefix(name, prefix), "_") {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Doubling is a sequence of pauses. Each pause is twice the previous one, from First up to Most, plus or minus half,
-// so that many clients that failed together do not retry together. First must be above 0.
+// Doubling is a sequence of pauses. Each pause is twice the previous one, from First up to Most, plus or minus half, so
+// that many clients that failed together do not retry together. First must be greater than 0.
 type Doubling struct{ First, Most time.Duration }
 
 // After returns the pause after failure n, counted from 0. Safe for concurrent use.
@@ -23,7 +23,7 @@ type Tries struct {
 	failed int
 }
 
-// Wait waits before the next attempt, longer each time. It returns false if ctx ended.
+// Wait waits before the next attempt, longer each time. It returns false if ctx ends first.
 func (t *Tries) Wait(ctx context.Context) bool {
 	t.failed++
 	return Sleep(ctx, t.After(t.failed-1))

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// hedgeAfter is how long an attempt to connect may take before another one starts in parallel. A Kubernetes Service
-// keeps leading to a gateway on a failed node for up to 40 s; the next attempt is likely to reach another gateway.
+// hedgeAfter is how long an attempt to connect may take before another one starts in parallel. For up to 40 s, a
+// Kubernetes Service keeps routing connections to a gateway on a failed node. The next attempt is likely to reach
+// another gateway.
 const hedgeAfter = 500 * time.Millisecond
 
 // Dial connects to HOST:PORT. While no attempt connects, further attempts start in parallel to the first one, and the
-// first to connect wins. A refused attempt ends the dial, unless others still wait. Connections to a failed machine
-// break after about 2 s if the kernel supports it (Linux).
+// first to connect wins. A refused attempt ends the dial, unless other attempts are still in progress. Connections to a
+// failed machine break after about 2 s if the kernel supports it (Linux).
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	more := time.NewTicker(hedgeAfter)
 	defer more.Stop()

@@ -10,8 +10,8 @@ import (
 )
 
 // A failed machine sends nothing. The kernel sends a keepalive probe each second, and breaks a connection if no sent
-// data, including such a probe, is acknowledged for this long. The silence of a server process does not count: its
-// kernel acknowledges.
+// data, including such a probe, is acknowledged for this long. A server process that hangs does not break its
+// connections, because its kernel acknowledges the data.
 const (
 	askEvery   = time.Second
 	silenceMax = 2 * time.Second

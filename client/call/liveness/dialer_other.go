@@ -4,5 +4,5 @@ package liveness
 
 import "net"
 
-// dialer is for systems whose kernel gets no such settings: a Pulse detects failed machines by itself.
+// dialer is for systems without the kernel settings of dialer_linux.go. There, only a Pulse detects failed machines.
 var dialer net.Dialer

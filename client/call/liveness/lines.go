@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// lines holds the network connections to one server, so that they can be closed.
+// lines holds the network connections to one server, so that it can close all of them.
 type lines struct {
 	connect func(ctx context.Context, address string) (net.Conn, error)
 

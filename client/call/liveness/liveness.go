@@ -1,10 +1,10 @@
 // Package liveness detects that a server hangs: it accepts calls and answers none, because its process was stopped, its
-// machine failed, or the network drops what is sent. gRPC detects that by its keepalive, which cannot be faster than 10
-// s; calls without a deadline of their own would wait that long, although other servers could answer them.
+// machine failed, or the network drops what is sent. gRPC detects this only by its keepalive, which takes at least 10
+// s. Calls without a deadline of their own would wait that long, although other servers could answer them.
 //
-// While calls wait and nothing is answered, the Pulse checks the server's health. A server that answers anything at all
-// is slow, and calls wait for it. If it answers nothing, the Pulse closes its connections, which ends the calls on
-// them.
+// While calls wait and the server answers nothing, the Pulse checks the server's health. A server that answers anything
+// at all is considered slow, and calls wait for it. If it answers nothing, the Pulse closes its connections, which ends
+// the calls on them.
 package liveness
 
 import (
@@ -28,15 +28,15 @@ const (
 	DefaultPatience = 1500 * time.Millisecond
 )
 
-// looksPerAfter is how often answers are counted within Options.After.
+// looksPerAfter is the number of times that answers are counted within Options.After.
 const looksPerAfter = 2
 
 // Options configures a Pulse. The zero value is usable.
 type Options struct {
-	After    time.Duration // time without any answer, until the server is probed; 0: DefaultAfter
+	After    time.Duration // time without any answer after which the server is probed; 0: DefaultAfter
 	Patience time.Duration // time for the answer to the probe; 0: DefaultPatience
-	// May is asked before the connections are closed; nil: they may be. A caller gains nothing if no other server
-	// can answer its calls.
+	// May reports whether the connections may be closed; nil: they may. Closing them gains nothing if no other server can
+	// answer the calls.
 	May func() bool
 	// Hung is called when the connections are closed; nil: not called.
 	Hung func()
@@ -90,14 +90,14 @@ func (p *Pulse) DialOptions() []grpc.DialOption {
 	}
 }
 
-// Ask sets the connection for health checks: one that was made with DialOptions.
+// Ask sets the connection for health checks, which must have been made with DialOptions.
 func (p *Pulse) Ask(conn grpc.ClientConnInterface) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conn = conn
 }
 
-// Silent reports whether the server was found to hang and has not answered since. If so, use another server that can
+// Silent reports whether the server was found to hang and has not answered since. If so, use another server if one can
 // answer.
 func (p *Pulse) Silent() bool { return p.silent.Load() }
 
@@ -233,9 +233,9 @@ func (p *Pulse) rest() bool {
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs probes the server, which has given this many answers so far. True: it gave no answer in time. The time is
-// counted in ticks: while this process itself is suspended, no tick comes. When the process resumes, the remaining
-// ticks leave time to read an answer that arrived meanwhile.
+// hangs probes the server, which has given the given number of answers so far. It returns true if the server gave no
+// answer in time. The time is counted in ticks, because no tick occurs while this process itself is suspended. When the
+// process resumes, the remaining ticks leave time to read an answer that arrived meanwhile.
 func (p *Pulse) hangs(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})
@@ -253,7 +253,7 @@ func (p *Pulse) hangs(answers uint64) bool {
 		select {
 		case <-tick.C:
 		case <-asked:
-			return false // it lives; or it is gone, which gRPC tells the calls
+			return false // the server is alive; or it is gone, and gRPC ends the calls
 		}
 	}
 	return p.ctx.Err() == nil && p.answers.Load() == answers && p.underWay.Load() > 0

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Tenure is the time for which a server is responsible for something, such as a group that it leads. After it is over,
-// a call that the server accepted before and has not answered waits in vain: a disk that hangs makes a read wait
-// without an error, while the server answers everything else and does not look silent. The zero value and nil count
-// nothing. Safe for concurrent use.
+// Tenure is the time for which a server is responsible for something, such as a group that it leads. After the tenure
+// is over, a call that the server accepted earlier and has not answered may wait in vain. For example, a disk that
+// hangs makes a read wait without an error, while the server answers everything else and does not look silent. The zero
+// value and nil count nothing. Safe for concurrent use.
 type Tenure struct {
 	pulse   *Pulse
 	over    atomic.Bool
@@ -18,8 +18,8 @@ type Tenure struct {
 // Tenure starts a tenure of this server.
 func (p *Pulse) Tenure() *Tenure { return &Tenure{pulse: p} }
 
-// Begin counts in a call, or a stream, that waits for its next answer. End must follow, with what Begin gave. A wait
-// that begins when the tenure is over is not counted: a stream that goes on at the server is answered there.
+// Begin counts a call, or a stream, that waits for its next answer. End must follow, with the result of Begin. A wait
+// that begins when the tenure is over is not counted, because a stream that continues at the server is answered there.
 func (t *Tenure) Begin() (counted bool) {
 	if t == nil || t.over.Load() {
 		return false

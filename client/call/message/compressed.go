@@ -7,10 +7,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// RefuseCompressed returns the option with which a server takes in no compressed messages. A library that registers an
+// RefuseCompressed returns the option that makes a server refuse compressed messages. A library that registers an
 // encoding for its own calls, as the exporter of traces does with gzip, makes each gRPC server of the process accept
-// it: 24 KiB of zeros are 24 MiB in memory then, before anybody is asked who calls. gRPC refuses encodings that no
-// library registers.
+// this encoding. 24 KiB of compressed zeros would then take 24 MiB of memory before the caller is authenticated. gRPC
+// refuses encodings that no library registers.
 func RefuseCompressed() grpc.ServerOption {
 	//nolint:staticcheck // RegisterCompressor would change the encoding for the exporter of traces, too
 	return grpc.RPCDecompressor(refused{})

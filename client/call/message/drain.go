@@ -7,12 +7,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastAnswers is the time in which the answers of ended calls can leave, if something else keeps the connection open.
+// lastAnswers is the time for sending the answers of ended calls, if something else keeps the connection open.
 const lastAnswers = 500 * time.Millisecond
 
-// Drain stops a server: it refuses new calls and waits for the calls that open counts, until ctx ends; then it aborts
-// all calls. It waits for nothing else: health watches never end by themselves, and unread data keeps a caller's
-// connection open. open is called on the caller's goroutine.
+// Drain stops a server. It refuses new calls, and waits for the calls that open counts, at most until ctx ends. Then it
+// aborts all calls. It waits for nothing else, because health watches never end by themselves, and unread data keeps a
+// caller's connection open. open is called on the caller's goroutine.
 func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	drained := make(chan struct{})
 	go func() {
@@ -24,7 +24,7 @@ func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	<-drained
 }
 
-// awaitIdle returns when no call was open for lastAnswers, when drained is closed, or when ctx ends.
+// awaitIdle returns when no call has been open for lastAnswers, when drained is closed, or when ctx ends.
 func awaitIdle(ctx context.Context, drained <-chan struct{}, open func() int64) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

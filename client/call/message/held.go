@@ -14,7 +14,7 @@ type Allowance interface {
 	// Take takes n more bytes for a call that has already taken have; n may be negative. A refusal is the error
 	// that the caller receives. It never refuses the only call.
 	Take(n, have int64) error
-	// Add takes n bytes without a check, for bytes that are already held; negative: gives back.
+	// Add takes n bytes without a check, for bytes that are already held. A negative n gives bytes back.
 	Add(n int64)
 }
 
@@ -28,7 +28,7 @@ type Held struct {
 	mu      sync.Mutex
 	asked   int64
 	encoded int64 // bytes of messages that gRPC has not released
-	taken   int64 // taken from the allowance: the greater of the two
+	taken   int64 // taken from the allowance: the greater of asked and encoded
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
@@ -62,7 +62,7 @@ func (h *Held) ask(n int64) error {
 	return nil
 }
 
-// adjust adjusts what is taken from the allowance to what the call holds. The caller holds mu.
+// adjust makes the bytes taken from the allowance equal to the bytes that the call holds. The caller holds mu.
 func (h *Held) adjust() {
 	if n := max(h.asked, h.encoded); n != h.taken {
 		h.from.Add(n - h.taken)
@@ -70,7 +70,8 @@ func (h *Held) adjust() {
 	}
 }
 
-// encode counts a message given to gRPC, until release. The message exists already, so its bytes cannot be refused.
+// encode counts a message that is given to gRPC, until release. The message already exists, so its bytes cannot be
+// refused.
 func (h *Held) encode(n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +90,7 @@ func (h *Held) release(n int64) {
 	}
 }
 
-// end gives back the requested bytes; dropped: gRPC drops the stream with all queued messages.
+// end gives back the requested bytes. dropped means that gRPC drops the stream with all queued messages.
 func (h *Held) end(dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,9 +157,9 @@ func (f *freed) Put(*[]byte) {
 	}
 }
 
-// whenFreed returns an empty buffer to append to those of a message: tell is called once, when they are released. gRPC
-// frees the messages that it has written, and those queued in a stream that is reset. It leaves messages queued in a
-// connection that ends to the garbage collector, so that tell is called after a collection.
+// whenFreed returns an empty buffer to append to the buffers of a message. tell is called once, when they are released.
+// gRPC frees the messages that it has written, and those queued in a stream that is reset. It leaves messages that are
+// queued in a connection that ends to the garbage collector. In this case tell is called after a collection.
 func whenFreed(tell func()) mem.Buffer {
 	empty := freedSpace[:0:freedBytes]
 	f := &freed{tell: tell}

@@ -14,14 +14,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Pool holds message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB and clears a whole buffer before
-// use, which is most of the cost of a batch: for a message of 100 KiB it clears 1 MiB. This pool has every power of two
-// and clears nothing: the user of a buffer must write all of it before it is read.
+// Pool holds message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB, and clears a whole buffer before
+// use. This is most of the cost of a batch: for a message of 100 KiB it clears 1 MiB. This pool has every power of two
+// and clears nothing, so the user of a buffer must write all of it before it is read.
 var Pool mem.BufferPool = &pool{}
 
 const (
 	sizeBitsMin = 10 // smaller buffers are left to the garbage collector
-	sizeBitsMax = 24 // larger buffers, too
+	sizeBitsMax = 24 // so are larger buffers
 )
 
 type pool struct {
@@ -111,13 +111,14 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
 }
 
-// RefusedBytesMax is the receive limit of a gRPC server. It is a little above the message limit, so that the server
-// itself, and not gRPC, tells callers what to do instead of sending a message that is somewhat too long. gRPC answers
-// longer messages itself, and its answer cannot be extended: all of a message is held in memory before that.
+// RefusedBytesMax is the receive limit of a gRPC server. It is a little above the message limit. The server itself thus
+// refuses a message that is slightly too long, and tells its caller what to do instead. Longer messages are refused by
+// gRPC, whose answer cannot be extended. The limit is not higher, because a message is held in memory as a whole before
+// the server can refuse it.
 func RefusedBytesMax(bytesMax int) int { return bytesMax + bytesMax/4 }
 
-// ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls; further concurrent calls
-// get a new goroutine each. A new goroutine grows its stack in each call, which is a fifteenth of a server's cost for a
+// ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls. Each further concurrent
+// call gets a new goroutine. A new goroutine has to grow its stack, which is a fifteenth of a server's cost of a
 // durable put.
 const ServerWorkers = 64
 
@@ -136,10 +137,10 @@ type Bounded struct {
 	Bytes    int // size of the received message
 }
 
-// headBytes at the start of a message hold the key of a record, but not its data.
+// headBytes is the length of the part at the start of a message that holds the key of a record, but not its data.
 const headBytes = 2 << 10
 
-// decodeHead decodes the first fields of a message. It skips what cannot be decoded: no code needs it.
+// decodeHead decodes the first fields of a message. It skips what cannot be decoded, because no code needs it.
 func (b *Bounded) decodeHead(data mem.BufferSlice) {
 	head := make([]byte, 0, headBytes)
 	for _, part := range data {

@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// partsMax bounds the parts of one request: the fields of it and of the messages within. The largest requests of
-	// honest clients, full batches with attributes, have a fraction of it.
+	// partsMax bounds the number of parts of one request, which are its fields and the fields of its nested messages. The
+	// largest requests of honest clients, full batches with attributes, have a fraction of this number.
 	partsMax = 1 << 18
-	// countedBytesMin is the size from which parts are counted. Below, two bytes each are too few to matter.
+	// countedBytesMin is the size of a request from which on its parts are counted. A part has at least two bytes, so
+	// smaller requests have too few parts to matter.
 	countedBytesMin = 128 << 10
-	// requests are the messages that callers send.
+	// The messages that callers send have this prefix and this suffix.
 	requestsOf, requestName = "sheaf.record.v1.", "Request"
 )
 
-// checkParts returns an error if a request has so many parts that decoding it would take far more memory than its
-// bytes do: an empty put has 2 bytes, and more than 100 in memory.
+// checkParts returns an error if a request has so many parts that decoding it would take far more memory than its bytes
+// do. For example, an empty put has 2 encoded bytes, and takes more than 100 bytes of memory.
 func checkParts(encoded []byte, m proto.Message) error {
 	if len(encoded) < countedBytesMin {
 		return nil
@@ -35,8 +36,8 @@ func checkParts(encoded []byte, m proto.Message) error {
 	return nil
 }
 
-// countParts takes the parts of a message out of left, until that is negative. What cannot be parsed is left to the
-// decoder.
+// countParts subtracts the number of parts of a message from left, and returns the rest. It ends early if the rest is
+// negative. What cannot be parsed is left to the decoder.
 func countParts(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	for len(b) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(b)

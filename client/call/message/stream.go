@@ -12,8 +12,8 @@ import (
 )
 
 // Stream is the stream of a call whose answers are counted, and whose caller must receive each message within a time
-// limit. Otherwise a caller that does not read could hold the call's memory for any time: keepalive does not detect it,
-// because its connection answers.
+// limit. Otherwise a caller that does not read could hold the call's memory forever. Keepalive does not detect such a
+// caller, because its connection answers.
 type Stream struct {
 	grpc.ServerStream
 	held    *Held
@@ -39,8 +39,8 @@ var (
 	ErrStopping = errors.New("stopping")
 )
 
-// stoppingPatience is how long a stopping process waits for the next message of a caller: far longer than an active
-// caller takes for one.
+// stoppingPatience is how long a stopping process waits for the next message of a caller. It is far longer than an
+// active caller takes for a message.
 const stoppingPatience = 2 * time.Second
 
 type streamKey struct{}
@@ -60,8 +60,8 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 	return s
 }
 
-// HeldOf returns the Held of the call of a context that is, or derives from, that of a Stream. For other contexts it
-// returns a Held without a bound.
+// HeldOf returns the Held of a call. The context must be the context of a Stream, or derive from it. For other contexts
+// it returns a Held without a bound.
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
@@ -70,8 +70,8 @@ func HeldOf(ctx context.Context) *Held {
 	return s.held
 }
 
-// CutterOf returns the function that ends the Stream of a context, or of its ancestor, with an error; nil: there is
-// none. The caller receives the error, while the handler continues until the stream has ended.
+// CutterOf returns the function that ends the Stream of a context, or of its ancestor, with an error. It returns nil if
+// there is no Stream. The caller receives the error, while the handler continues until the stream has ended.
 func CutterOf(ctx context.Context) func(error) {
 	if s, ok := ctx.Value(streamKey{}).(*Stream); ok {
 		return s.refuse
@@ -121,8 +121,8 @@ func (s *Stream) RecvMsg(m any) error {
 
 // Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping (only after
 // stopping is closed), or with the error given to CutterOf's function. In these cases the caller is answered while the
-// handler continues until the stream has ended: messages that gRPC holds stay until the caller reads them. Call Await
-// once.
+// handler continues until the stream has ended, because messages that gRPC holds remain until the caller reads them.
+// Call Await once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

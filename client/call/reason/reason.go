@@ -1,11 +1,11 @@
 // Package reason defines the reasons of google.rpc.ErrorInfo that shards and gateways send and clients act on.
-// record.proto documents for callers what each means and which gRPC code it comes with.
+// record.proto documents for callers what each reason means and which gRPC code it has.
 package reason
 
 // Domain is the domain of the reasons.
 const Domain = "sheaf.dev"
 
-// Reasons of calls that were certainly not applied, and may succeed later or elsewhere.
+// Reasons of calls that were certainly not applied and may succeed later or elsewhere.
 const (
 	GroupLoading     = "GROUP_LOADING"
 	NoLeader         = "NO_LEADER"
@@ -17,8 +17,9 @@ const (
 	Overloaded       = "OVERLOADED"
 )
 
-// EtcdUnavailable is the reason of a call that needs etcd, which has not answered or refused. No record was written.
-// Where "outcome" in its metadata is "unknown", what an administrative call asked for may have been done.
+// EtcdUnavailable is the reason of a call that needs etcd, when etcd did not answer or refused the request. No record
+// was written. If "outcome" in the metadata is "unknown", the change that an administrative call asked for may have
+// been made.
 const EtcdUnavailable = "ETCD_UNAVAILABLE"
 
 // Reasons about a record or a group.

@@ -1,4 +1,5 @@
-// Package reload provides TLS credentials for clients whose files may change: they are read again for each connection.
+// Package reload provides TLS credentials for clients whose files may change. The files are read again for each
+// connection.
 package reload
 
 import (
@@ -12,10 +13,10 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials returns credentials of a client that calls read for its configuration, now and before each handshake. The
-// returned error is that of read. If read fails later, for example while files are being replaced, the last
-// configuration stays in use: told, unless it is nil, gets each new error, and a handshake that fails says it too. read
-// and told must be safe for concurrent use.
+// Credentials returns credentials of a client. They call read for the configuration, now and before each handshake. The
+// returned error is the error of the first read. If read fails later, for example while files are being replaced, the
+// last configuration remains in use. told, if not nil, receives each new error, and the error of a handshake that fails
+// includes it. read and told must be safe for concurrent use.
 func Credentials(read func() (*tls.Config, error), told func(error)) (credentials.TransportCredentials, error) {
 	now, err := read()
 	if err != nil {
@@ -24,7 +25,7 @@ func Credentials(read func() (*tls.Config, error), told func(error)) (credential
 	return &rotating{TransportCredentials: credentials.NewTLS(now), of: &source{read: read, told: told, last: now}}, nil
 }
 
-// Pair reads a certificate and its key, in PEM. A certificate whose time is over is an error.
+// Pair reads a certificate and its key, in PEM. It returns an error if the certificate has expired.
 func Pair(certFile, keyFile string) (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err == nil && time.Now().After(pair.Leaf.NotAfter) {
@@ -36,17 +37,17 @@ func Pair(certFile, keyFile string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// source is the configuration as last read.
+// source holds the configuration as last read.
 type source struct {
 	read func() (*tls.Config, error)
 	told func(error)
 
 	mu     sync.Mutex
 	last   *tls.Config
-	failed string // the last error that was told; empty: the last read did not fail
+	failed string // the last error that told received; empty: the last read did not fail
 }
 
-// now returns the configuration to use. The error says why it is an older one.
+// now returns the configuration to use. If it is an older one, the error says why.
 func (s *source) now() (*tls.Config, error) {
 	cfg, err := s.read()
 	s.mu.Lock()

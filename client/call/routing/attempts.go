@@ -7,11 +7,12 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// Pace says how calls are retried.
+// Pace configures how calls are retried.
 type Pace struct {
 	First, Most time.Duration // pauses: each is twice the previous one, plus or minus half
 	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
-	// Reserve is the time kept for the answer's way back, or an eighth of the remaining time if that is less.
+	// Reserve is the part of the remaining time that is kept for sending the answer back. If an eighth of the remaining
+	// time is less, that is kept instead.
 	Reserve time.Duration
 }
 
@@ -28,8 +29,8 @@ type Effect struct {
 	doubtful bool
 }
 
-// Failed records the failure of an attempt. sent: the request may have left this process. False: no attempt may follow,
-// however much time is left.
+// Failed records the failure of an attempt. sent means that the request may have left this process. Failed returns
+// false if no attempt may follow, however much time is left.
 func (e *Effect) Failed(v Verdict, sent bool) bool {
 	if e.Write && (v.Fate == Unknown || v.TimedOut && sent) {
 		e.doubtful = true
@@ -37,11 +38,11 @@ func (e *Effect) Failed(v Verdict, sent bool) bool {
 	return v.Fate == Refused || v.Fate == Unknown && (!e.Write || !e.Once)
 }
 
-// Doubtful tells that the write may have been applied, although it ends with a failure of this verdict.
+// Doubtful reports whether the write may have been applied although it ends with a failure of this verdict.
 func (e *Effect) Doubtful(v Verdict) bool { return e.doubtful && !v.EndsDoubt }
 
-// Attempts is a call between its attempts: how often and how long it was tried, what its attempts may have done, and
-// what the last one said. Gateway and Go client repeat their calls by it. Pace is required.
+// Attempts is the state of a call between its attempts: how often and how long it was tried, what its attempts may have
+// done, and the last error. Gateways and the Go client use it to retry calls. Pace is required.
 type Attempts struct {
 	Pace *Pace
 	Effect
@@ -56,10 +57,10 @@ type Attempts struct {
 // N returns the number of retries since the start, or since the last Progress.
 func (a *Attempts) N() int { return a.n }
 
-// Progress resets the count: a stream made progress.
+// Progress resets the count, because a stream made progress.
 func (a *Attempts) Progress() { a.n, a.last, a.until = 0, nil, time.Time{} }
 
-// Failed does what Effect.Failed does, and keeps the error of an attempt that may be retried.
+// Failed is like Effect.Failed, and also keeps the error of an attempt that may be retried.
 func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 	again := a.Effect.Failed(v, sent)
 	if again {
@@ -69,7 +70,7 @@ func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 }
 
 // Report returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing,
-// the failure of the previous attempt says more.
+// that is the error of the previous attempt, because it says more.
 func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 	if v.TimedOut && a.last != nil && (!a.Write || !sent) {
 		return a.last
@@ -77,17 +78,17 @@ func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 	return err
 }
 
-// Skip counts a retry that needs no pause of its own: the pause of another call served it.
+// Skip counts a retry that needs no pause of its own, because the pause of another call also served this one.
 func (a *Attempts) Skip() { a.n++ }
 
-// newsMax is how many retries news may bring forward: much unrelated news may come before the news that the call waits
-// for.
+// newsMax is the number of retries that news may bring forward. It is limited because much unrelated news may arrive
+// before the news that the call waits for.
 const newsMax = 8
 
-// Pause waits until another attempt makes sense: as long as the pace says, or until news is closed, which means that
-// what the attempts depend on may have changed (nil: no such signal). least is the wait that the server asks for: with
-// Hold, Pause waits that long; without Hold, no attempt follows if less time is left. False: the time is up before
-// that, ctx has ended, or stop is closed.
+// Pause waits until another attempt makes sense: as long as the pace says, or until news is closed. A closed news means
+// that what the attempts depend on may have changed (nil: no such signal). least is the wait that the server asks for.
+// With Hold, Pause waits at least that long. Without Hold, no attempt follows if less time is left. Pause returns false
+// if the time is up before then, ctx has ended, or stop is closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {

@@ -1,5 +1,5 @@
 // Package routing decides which group holds a record, and what a failed call means for a retry. The gateway and the Go
-// client share it; it depends only on gRPC's status. docs/placement.md explains the same in prose.
+// client share it. It depends only on gRPC's status. docs/placement.md describes the same in prose.
 package routing
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Mode says how an id maps to its group.
+// Mode is the way in which an id maps to its group.
 type Mode string
 
 // The modes.
@@ -28,8 +28,8 @@ const (
 	GroupsMaxDefault = 100_000
 )
 
-// Key is the fixed 64-bit mix of an id (the finalizer of SplitMix64, a bijection): the position of the id in the key
-// space that Hash groups divide. It never changes: placement on disk depends on it.
+// Key returns the fixed 64-bit mix of an id (the finalizer of SplitMix64, a bijection). It is the position of the id in
+// the key space that Hash groups divide. It never changes: placement on disk depends on it.
 //
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), with Stafford's constants
 // ("Mix13"), without the addition of the golden gamma. Hence Key(0) = 0.
@@ -40,13 +40,13 @@ func Key(id int64) uint64 {
 	return z ^ z>>31
 }
 
-// Routing is the routing of a store; immutable once the store exists.
+// Routing is the routing of a store. It is immutable once the store exists.
 type Routing struct {
 	Mode   Mode `json:"mode"`
 	Groups int  `json:"groups"` // Hash: number of groups, 1 to 65,536; Named: 0
 }
 
-// Validate says what is wrong with a routing and what to do.
+// Validate returns an error if the routing is invalid. It says what is wrong and what to do.
 func (r Routing) Validate() error {
 	switch r.Mode {
 	case Hash:
@@ -63,7 +63,8 @@ func (r Routing) Validate() error {
 	return nil
 }
 
-// GroupOf returns the number of the group that owns the id, in Hash routing; -1: the routing has no numbered groups.
+// GroupOf returns the number of the group that owns the id in Hash routing. It returns -1 if the routing has no
+// numbered groups.
 func (r Routing) GroupOf(id int64) int {
 	if r.Groups <= 0 {
 		return -1
@@ -73,8 +74,8 @@ func (r Routing) GroupOf(id int64) int {
 	return int(high)
 }
 
-// KeyRange returns the range of keys that a group owns, both ends included, in Hash routing. Half-open ranges divide
-// 2^64 evenly: their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
+// KeyRange returns the range of keys that a group owns in Hash routing, both ends included. The ranges divide 2^64
+// evenly: their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
 func (r Routing) KeyRange(group int) (first, last uint64) {
 	if group < 0 || group >= r.Groups {
 		return 1, 0
@@ -86,7 +87,7 @@ func (r Routing) KeyRange(group int) (first, last uint64) {
 	return first, last
 }
 
-// firstKey is ceil(group * 2^64 / groups), for 0 <= group < groups.
+// firstKey returns ceil(group * 2^64 / groups), for 0 <= group < groups.
 func firstKey(group, groups int) uint64 {
 	quotient, remainder := bits.Div64(uint64(group), 0, uint64(groups))
 	if remainder > 0 {
@@ -95,7 +96,7 @@ func firstKey(group, groups int) uint64 {
 	return quotient
 }
 
-// GroupName is the name of a numbered group: its decimal number.
+// GroupName returns the name of a numbered group, which is its decimal number.
 func GroupName(group int) string { return strconv.Itoa(group) }
 
 // ValidateGroupName checks a group's name: 1 to 253 bytes of [a-zA-Z0-9._-], not starting with a dot.
@@ -119,7 +120,7 @@ func ValidateGroupName(name string) error {
 // digit.
 func ValidateShardName(name string) error { return ValidateName("shard", name) }
 
-// ValidateName checks a name like ValidateShardName; what names the kind of object in the error.
+// ValidateName checks a name like ValidateShardName. In the error, what names the kind of object.
 func ValidateName(what, name string) error {
 	if err := validateLength(what, name); err != nil {
 		return err

@@ -20,16 +20,16 @@ const (
 	Unknown             // may have been applied
 )
 
-// Verdict is the judgement of a failed attempt.
+// Verdict is the classification of a failed attempt.
 type Verdict struct {
 	Fate   Fate
 	Reason string            // the reason in our ErrorInfo; SHARD_UNREACHABLE for a transport error
 	Info   map[string]string // metadata of our ErrorInfo
-	Wait   time.Duration     // the server asks for at least this wait; 0: none
+	Wait   time.Duration     // the minimum wait that the server asks for; 0: none
 	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
 	// earlier attempt with that id was applied. All other failures leave the effect of earlier attempts open.
 	EndsDoubt bool
-	// TimedOut is true if the end of the call's time ended the attempt, not a server.
+	// TimedOut is true if the attempt ended because the call's time was over, and not by an answer of a server.
 	TimedOut bool
 }
 
@@ -37,13 +37,13 @@ type Verdict struct {
 func (v Verdict) Overloaded() bool { return v.Fate == Final && v.Reason == reason.Overloaded }
 
 // Later reports whether the server was overloaded, or a rate quota is used up: the call was not applied, and may be
-// retried later. Storage quotas have no Wait: a retry does not help.
+// retried later. A used-up storage quota has no Wait, because a retry does not help.
 func (v Verdict) Later() bool {
 	return v.Overloaded() || v.Fate == Final && v.Reason == reason.QuotaExceeded && v.Wait > 0
 }
 
-// Judge classifies the error of an attempt. sent: the request may have left this process; a transport error then leaves
-// the outcome unknown.
+// Judge classifies the error of an attempt. sent means that the request may have left this process, so a transport
+// error leaves the outcome unknown.
 func Judge(st *status.Status, sent bool) Verdict {
 	var v Verdict
 	ours := false
@@ -79,8 +79,8 @@ func Judge(st *status.Status, sent bool) Verdict {
 	return v
 }
 
-// JudgeStream is Judge for a message whose stream of writes ended before the message was answered. first: it is the
-// first such message. The status refers at most to the first one. A message that was sent may have been applied,
+// JudgeStream is Judge for a message whose stream of writes ended before the message was answered. first means that it
+// is the first such message. The status can refer only to the first one. A message that was sent may have been applied,
 // unless it is the first one and the status is a final refusal.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
