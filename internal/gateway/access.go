@@ -35,7 +35,8 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is the lifetime of signed splits and scan cursors, if callers are identified. Their snapshots expire earlier.
+// sealed is the lifetime of signed splits and scan cursors, if the store identifies its callers. Their snapshots expire
+// earlier.
 const sealed = 7 * 24 * time.Hour
 
 // opened returns the original of a signed value that this store gave to the caller, and that the caller sends back.
@@ -47,7 +48,8 @@ func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// notOpened is the error for a value sent back by a caller that this store did not give to it, or gave too long ago.
+// notOpened returns the error for a value that a caller sends back, if this store did not give it to that caller, or
+// gave it too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)

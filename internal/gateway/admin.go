@@ -101,8 +101,8 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 }
 
 // groupRows merges the answers of shards with what the table knows, in the order of the listing and from the beginning
-// of a page on. Rows that may be incomplete, because a shard has told of a part of its groups only, are left out: more
-// says that there are such.
+// of a page on. Rows that may be incomplete, because a shard has reported only a part of its groups, are left out. In
+// this case more is true.
 func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
 	rows []*recordv1.Group, more bool) {
 	through := ""
@@ -121,7 +121,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	tellMembers(answers)
 	for i, answer := range answers {
 		for _, row := range answer.GetGroups() {
-			if onPage(row.GetGroup()) { // a shard older than pages tells of all groups
+			if onPage(row.GetGroup()) { // a shard older than pages reports all groups
 				answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
 				rows = append(rows, row)
 			}
@@ -189,10 +189,10 @@ func (t *table) planned() map[string]string {
 	return unplaced
 }
 
-// problemsMax bounds the problems of a store that ListShards tells.
+// problemsMax bounds the number of problems of a store that ListShards reports.
 const problemsMax = 100
 
-// problems tells what is wrong with the store, at most problemsMax of it.
+// problems returns the problems of the store, at most problemsMax and a last line that counts the others.
 func (t *table) problems() []string {
 	all := t.view.Problems()
 	if n := len(all) - problemsMax; n > 0 {
@@ -277,7 +277,7 @@ func (t *table) knownShards() map[string]*recordv1.Shard {
 	return rows
 }
 
-// tell asks a shard for its row. If the shard does not answer, the row stays as it is.
+// tell asks a shard for its row. If the shard does not answer, the row remains unchanged.
 func (s *shard) tell(ctx context.Context, row *recordv1.Shard) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -320,7 +320,7 @@ func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 	return out
 }
 
-// WatchLoad merges the progress of all shards that are there now.
+// WatchLoad merges the progress of all shards that are known when it begins.
 func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest,
 	stream grpc.ServerStreamingServer[recordv1.WatchLoadResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -469,7 +469,7 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 		checked = true
 		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(),
 			int32(len(answers[i].GetDamages()))
-		for _, c := range answers[i].GetCopies() { // its own row, which counts those that are not listed, too
+		for _, c := range answers[i].GetCopies() { // its own row, which also counts the copies that are not listed
 			verified.Damages = max(verified.GetDamages(), c.GetDamages())
 		}
 		out.Bytes, out.Entries = out.GetBytes()+verified.GetBytes(), out.GetEntries()+verified.GetEntries()

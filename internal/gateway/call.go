@@ -17,7 +17,7 @@ const (
 	// Pauses between attempts. A newer view ends a pause at once.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
-	// reserveMax bounds the time before the deadline that is reserved for the answer's way back: a caller whose own
+	// reserveMax bounds the time before the deadline that is reserved for sending the answer back. A caller whose own
 	// clock ends the call does not learn the reason.
 	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
@@ -178,7 +178,7 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 	return false, nil
 }
 
-// nowhere is the error of a call for a group of which no shard is known. r may be nil.
+// nowhere returns the error of a call for a group if none of its shards is known. r may be nil.
 func (r *route) nowhere() error {
 	if r != nil && r.unknown != "" {
 		return fail(codes.Unavailable, reason.NoLeader, "group %q: %s", r.group, r.unknown)
@@ -189,7 +189,7 @@ func (r *route) nowhere() error {
 // end returns the answer when no attempt follows.
 func (c *repeated) end(err error) error { return told(err, &c.Effect) }
 
-// pause waits until the next attempt makes sense; false: that is after the deadline.
+// pause waits until the next attempt makes sense. It returns false if that is after the deadline.
 func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing.Verdict) bool {
 	c.g.metrics.retries.WithLabelValues(v.Reason).Inc()
 	return c.Pause(ctx, v.Wait, changed, c.g.stopping)

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// groupsUncounted is how far below its limit a store must be, at least, for groups to be created without
-// counting all groups in etcd.
+// groupsUncounted is the minimum distance of a store from its limit at which groups are created without counting all
+// groups in etcd.
 const groupsUncounted = 1000
 
 // quotaError says that a tenant has as many groups as its quota allows, or more.
@@ -32,7 +32,7 @@ func (e *quotaError) Error() string {
 }
 
 // create creates a group of Named routing if it does not exist, within the quota of its tenant and, if limited, within
-// the limit of the store. Errors are *quotaError, placement.ErrGroupLimit, and those of etcd.
+// the limit of the store. It returns a *quotaError, placement.ErrGroupLimit, or an error of etcd.
 func (g *Gateway) create(ctx context.Context, t *table, name string, limited bool) (there placement.Group, created bool,
 	err error) {
 	tenant, err := g.tenantOf(ctx, name)
@@ -58,7 +58,7 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	return there, created, err
 }
 
-// createError is the answer to a call for which a group could not be created. outcome: see etcdFailed.
+// createError returns the answer to a call for which a group could not be created. outcome is documented at etcdFailed.
 func createError(name string, err error, outcome bool) error {
 	quota, ok := errors.AsType[*quotaError](err)
 	switch {
@@ -81,8 +81,8 @@ type knownTenants struct {
 	list     []access.Tenant
 }
 
-// tenantOf returns the tenant that owns a group, by the table of grants that etcd holds now; nil: nobody does. As with
-// grants, a table that cannot be used leaves the last one in use.
+// tenantOf returns the tenant that owns a group according to the table of grants that etcd holds now; nil: no tenant
+// owns it. As with grants, a table that cannot be used leaves the last one in use.
 func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, error) {
 	known := g.tenants.Load()
 	if known == nil {
@@ -111,11 +111,11 @@ func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, e
 	return access.TenantOf(known.list, group), nil
 }
 
-// groupsNear is the part of the store's limit of groups from which on people are warned. A person has to do something
-// before the limit: it cannot be raised.
+// groupsNear is the share of the store's limit of groups above which people are warned. A person has to act before the
+// limit is reached, because the limit cannot be raised.
 const groupsNear = 0.8
 
-// warnings says which limits of the store are nearly used up.
+// warnings returns texts that say which limits of the store are nearly reached.
 func (t *table) warnings() []string {
 	limit := t.groupLimit()
 	if limit == 0 || float64(len(t.named)) < groupsNear*float64(limit) {
@@ -126,7 +126,7 @@ func (t *table) warnings() []string {
 		"put into fewer groups", len(t.named), limit)}
 }
 
-// groupLimit is the most groups that first writes create; 0: they create none.
+// groupLimit returns the number of groups up to which first writes create groups; 0: they create none.
 func (t *table) groupLimit() int {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return 0

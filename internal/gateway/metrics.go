@@ -105,8 +105,8 @@ func (mm *methodMetrics) done(code codes.Code, began time.Time) {
 	}
 }
 
-// groupGauges tells how many groups the store has, and its limit. It tells nothing while the store is not known, and no
-// limit where the groups are fixed.
+// groupGauges collects the number of groups of the store, and their limit. It collects nothing while the store is not
+// known, and no limit if the groups are fixed.
 type groupGauges struct{ g *Gateway }
 
 var (

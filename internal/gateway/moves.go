@@ -40,7 +40,7 @@ func tellMembers(answers []*recordv1.ListGroupsResponse) {
 	}
 }
 
-// PlanMoves returns the moves under way, their progress, and the moves that the planner would start.
+// PlanMoves returns the moves in progress with their progress, and the moves that the planner would start.
 func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse,
 	error) {
 	page, field, err := paging.Asked(paging.Moves, request)
@@ -110,7 +110,7 @@ func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recor
 	return out, nil
 }
 
-// madeAnew returns the move of a group whose shards stay the same.
+// madeAnew returns the move of a group whose shards remain the same while copies of it are rebuilt.
 func (t *table) madeAnew(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
@@ -180,8 +180,8 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind returns the phase of a move whose copies are in two phases: copying if one of them is, otherwise the earlier
-// one.
+// behind returns the phase of a move whose copies are in two phases. It is the copying phase if one of the copies is in
+// it, otherwise the earlier phase.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
 		return recordv1.MovePhase_MOVE_PHASE_COPYING

@@ -60,7 +60,7 @@ type route struct {
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group: it may hold records
 	votes  int      // number of voting members, including those without a known address
-	// unknown says why nobody knows where the group is: its key in etcd cannot be used. Empty: it can.
+	// unknown says why the location of the group is unknown: its key in etcd cannot be used. Empty: the key can be used.
 	unknown string
 
 	members []*shard              // the voting members
@@ -251,13 +251,13 @@ func (r *router) resetHung(before *table, view placement.View) {
 			s.superseded = false
 			s.pulse.HangUp()
 		case s.superseded && view.Shards[name].Generation != s.generation:
-			s.superseded = false // it has begun anew
+			s.superseded = false // the shard has opened its volume again
 		}
 	}
 }
 
 // route makes the route of a group: to its leader or, if none is known, to its first member, which may know the leader.
-// What answers have taught stays valid while etcd names the same leader.
+// What was learned from answers remains valid while etcd names the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {

@@ -26,7 +26,7 @@ type routingServer struct {
 	g *Gateway
 }
 
-// WatchRouting sends the table at once, and again whenever routes change.
+// WatchRouting sends the table immediately, and again whenever routes change.
 func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 	stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse]) error {
 	ctx := stream.Context()

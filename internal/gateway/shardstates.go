@@ -56,7 +56,7 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 }
 
 // orders checks that this gateway may tell the planner what to do with a shard, and that the shard is known. An
-// operator writes the states of its pools into etcd, and would set back at once what is set here.
+// operator writes the states of its pools into etcd, and would immediately revert what is set here.
 func (a *adminServer) orders(ctx context.Context, shard string) (*table, error) {
 	if err := placement.ValidateShardName(shard); err != nil {
 		return nil, invalid("shard", "%v", err)
@@ -88,11 +88,12 @@ func ordered(shard string, err error) error {
 // placedShard is what etcd knows of the groups of a shard.
 type placedShard struct {
 	state  recordv1.PlacementState
-	groups int    // those that have a copy on it, or are to have one
-	waits  string // why groups do not leave; only of one that is drained
+	groups int    // groups that have a copy on it, or are to have one
+	waits  string // why groups do not leave; set only for a drained shard
 }
 
-// stuck says why a group cannot be moved, however much space others have: a move needs a majority of its copies.
+// stuck returns the reason why a group cannot be moved, however much space other shards have. A move needs a majority
+// of the group's copies.
 func (t *table) stuck(name string, g *placement.Group) string {
 	copies, there := t.voters(g)
 	if groupState(copies, there) != groupUnavailable {
@@ -102,7 +103,7 @@ func (t *table) stuck(name string, g *placement.Group) string {
 		"back", name)
 }
 
-// tell adds it to the row of the shard. A nil placedShard adds nothing.
+// tell adds the data of p to the row of the shard. A nil placedShard adds nothing.
 func (p *placedShard) tell(row *recordv1.Shard) {
 	if p != nil {
 		row.PlacementState, row.PlacedGroups, row.PlacementWaits = p.state, int32(p.groups), p.waits

@@ -117,8 +117,8 @@ const (
 	groupPending     = "Pending"
 )
 
-// find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know what
-// serves: a group counts as served while a majority of its copies is on registered shards.
+// find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know which
+// groups are served. A group therefore counts as served while a majority of its copies is on registered shards.
 func (st *Status) find(t *table) {
 	seen := finding.Facts{Store: t.view.Problems(), Warnings: t.warnings(), Whole: true}
 	isSilent, placed := map[string]bool{}, t.placedShards()
@@ -273,7 +273,7 @@ func (st *Status) summarize(known bool, held string) {
 		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: %s", waiting, len(st.Groups),
 			cmp.Or(st.waits, "shards make them when they start"))
 	case f.EtcdSilent >= page.EtcdSilentMin:
-		f.Failed = nil // registrations expire while etcd is away, so silent shards are unknown
+		f.Failed = nil // registrations expire while etcd is unavailable, so it is unknown which shards are silent
 	}
 	st.Summary = page.Summarize(&f)
 }

@@ -20,9 +20,10 @@ type table struct {
 	shards  map[string]*shard // registered, or holding a group at a previously known address
 	changed chan struct{}
 	message func() *recordv1.WatchRoutingResponse
-	inOrder func() []*route // routes in the order of listings; it sorts once, as a listing has many pages
+	inOrder func() []*route // routes in the order of listings; it sorts once, because a listing has many pages
 	places  func() places
-	// unplaced says why groups have no place, in the words of the planner. Only for tables with such groups: it plans.
+	// unplaced returns the planner's reasons why groups have no place. It makes a plan, so it is called only for tables
+	// with such groups.
 	unplaced func() map[string]string
 }
 

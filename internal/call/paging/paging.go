@@ -1,4 +1,4 @@
-// Package paging cuts listings into pages, by the rules of AIP-158: a size above the limit is reduced, and tokens are
+// Package paging divides listings into pages according to AIP-158: a size above the limit is reduced, and tokens are
 // opaque and checked. A token holds the last name of its page, so that a server keeps nothing from page to page. All
 // functions are pure and never panic.
 package paging
@@ -19,7 +19,7 @@ const (
 	BytesMax = 1 << 20 // bytes of a page as encoded, unless the rows of one name have more
 )
 
-// List is a kind of listing. The token of one is refused by the others.
+// List is a kind of listing. A token of one listing is refused by the other listings.
 type List byte
 
 // The listings.
@@ -59,8 +59,8 @@ func Asked(list List, in Request) (p Page, field string, err error) {
 	return p, "", nil
 }
 
-// Cut returns those of the rows that make the page, and the token of the next page; empty: there is none. rows begin
-// behind After, in the order of the listing; more says that others follow them. Rows of one name stay together.
+// Cut returns the rows of the page, and the token of the next page, which is empty if there is no next page. rows begin
+// behind After and are in the order of the listing. more says that further rows follow. Rows of one name stay together.
 func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (page []R, next string) {
 	if p.Size == 0 {
 		return rows, ""

@@ -1,5 +1,5 @@
-// Package finding says what is wrong with a store, how bad that is, and what to do next. It decides from data that
-// others have collected: it reads no file and makes no call. sheaf doctor, sheaf top and the pages of shards and
+// Package finding determines what is wrong with a store, how bad that is, and what to do next. It uses data that its
+// callers have collected: it reads no file and makes no call. sheaf doctor, sheaf top and the pages of shards and
 // gateways all show its findings, so that they never differ.
 package finding
 
@@ -35,7 +35,7 @@ type Finding struct {
 // groupsNamed is the number of groups that one finding names; the others are counted.
 const groupsNamed = 8
 
-// BySeverity compares two severities: the worse one comes first.
+// BySeverity compares two severities. The worse one sorts first.
 func BySeverity(a, b Severity) int {
 	return cmp.Compare(slices.Index(order, a), slices.Index(order, b))
 }
@@ -59,7 +59,7 @@ func Words(all []Finding) string {
 		count(Note, "note", "notes")
 }
 
-// SortNames sorts names of groups: numbers by value.
+// SortNames sorts names of groups. Numbers are sorted by value.
 func SortNames(names []string) {
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 }

@@ -14,8 +14,8 @@ import (
 // supersededMin is the number of superseded bytes of a group below which they are not reported.
 const supersededMin = 64 << 20
 
-// slowSyncsAgo is the age beyond which slow syncs are not reported: a disk that was slow once, and is not any more, is
-// no warning.
+// slowSyncsAgo is the age beyond which slow syncs are not reported. A disk that was slow once, and no longer is,
+// deserves no warning.
 const slowSyncsAgo = 10 * time.Minute
 
 // seconds returns s seconds as a duration, rounded to a multiple of to.
@@ -23,13 +23,13 @@ func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
 
-// Facts is the collected data: shards, and one row of groups for each copy, as AdminService lists them.
+// Facts holds the collected data: the shards, and one row of groups for each copy, as AdminService lists them.
 type Facts struct {
 	Store    []string // what is wrong with the store itself, as a gateway says
-	Warnings []string // what will be wrong with the store itself, as a gateway says
+	Warnings []string // what will become a problem of the store itself, as a gateway says
 	Shards   []*recordv1.Shard
 	Groups   []*recordv1.Group
-	// Whole: these are all copies of the store. Otherwise findings do not rely on other copies.
+	// Whole means that these are all copies of the store. Otherwise findings do not rely on other copies.
 	Whole bool
 }
 
@@ -64,7 +64,7 @@ func Of(seen Facts) []Finding {
 	for _, g := range seen.Groups {
 		if slices.Contains(seen.Store, g.GetMessage()) {
 			odd[g.GetGroup()] = true
-			continue // the problem of the store tells of it
+			continue // the problem of the store already reports it
 		}
 		f.group(g, st)
 	}
@@ -90,7 +90,7 @@ func Of(seen Facts) []Finding {
 	return f.Sorted()
 }
 
-// summary is what the rows say together.
+// summary is the sum of all rows.
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
@@ -99,10 +99,10 @@ type summary struct {
 	whole  bool             // Facts.Whole
 }
 
-// copies is what the rows of one group say together.
+// copies is the sum of the rows of one group.
 type copies struct {
 	copies, pending int
-	stuck           int      // copies that have a finding of their own which says why they cannot lead
+	stuck           int      // copies that have their own finding, which says why they cannot lead
 	silent          []string // the silent shards that hold one
 	led, loading    bool
 	waits           string
@@ -111,9 +111,9 @@ type copies struct {
 // unserved reports whether no copy leads because so many are stuck that the others are no majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
-// lack is what the store lacks while a shard is silent.
+// lack describes what the store lacks while a shard is silent.
 type lack struct {
-	less     int      // groups that are served, with one copy less
+	less     int      // groups that are served, but with one copy less
 	unserved []string // groups that are not served
 }
 
@@ -175,7 +175,7 @@ func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard checks one shard. l is what the store lacks while the shard is silent; nil: it is not.
+// shard checks one shard. l is what the store lacks while the shard is silent; nil: the shard is not silent.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
@@ -245,7 +245,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	}
 }
 
-// placement tells what a person asked for with a shard and has not finished.
+// placement adds a finding for what a person has requested of a shard, if it is not finished.
 func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
@@ -266,7 +266,7 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words says what the store lacks while a shard is silent.
+// words returns a text that says what the store lacks while a shard is silent.
 func (l *lack) words() (words string) {
 	if n := len(l.unserved); n > 0 {
 		SortNames(l.unserved)
@@ -278,7 +278,7 @@ func (l *lack) words() (words string) {
 	return words
 }
 
-// group checks one copy of a group. Whatever a silent shard is the cause of is part of the shard's finding.
+// group checks one copy of a group. What a silent shard causes is part of the finding of that shard.
 func (f *List) group(g *recordv1.Group, st *summary) {
 	name, shard, path := g.GetGroup(), g.GetShard(), st.shards[g.GetShard()].GetPath()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),

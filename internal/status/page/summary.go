@@ -61,7 +61,8 @@ type Load struct {
 	LeftSeconds           float64 // 0: unknown
 }
 
-// Summarize returns the state that follows from the facts: of several states the one that needs the most action.
+// Summarize returns the state that follows from the facts. Of several states, it returns the one that needs action
+// most.
 func Summarize(f *Facts) Summary {
 	switch {
 	case f.Waits != "":
