@@ -162,7 +162,8 @@ func (s *Shard) newTrash() *trash.Bin {
 	}}
 }
 
-// isComing reports whether another copy of a group, besides one in the trash, is to come here and is not complete.
+// isComing reports whether this shard is to get another copy of a group, besides the one in the trash, and that copy is
+// not complete.
 func (s *Shard) isComing(id uuid.UUID) bool {
 	s.mu.Lock()
 	wanted := false

@@ -51,7 +51,8 @@ const (
 	// appliedAfter is the time from the sealing of a segment to the look at its group. The entries at the segment's end
 	// should be applied by then.
 	appliedAfter = 100 * time.Millisecond
-	// garbagePart: when free space is low, a group of which less than a 64th is superseded is not compacted.
+	// garbagePart is the share of a group that must be superseded for a compaction when free space is low: one part in
+	// garbagePart.
 	garbagePart = 64
 	// garbageOfVolume: an eighth of the volume, divided by its groups, makes a compaction of a group due if that is
 	// less than SupersededBytesMin. Less than garbageMin bytes never do.

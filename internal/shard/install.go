@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica that joins, or that is too far behind, takes the files of another member. They are collected beside the
-// existing files, checked, and swapped in at once.
+// A replica that joins, or that is too far behind, takes the files of another member. They are collected next to the
+// existing files, checked, and swapped in all at once.
 
 const (
 	installsAtOnce = 16 // the sender bounds large installs

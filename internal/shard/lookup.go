@@ -70,7 +70,7 @@ func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placemen
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			l.view, l.err = view, err
-			q.running-- // before done is closed: whom that wakes may ask for another group
+			q.running-- // before done is closed, because callers that it wakes may ask for another group
 			close(l.done)
 		})
 	}

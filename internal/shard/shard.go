@@ -31,7 +31,7 @@ type Shard struct {
 	volume    *storage
 	committer *replica.Committer
 	id        host.Identity // the name and volume under which etcd knows this shard
-	boot      uuid.UUID     // drawn anew at each start
+	boot      uuid.UUID     // drawn at random at each start
 	lookups   lookups       // asks etcd for groups that callers request and that are not here
 
 	watcher   *watcher   // follows etcd and what it says of groups

@@ -15,7 +15,7 @@ type steering struct {
 	busy  map[*groupReplica]struct{} // being looked at
 	moves map[*groupReplica]struct{} // groups that are getting copies elsewhere now
 	waits map[*groupReplica]*steerWait
-	fetch map[*groupReplica]uint64 // groups to install anew, and the member to install from
+	fetch map[*groupReplica]uint64 // groups to install again, and the member to install from
 }
 
 // steerWait is the time until the next look at a group that is unfinished.

@@ -35,7 +35,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case <-tick.C:
 		}
 		if told {
-			// before the step, so that what comes meanwhile is covered by the one after
+			// read before the step, so that the following step covers what becomes durable meanwhile
 			durable := s.committer.Synced() + s.installer.tookOver.Load()
 			if durable == covered {
 				continue

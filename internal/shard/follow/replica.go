@@ -30,7 +30,7 @@ type Replica struct {
 	Standing member.Standing // what etcd says of it: a stray is not served
 	// Facts of the folder. Each may hold in any phase.
 	Foreign bool // it was made on another volume, so that it must not run
-	// why its files are another group's than the manifest's, as fsck.Exchanged says; empty: they are not
+	// why its files belong to a group other than the manifest's, as fsck.Exchanged says; empty: they do not
 	Exchanged  string
 	Unreadable bool // it has no readable manifest
 	// What this shard reported to etcd, whatever etcd says since.
@@ -90,17 +90,17 @@ func (r *Replica) BeginFetch(ctx context.Context) {
 	r.Fetch, r.StopFetch = context.WithCancel(ctx)
 }
 
-// EndFetch is the end of what BeginFetch began. Called with Options.Lock held.
+// EndFetch ends what BeginFetch began. Called with Options.Lock held.
 func (r *Replica) EndFetch() {
 	r.StopFetch()
 	r.Fetch, r.StopFetch = nil, nil
 }
 
-// IsFetching tells whether an install is under way; StopFetch ends it. Called with Options.Lock held.
+// IsFetching reports whether an install is in progress. StopFetch ends it. Called with Options.Lock held.
 func (r *Replica) IsFetching() bool { return r.StopFetch != nil }
 
-// Members is every member that etcd ever named to this shard, by Raft id: a membership change may be behind it or
-// ahead.
+// Members returns every member that etcd ever named to this shard, by Raft id. All are kept, because the membership in
+// the log may be older or newer than that in etcd.
 func (r *Replica) Members() map[uint64]placement.Member {
 	if m := r.known.Load(); m != nil {
 		return *m
@@ -108,7 +108,7 @@ func (r *Replica) Members() map[uint64]placement.Member {
 	return nil
 }
 
-// Learn records the members that etcd names, in place of what was known of them.
+// Learn records the members that etcd names. It replaces what was known of them.
 func (r *Replica) Learn(named []placement.Member) {
 	old := r.Members()
 	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {

@@ -206,7 +206,7 @@ func (h *Host) run() {
 			return
 		}
 		if errors.Is(held, errSuperseded) {
-			// to come back when the other process falls silent would roll back writes that it has acknowledged
+			// resuming when the other process falls silent would roll back writes that the other process has acknowledged
 			<-h.ctx.Done()
 			return
 		}
@@ -229,7 +229,7 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks errors that end when etcd answers, and with what a shard needs.
+	// errEtcd marks errors that end when etcd answers and holds what a shard needs.
 	errEtcd = errors.New("etcd does not answer")
 	// errSuperseded marks the end of a shard in whose place another process serves.
 	errSuperseded = errors.New("another process took the place of this shard while it was silent")
@@ -312,14 +312,14 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// waited is an error of what etcd holds, which somebody puts right there: the store is made, or a key. It is waited for
-// as an etcd that does not answer is.
+// waited is an error in the content of etcd that a person has to correct: the store must be created, or a key repaired.
+// The host waits for the correction, as it waits for an etcd that does not answer.
 type waited struct{ error }
 
 func (w waited) Unwrap() error      { return w.error }
 func (waited) Is(target error) bool { return target == errEtcd }
 
-// etcdFails says why etcd gives no answer that can be used.
+// etcdFails returns the error for an etcd that gives no usable answer.
 func etcdFails(err error) error {
 	if errors.Is(err, placement.ErrOdd) {
 		return waited{err}
@@ -327,7 +327,7 @@ func etcdFails(err error) error {
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }
 
-// guard returns why a shard must not go on, or nil when the host is stopped.
+// guard returns the reason why a shard must not continue, or nil when the host is stopped.
 func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	tick := time.NewTicker(h.opts.Times.Guard)
 	defer tick.Stop()

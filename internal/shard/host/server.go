@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// connWindow is the window of a connection. gRPC gives it back as bytes come, whether they are read or not.
+// connWindow is the window of a connection. gRPC replenishes it as bytes arrive, whether they are read or not.
 const connWindow = 4 << 20
 
 // ServerOptions of a Server. All but ListenConfig, Listener and Extra are required.
@@ -265,7 +265,8 @@ func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 	return handler(ctx, req)
 }
 
-// stream is the outermost interceptor of streams. It picks the implementation; for unary calls that is picked earlier.
+// stream is the outermost interceptor of streams. It picks the implementation. For unary calls, the handler has already
+// picked it.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	to, ok := srv.(*service)

@@ -41,8 +41,8 @@ type late struct {
 
 // Begin begins a call; if it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the
 // tenant is refused more often than its rate, the call instead waits for its turn and is tried again; it waits at most
-// half a second, or half of the time that ctx has left. holds is the memory that the call has taken, in bytes. Errors
-// are *Exceeded, ErrStopping, or that of ctx.
+// half a second, or half of the time that ctx has left. holds is the memory that the call has taken, in bytes. Begin
+// returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()

@@ -34,8 +34,8 @@ type Amount struct {
 	Records int64 `json:"records,omitempty"`
 }
 
-// plus adds two amounts, of which the result is at most the largest number: an absurd share of a ledger must not make
-// room for others.
+// plus adds two amounts. The result saturates at the largest number, because an absurd share in a ledger must not
+// overflow and thus allow others to store more.
 func (a Amount) plus(b Amount) Amount {
 	return Amount{sum(a.Bytes, b.Bytes), sum(a.Records, b.Records)}
 }
@@ -231,8 +231,8 @@ func (t *Tenant) begun(now time.Time) {
 const heldMost = 16 << 20
 
 // Await is Begin for the message of a stream: it waits where Begin refuses. holds is the number of bytes that the
-// message keeps in memory meanwhile. If waiting messages already hold too much, the message is refused. Errors are
-// *Exceeded, ErrStopping, or that of ctx.
+// message keeps in memory meanwhile. If waiting messages already hold too much, the message is refused. Await returns
+// *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -262,7 +262,8 @@ func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time)
 	}
 }
 
-// tried tries once. What has to wait for the first time is counted in. over is closed early, where that is known.
+// tried calls try once. When a call has to wait for the first time, tried counts its memory. For the quota of
+// concurrent calls, over is closed when a call ends.
 func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota,
 	time.Duration)) (wait time.Duration, over chan struct{}, err error) {
 	now := t.set.now()
@@ -337,8 +338,8 @@ const (
 )
 
 // Store reserves n for data to be stored. If it returns nil, Done must follow. If this shard's slack is used up but the
-// store as a whole may have some, Store waits for a moment, unless hurry is set. Errors are *Exceeded, ErrStopping, or
-// that of ctx.
+// store as a whole may have some, Store waits for a moment, unless hurry is set. Store returns *Exceeded, ErrStopping,
+// or the error of ctx.
 func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, error) {
 	var patience <-chan time.Time
 	for {

@@ -21,8 +21,9 @@ import (
 type Admin interface {
 	// Shard returns the row of this shard.
 	Shard() *recordv1.Shard
-	// Groups returns the rows of its replicas, sorted by name: of the first most names behind a name, or where only is
-	// not empty, of that group. most 0: of all. more: there are rows behind them.
+	// Groups returns the rows of the shard's replicas, sorted by name. They are the rows of the first most names behind
+	// the name behind; a most of 0 means all names. If only is not empty, they are the rows of that group. more means that
+	// further rows follow.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
 	// Moves returns the copies that are being created here, sorted by group; numbers by value.
 	Moves() []*recordv1.Move
@@ -222,8 +223,8 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 		DamagesTotal: int32(len(damages))}, nil
 }
 
-// Limits of lists of damage in answers: whole segments can be bad, and an answer above the limit for messages is none.
-// Each answer has the number of all places besides.
+// Limits of lists of damage in answers. Whole segments can be bad, and an answer above the limit for messages would not
+// arrive at all. Each answer also has the number of all places.
 const (
 	RowDamageBytesMax  = 64 << 10  // in a row of ListGroups
 	copyDamageBytesMax = 512 << 10 // of one copy, in the answers of Verify and AcceptLoss

@@ -190,7 +190,7 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 	return out
 }
 
-// wrote tells the audit log of the puts of a message that were passed to their groups, when their outcome is in errs.
+// wrote reports the puts of a message that were passed to their groups to the audit log, when their outcome is in errs.
 func (b *batch) wrote(ctx context.Context) {
 	call := access.CallOf(ctx)
 	if call == nil {

@@ -114,8 +114,8 @@ type Damage struct {
 	OffsetBytes int64  `json:"offsetBytes"`
 	LengthBytes int64  `json:"lengthBytes"`
 	What        string `json:"what"`
-	// Records is the number of records that are known to be hit. HTTP has no authentication, so that it does not tell
-	// their ids: AdminService does, to callers who may read the status of the group.
+	// Records is the number of records that are known to be hit. HTTP has no authentication, so it does not reveal their
+	// ids. AdminService reveals them to callers who may read the status of the group.
 	Records    int  `json:"records,omitempty"`
 	IDsUnknown bool `json:"idsUnknown,omitempty"`
 }
