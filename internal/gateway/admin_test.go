@@ -52,7 +52,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.awaitEpoch(reported.Revision)
-		synctest.Wait() // what would come has come
+		synctest.Wait() // every message that would be sent has arrived
 		if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
 			g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
 			return nil

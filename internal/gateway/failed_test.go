@@ -18,7 +18,7 @@ func (s *standIn) failAll() {
 	defer s.mu.Unlock()
 	s.fault = func(method string, _ *recordv1.RecordKey) error {
 		if method == "BatchPut" || method == "BatchGet" {
-			return nil // it says so of each item
+			return nil // a batch has an error for each item instead
 		}
 		return refuse(codes.FailedPrecondition, "GROUP_FAILED")
 	}

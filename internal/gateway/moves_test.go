@@ -146,7 +146,7 @@ func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
 		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}); err != nil {
 			t.Fatal(err)
 		}
-		for _, shard := range []string{"a", "b"} { // their node was labelled anew
+		for _, shard := range []string{"a", "b"} { // the label of their node has changed
 			c.stops[shard]()
 			stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 				Name: shard, Address: c.shards[shard].address, VolumeUUID: c.shards[shard].volume, Generation: 2, Domain: "n1",

@@ -47,7 +47,7 @@ func (n *names) serve(socket net.PacketConn) {
 			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4)
 			answer = append(answer, n.address.Load()[:]...)
 		}
-		_, _ = socket.WriteTo(answer, from) // who asked asks again
+		_, _ = socket.WriteTo(answer, from) // if the answer is lost, the client asks again
 	}
 }
 
@@ -101,7 +101,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "udp", socket.LocalAddr().String())
 	}}
 	defer func() { net.DefaultResolver = before }()
-	dns.SetMinResolutionInterval(time.Hour) // who waits for that waits in vain
+	dns.SetMinResolutionInterval(time.Hour) // a client that relies on this resolver would wait far too long
 
 	listener, later, port := twoListeners(t)
 	first := serve(t, listener)

@@ -125,7 +125,7 @@ func aTableOfManyRoutesComesInParts(t *testing.T) {
 	watch := func(in *recordv1.WatchRoutingRequest) []*recordv1.WatchRoutingResponse {
 		ctx, cancel := context.WithCancel(access.WithCall(t.Context(), access.Everybody))
 		s := &sent{ctx: ctx, end: cancel}
-		_ = (&routingServer{g: g}).WatchRouting(in, s) // it ends as its caller goes
+		_ = (&routingServer{g: g}).WatchRouting(in, s) // it ends with the error of its caller, who is gone
 		return s.messages
 	}
 	whole := watch(&recordv1.WatchRoutingRequest{})
@@ -171,8 +171,8 @@ func anEmptyTableInPartsIsOneMessage(t *testing.T) {
 	}
 }
 
-// The pages of a gateway are its whole listing, whatever shards answer: in pages, as those older than pages, cut by
-// bytes, not at all, and of groups that etcd does not know.
+// The pages of a gateway together are its whole listing, however the shards answer: in pages, without pages like older
+// shards, in pages limited by bytes, not at all, or with groups that etcd does not know.
 func TestPagesAreTheWholeListing(t *testing.T) {
 	filler := strings.Repeat("x", paging.BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {

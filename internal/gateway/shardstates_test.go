@@ -162,8 +162,8 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	})
 }
 
-// TestAWriteThatEtcdDoesNotDoSaysSo: what fails because of etcd is told from what fails because of a shard. The answer
-// says whether it may have been done, and when to ask again.
+// TestAWriteThatEtcdDoesNotDoSaysSo checks that a failure of etcd is distinguished from a failure of a shard. The
+// answer says whether it may have been done, and when to ask again.
 func TestAWriteThatEtcdDoesNotDoSaysSo(t *testing.T) {
 	const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 	calls := map[string]func(c *cluster) error{
@@ -196,7 +196,7 @@ func TestAWriteThatEtcdDoesNotDoSaysSo(t *testing.T) {
 	} {
 		for name, call := range calls {
 			if state == "full" && name == "RemoveShard" {
-				continue // the shard is registered, which is found out first
+				continue // the call is refused earlier, because the shard is still registered
 			}
 			t.Run(state+" "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

@@ -51,9 +51,9 @@ type standIn struct {
 	late     func(method string, key *recordv1.RecordKey) error
 	trailer  metadata.MD // of each answer to Put
 	moves    []*recordv1.Move
-	members  map[string][]*recordv1.Member // that it tells of as the leader, by group
+	members  map[string][]*recordv1.Member // members that it reports as the leader, by group
 	bad      []*recordv1.Damage            // that Verify finds
-	listed   []*recordv1.Group             // lists these by pages, in place of what it holds, as a shard that knows pages
+	listed   []*recordv1.Group             // listed in pages instead of what it holds
 }
 
 func (s *standIn) Verify(_ context.Context, in *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {

@@ -142,7 +142,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 			if sv == nil || sv.log.Damaged() {
 				return false
 			}
-			report, err := sv.log.Verify(t.Context(), 0) // what no pass has come to yet it finds itself
+			report, err := sv.log.Verify(t.Context(), 0) // Verify itself finds damage that no scrub has reached yet
 			return err == nil && len(report.Damages) == 0
 		})
 		c.kill("a")

@@ -52,7 +52,7 @@ func TestEveryCopyDropsItsTombstones(t *testing.T) {
 		n := int64(0)
 		c.eventually("no copy has a tombstone", func() bool {
 			n++
-			put(1000+n%2, data(n, 700<<10)) // so that there are figures worth telling etcd
+			put(1000+n%2, data(n, 700<<10)) // so that the figures change enough to be reported to etcd
 			synctest.Wait()                 // a copy that the majority did not need may lag
 			all := true
 			for _, name := range abc {

@@ -66,7 +66,7 @@ func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
 }
 
-// which returns the write that wrote this data; absent: none did.
+// which returns the number of the write that wrote this data; absent: no write did.
 func (r *record) which(b []byte) int {
 	tag, _, _ := bytes.Cut(b, []byte("/"))
 	n, err := strconv.ParseInt(string(tag), 10, 64)

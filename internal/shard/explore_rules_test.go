@@ -18,10 +18,10 @@ var exploreRules = []struct {
 	replica rules.Off
 	copies  int
 	faults  []string
-	fires   string // what has come by then
+	fires   string // the misfortune that must have occurred by then
 	oracles []oracle
-	says    string // the violation, among other words
-	long    bool   // it takes many seeds: of the long run
+	says    string // a part of the text of the violation
+	long    bool   // it takes many seeds, so only the long run has it
 }{
 	{
 		name: "what a kill leaves of a learner's folder is replaced", unsafe: unsafeRemnant, copies: 3,
@@ -72,7 +72,7 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 				if len(x.violations) == 0 {
 					continue
 				}
-				v := x.violations[0] // what follows may come of it
+				v := x.violations[0] // later violations may be consequences of the first one
 				if slices.Contains(rule.oracles, v.oracle) && x.fired[rule.fires] > 0 && strings.Contains(v.what, rule.says) {
 					t.Logf("%s: found by seed %d, %v: %.400s; before it %v", rule.name, seed, x.fired, v.String(), others)
 					return

@@ -132,8 +132,8 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	}
 }
 
-// HTTP has no authentication, so that it counts the records that damage has hit, and names none. AdminService names
-// them.
+// HTTP has no authentication, so it reports the number of records that damage has hit, but not their ids. AdminService
+// names them.
 func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -514,7 +514,7 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 	if err := store.SetTargets(ctx, targets); err != nil {
 		t.Fatal(err)
 	}
-	registry := newRegistry(hash4, "s1") // only tells ready which groups there are
+	registry := newRegistry(hash4, "s1") // ready only needs it to know the groups
 	f := start(t, registry, func(c *Config) { c.Placement = store }).ready()
 	there := f.fill(50, 1000)
 	view, err := store.View(ctx)

@@ -502,7 +502,7 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 		if row := says(false); len(row.GetProblems()) > 0 {
 			t.Fatalf("before: %v", row)
 		}
-		// The kubelet and the disruption budget know a disk that hangs by /readyz alone.
+		// The kubelet and the disruption budget learn only from /readyz that a disk hangs.
 		ready := func(want int, words string) {
 			t.Helper()
 			if code, said := f.http("/readyz"); code != want || !strings.Contains(said, words) {

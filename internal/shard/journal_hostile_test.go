@@ -94,7 +94,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 		})
 		for name, c := range map[string]struct {
 			bad     func(needed int64) (from, to int64) // by the offset of a record whose bytes no segment has
-			refused bool                                // something must be
+			refused bool                                // at least one record must be refused
 		}{
 			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
 			"a block in the middle":      {func(needed int64) (int64, int64) { return needed, needed + 1 }, true},
@@ -121,7 +121,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 				}
 				fault.Remove()
 				f.shard.Kill()
-				f.again(nil) // who was refused stays so: the journal is gone from where it stood
+				f.again(nil) // refused records remain refused, because the journal is no longer in its place
 				f.ready()
 				if again, _ := f.servedOrRefused(there); again != served {
 					t.Errorf("%d are served after the next start, %d before", again, served)

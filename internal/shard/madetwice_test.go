@@ -46,7 +46,7 @@ func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 		c.add("a", func(cfg *Config) { cfg.Placement = second })
 		<-first.came
 		c.aim("a")
-		<-second.came // it has made the group, and hears of nothing more
+		<-second.came // the second shard has made the group, and receives no further views
 		close(first.let)
 		c.eventually("c gives a a replica", func() bool {
 			members := registry.now().Groups["0"].Members

@@ -129,7 +129,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		}
 		c.settled(abc...)
 		c.put(1, data(1, 100))
-		c.kill("b") // it is late from now on
+		c.kill("b") // b lacks the later writes from now on
 		c.put(2, data(2, 100))
 		f := c.shards["c"]
 		f.settles()

@@ -51,7 +51,7 @@ func TestRequestsOfTooManyPartsAreNotDecoded(t *testing.T) {
 	}
 }
 
-// BenchmarkParts is what counting the parts of a full batch costs, and decoding it.
+// BenchmarkParts measures the cost of counting the parts of a full batch, and the cost of decoding it.
 func BenchmarkParts(b *testing.B) {
 	full := &recordv1.BatchPutRequest{}
 	for n := range 1024 {

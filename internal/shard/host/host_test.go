@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Whatever fails when a volume is inspected, the message names the expected volume.
+// If the inspection of a volume fails for any reason, the message names the expected volume.
 func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

@@ -409,8 +409,9 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// TestOddLedgersAreMended: a ledger that cannot be read, or says what cannot be, keeps no tenant from its quota and
-// gives nobody more than it. The look that finds it names it, and writes the ledger without it.
+// TestOddLedgersAreMended checks a ledger with values that cannot be read or are impossible. They keep no tenant from
+// its quota, and give nobody more than the quota. The look that finds them names them in its error, and writes the
+// ledger without them.
 func TestOddLedgersAreMended(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
