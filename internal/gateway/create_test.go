@@ -47,8 +47,8 @@ func (c *cluster) carryOut() {
 	}
 }
 
-// A tenant creates as many groups as its quota allows, by first writes and by CreateGroup, also at the same moment. The
-// groups that exist are served, and other groups are created.
+// A tenant can create as many groups as its quota allows, by first writes and by CreateGroup, even concurrently. When
+// the quota is used up, the groups that exist are still served, and groups outside the tenant can still be created.
 func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()

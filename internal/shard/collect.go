@@ -113,7 +113,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.shard.volume.collect(ch)
 }
 
-// collectSnapshots collects what scans make the groups hold.
+// collectSnapshots collects the metrics of the snapshots that scans hold open.
 func (c *collector) collectSnapshots(ch chan<- prometheus.Metric) {
 	var open, most, places int
 	for _, g := range c.shard.compactor.servedGroups(nil) {

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// uncompacted says why superseded bytes of a group are still stored.
+// uncompacted is a reason why superseded bytes of a group are still stored.
 type uncompacted struct {
 	reason string
 	bytes  int64
@@ -107,7 +107,7 @@ func (c *compactor) whyNewest() string {
 	return fmt.Sprintf(", %s and half of it are superseded,", units.Bytes(least))
 }
 
-// explain examines a group as a compaction does, and returns why superseded data stays.
+// explain examines a group as a compaction does, and returns the reasons why superseded data remains.
 func (c *compactor) explain(sv *served) ([]*recordv1.CompactionHold, error) {
 	c.limitTombstones(sv)
 	if len(sv.log.Stats().Damages) == 0 {

@@ -51,13 +51,13 @@ type Config struct {
 
 	// Wanted is what the volume must satisfy; it is checked before the volume is touched.
 	Wanted host.Wanted
-	// With Stay, a Host whose volume cannot be served keeps running and reports why; without, it ends with the error.
+	// Stay makes a Host whose volume cannot be served keep running and report why. Without Stay it ends with the error.
 	Stay bool
 
 	Residency group.Residency
 	Medium    Medium // empty: Auto
 	// MemoryLimitBytes bounds the index and the resident images of all groups together; 0: no limit. The rest of the
-	// process (Go heap, messages in flight) comes on top.
+	// process (Go heap, messages in flight) needs additional memory.
 	MemoryLimitBytes int64
 	ReserveBytes     int64 // see volume.Options
 	SegmentBytes     int64 // see group.Options

@@ -33,14 +33,14 @@ type sample struct {
 	done int64
 }
 
-// begin notes that files come from a shard now, with total bytes in all, and restarts the rate.
+// begin records that a shard now sends files of total bytes in all, and restarts the rate.
 func (c *copying) begin(from string, total int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.from, c.total, c.samples = from, total, nil
 }
 
-// waits notes that nothing is being received for now. The received bytes stay.
+// waits records that nothing is being received for now. The received bytes still count.
 func (c *copying) waits() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

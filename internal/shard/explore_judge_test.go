@@ -301,7 +301,7 @@ func (x *exploration) truncated() {
 	x.judgeDamaged(name)
 }
 
-// judgeDamaged reads a damaged group: each record is as before, or refused.
+// judgeDamaged reads a damaged group. Each record must be as before, or refused.
 func (x *exploration) judgeDamaged(name string) {
 	scanned, whole := x.scan(name, true)
 	for id, r := range x.records {

@@ -37,8 +37,8 @@ const (
 	stepsAtOnce     = 32 // steps of one group before other groups get their turn
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
-	// leadRest is how long a new leader keeps the lead although the target wants another leader. The previous leader
-	// may be about to stop while it is still registered.
+	// leadRest is how long a new leader keeps the lead although the target wants another leader. It exists because the
+	// previous leader may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
 )
 
@@ -315,8 +315,8 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 	return nil
 }
 
-// handOver hands the lead of all groups to other shards before this shard stops. If a member does not accept the lead
-// or returns it, handOver repeats the offer for a while.
+// handOver transfers the lead of all groups to other shards before this shard stops. If a member does not accept the
+// lead or returns it, handOver repeats the offer for a while.
 func (q *steerer) handOver(ctx context.Context) {
 	r := q.routes.Load()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
@@ -335,8 +335,8 @@ func (q *steerer) handOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries to hand over each group once. took counts the groups that others took, and kept those that are
-// still led here; open counts the kept groups that another shard could take.
+// handOverAll tries to transfer the lead of each group once. took counts the groups that others took, and kept those
+// that are still led here; open counts the kept groups that another shard could take.
 func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {

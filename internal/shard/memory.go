@@ -36,7 +36,7 @@ func (b *budget) admit(n int64) error {
 // indexBytesPerRecord is the largest cost of a new record in the index while its table grows.
 const indexBytesPerRecord = 34
 
-// writeMemory returns the memory that a write of so many stored bytes needs.
+// writeMemory returns the memory that a write needs if it stores the given number of bytes.
 func writeMemory(residency group.Residency, bytes int64) int64 {
 	if residency == group.Resident {
 		return bytes + indexBytesPerRecord

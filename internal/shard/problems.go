@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// problems are the problems of the shard to show to an operator, until they are removed. Safe for concurrent use.
+// problems holds the problems of the shard that an operator should see, until they are removed. Safe for concurrent
+// use.
 type problems struct {
 	logger *slog.Logger
 

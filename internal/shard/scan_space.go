@@ -8,8 +8,8 @@ import (
 )
 
 // A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile stays. Callers
-// that hang, or went away, must not fill a volume by that: their scans are given up, and answer CURSOR_EXPIRED if the
-// caller comes back.
+// that hang or are gone must not fill a volume in this way. Their scans are given up, and answer CURSOR_EXPIRED if the
+// caller returns.
 
 const (
 	// abandonedAfter is the time without a read after which a scan counts as abandoned: a caller that lost its

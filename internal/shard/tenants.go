@@ -27,7 +27,7 @@ func (t *tables) set(found placement.Access) {
 	t.changed = make(chan struct{})
 }
 
-// follow passes the present table to take, and again after each change, until ctx ends.
+// follow passes the current table to take immediately and after each change, until ctx ends.
 func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
 	for {
 		t.mu.Lock()

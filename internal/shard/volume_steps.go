@@ -22,8 +22,9 @@ const (
 	stepPatience = 5 * time.Second
 )
 
-// stepAll takes the volume from step to step until ctx ends. An etcd that does not answer stops nothing: the volume
-// stays in the step that must be reported to etcd, and the time in which an image may be mistaken for the volume grows.
+// stepAll takes the volume from step to step until ctx ends. If etcd does not answer, the shard continues. The volume
+// remains in the step that must be reported to etcd, and the time in which an image may be mistaken for the volume
+// grows.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// watched is a Watch and what it has returned so far.
+// watched holds a Watch and what it has returned so far.
 type watched struct {
 	f      *fixture
 	stream recordv1.RecordService_WatchClient

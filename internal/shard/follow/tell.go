@@ -87,7 +87,7 @@ func (f *Watcher[R]) reportMissing(ctx context.Context, state placement.Group) e
 }
 
 // reportPresent reports to etcd that a member is here. etcd may lack the member's location because etcd was rebuilt
-// without this volume. It may also not name the member at all, because an older membership was written. Without the
+// without this volume. etcd may also not name the member at all, because an older membership was written. Without the
 // report the member would not be found, and the leader changes nothing until it knows the location of all members. If
 // the member has been removed since, the leader reports that with a later membership.
 func (f *Watcher[R]) reportPresent(ctx context.Context, state placement.Group) error {

@@ -102,8 +102,8 @@ type Actions[R Owned] interface {
 	MakeFolder(state placement.Group) error
 }
 
-// Watcher follows etcd for one shard. Call Start first, then Run and LeaveSafeMode in parallel. All other methods are
-// safe for concurrent use.
+// Watcher follows etcd for one shard. Call Start first, then call Run and LeaveSafeMode concurrently. All other methods
+// are safe for concurrent use.
 type Watcher[R Owned] struct {
 	Options[R]
 	neighbours neighbours

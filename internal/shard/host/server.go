@@ -171,7 +171,7 @@ func (s *Server) Leave() {
 	now.underWay.Lock()
 }
 
-// Drain ends the server as message.Drain does.
+// Drain ends the server by message.Drain.
 func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.health.Shutdown()
 	message.Drain(ctx, s.grpc, open)
@@ -209,9 +209,9 @@ func (s *Server) enter() *session {
 	return nil
 }
 
-// service is the implementation that gRPC has for one service.
+// service is the implementation of one service that is registered with gRPC.
 type service struct {
-	of     func(*session) any // returns what answers in a session
+	of     func(*session) any // returns the implementation that answers in a session
 	held   any                // answers while there is no session
 	refuse func() error       // replaces held, if not nil
 }

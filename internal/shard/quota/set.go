@@ -279,7 +279,7 @@ type measured struct {
 	matters  bool   // the ledger must be read even if no group is led here
 }
 
-// beginMeasuring begins to count the amounts that are admitted while the measurement runs.
+// beginMeasuring starts counting the amounts that are admitted while the measurement runs.
 func (t *Tenant) beginMeasuring() *measured {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -355,8 +355,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Led
 	return nil // other shards write all the time: the next look tries again
 }
 
-// gone returns the shards of a ledger that are not registered. If the ledger has each group once, etcd is not asked: a
-// shard that is gone counts for its groups until other shards lead them.
+// gone returns the shards of a ledger that are not registered. If the ledger has each group once, etcd is not asked,
+// because the share of a shard that is gone counts for its groups until other shards lead them.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false

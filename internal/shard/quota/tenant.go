@@ -180,7 +180,7 @@ const (
 )
 
 // refuseForNow is refuse for a write that may be possible once etcd has granted this shard more of a quota. why says
-// what keeps the write from waiting for that. Called with mu held.
+// why the write does not wait for that. Called with mu held.
 func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	state, words := partUsedUp, "other shards may have room left, "+why
 	if s := &t.stored; !s.known || amountOf(quota, s.slack) == 0 && amountOf(quota, s.mine.Used) == 0 {
@@ -193,7 +193,7 @@ func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	return err
 }
 
-// amountOf returns what an amount has of a quota of stored data.
+// amountOf returns the part of an amount that counts against a quota of stored data: its bytes or its records.
 func amountOf(quota access.Quota, a Amount) int64 {
 	if quota == access.Records {
 		return a.Records
@@ -227,7 +227,8 @@ func (t *Tenant) begun(now time.Time) {
 	t.counts.calls++
 }
 
-// heldMost is how many bytes of the shared memory the calls and messages of one tenant may hold while they wait.
+// heldMost is the number of bytes of the shared memory that the calls and messages of one tenant may hold while they
+// wait.
 const heldMost = 16 << 20
 
 // Await is Begin for the message of a stream: it waits where Begin refuses. holds is the number of bytes that the

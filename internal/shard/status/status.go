@@ -20,7 +20,7 @@ type Shard struct {
 	Generation uint64       `json:"generation"`
 	Path       string       `json:"path"`
 	FileSystem string       `json:"fileSystem"`
-	// MountOptions as mounted.
+	// MountOptions are the options that are in force.
 	MountOptions  []string `json:"mountOptions,omitempty"`
 	Source        string   `json:"source"`
 	Rotational    *bool    `json:"rotational,omitempty"`
@@ -53,7 +53,7 @@ type Shard struct {
 	// Findings are what sheaf doctor says of this shard, the worst first: these problems, and conclusions from the
 	// figures.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// State is the word of recordv1.ShardState; Message says why the shard is in that state and what to do.
+	// State is a recordv1.ShardState in one word. Message says why the shard is in that state and what to do.
 	State              string   `json:"state"`
 	Message            string   `json:"message,omitempty"`
 	WantedFileSystem   string   `json:"wantedFileSystem,omitempty"`

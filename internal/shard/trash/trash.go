@@ -35,7 +35,8 @@ type Options struct {
 	Held func() bool
 	// Coming reports whether another copy of a group is to come here and is not complete.
 	Coming func(group uuid.UUID) bool
-	// Fuller is called when something can be deleted that could not be before, Freed when space was freed.
+	// Fuller is called when something can be deleted that could not be deleted before. Freed is called when space was
+	// freed.
 	Fuller, Freed func()
 	Problem       func(what string, err error)
 	Logger        *slog.Logger
