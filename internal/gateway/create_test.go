@@ -94,7 +94,7 @@ func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 				t.Error(text)
 			}
 		}
-		// The default of the other tenant is far away, and what belongs to nobody has no quota.
+		// The default quota of the other tenant is far from reached, and groups without a tenant have no quota.
 		for _, group := range append(made, "z1", "z2", "other-1") {
 			if err := put(group); err != nil {
 				t.Errorf("put into %s: %v", group, err)
@@ -110,7 +110,7 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="one"} 6
 			t.Error(err)
 		}
 
-		// A lower quota leaves the groups as they are. A higher one counts at once.
+		// A lower quota leaves the groups as they are. A higher quota takes effect immediately.
 		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
 		if err := put(made[2]); err != nil {
 			t.Error(err)
@@ -151,7 +151,8 @@ func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	})
 }
 
-// People are warned before the limit of the store is used up, and the metrics tell how far it is.
+// People are warned before the store reaches its limit of groups, and the metrics show the number of groups and the
+// limit.
 func TestALimitOfGroupsIsToldBeforeItIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()

@@ -113,7 +113,7 @@ func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 	})
 }
 
-// What has nowhere to go stays, and the listing says why in the planner's words.
+// A group that has nowhere to go remains, and the listing gives the planner's reason.
 func TestADrainThatCannotEndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a")
@@ -132,7 +132,7 @@ func TestADrainThatCannotEndSaysWhy(t *testing.T) {
 	})
 }
 
-// Orders that are wrong, and those that somebody else would take back, change nothing.
+// Invalid orders, and orders that an operator would revert, change nothing.
 func TestOrdersThatAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING

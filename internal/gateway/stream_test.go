@@ -93,7 +93,7 @@ func TestAnUploadThatIsCutStoresNothing(t *testing.T) {
 		}
 		<-entered
 		cancel()
-		// CloseAndRecv would not do here: its half-close could overtake the cancellation.
+		// CloseAndRecv cannot be used here, because its half-close could overtake the cancellation.
 		if err := stream.RecvMsg(&recordv1.UploadResponse{}); status.Code(err) != codes.Canceled {
 			t.Fatalf("got %v", err)
 		}

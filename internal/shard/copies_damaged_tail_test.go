@@ -28,7 +28,7 @@ import (
 type tailDamage int
 
 const (
-	lastEntry tailDamage = iota // of a batch that was synced: it may be what made a quorum
+	lastEntry tailDamage = iota // an entry of a batch that was synced; it may have completed a quorum
 	lastVote                    // the record behind it, of term, vote and commit
 	manifest
 )
@@ -171,7 +171,7 @@ func comesBack(t testing.TB, what tailDamage) {
 	f := c.stopped["c"]
 	damageTail(t, f, what)
 	c.restart("b")
-	c.put(20, data(20, 1000)) // nobody misses c
+	c.put(20, data(20, 1000)) // a majority remains without c
 	before, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
 	metrics := prometheus.NewRegistry()
 	f.cfg.Registry = metrics

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// The rate of a copy is its rate over the last rateSpan, sampled each rateStep.
+// The rate of a copy is measured over the last rateSpan, with a sample every rateStep.
 const (
 	rateSpan = 10 * time.Second
 	rateStep = 500 * time.Millisecond

@@ -148,7 +148,7 @@ func (x *exploration) atLeader(name string, choose func(n int) int,
 			return err
 		case codes.Internal, codes.InvalidArgument, codes.Unimplemented:
 			if strings.Contains(status.Convert(err).Message(), vfs.ErrCrashed.Error()) {
-				break // the machine is dead, and its process not ended yet: a real one would say nothing any more
+				break // the machine is dead, and its process has not ended yet; a real dead machine would not answer
 			}
 			x.violate(oracleAnswers, "group %s at %s: %v", name, m.name, err)
 			return err

@@ -144,7 +144,7 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 
 func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
-// die ends the process at this moment, and keeps of the disk what survives: everything after a kill, less after a power
+// die ends the process immediately. Of the disk it keeps what survives: everything after a kill, less after a power
 // cut.
 func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)
@@ -196,8 +196,8 @@ func (m *machine) stop() {
 	})
 }
 
-// start starts the shard. It retries if etcd is down, or if the machine dies meanwhile: how then says what of the disk
-// survives.
+// start starts the shard. It retries if etcd is down, or if the machine dies meanwhile. In the latter case, how says
+// what survives on the disk.
 func (m *machine) start(how vfstest.Survival) {
 	for began := time.Now(); ; {
 		err := m.startOnce()

@@ -66,9 +66,9 @@ func missing(err error) int64 {
 	return 0
 }
 
-// ask wakes the compactor because a caller needs so many bytes above the reserve. It does not wait: progress is closed
-// when some space was freed, or when a pass to free space is over. passes is the number of passes before. If ok is
-// false, nothing can be freed now.
+// ask wakes the compactor because a caller needs the given number of bytes above the reserve. It does not wait.
+// progress is closed when some space was freed, or when a pass to free space is over. passes is the number of passes
+// that were finished before the call. If ok is false, nothing can be freed now.
 func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,7 +176,8 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 	return made
 }
 
-// lookAtVolume makes the volume measure its free space again: it admits writes by its last measurement.
+// lookAtVolume makes the volume measure its free space again, because the volume admits writes according to its last
+// measurement.
 func (c *compactor) lookAtVolume() {
 	if _, _, err := c.volume.Space(); err != nil {
 		c.logger.Warn("the room of the volume cannot be told", "error", err)

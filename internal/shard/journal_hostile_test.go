@@ -176,7 +176,7 @@ func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int6
 	return err == nil && len(bytes.Trim(b[:n], "\x00")) > 0
 }
 
-// TestABadBitInTheJournalHitsWhatStoodThere: one record of the journal is damaged, and intact ones follow it.
+// TestABadBitInTheJournalHitsWhatStoodThere damages one record of the journal that intact records follow.
 func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -99,7 +99,7 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	})
 }
 
-// TestKillWhileLoading: the kill ends the load, and the next start serves everything.
+// TestKillWhileLoading checks that a kill ends a load, and that the next start serves everything.
 func TestKillWhileLoading(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -65,7 +65,7 @@ func TestNobodyIsToldBeforeAPlaceIsFree(t *testing.T) {
 	answer := <-begun
 	q.mu.Lock()
 	go answer()
-	for range 100_000 { // some of these are turns of the others
+	for range 100_000 { // the other goroutines run in some of these iterations
 		runtime.Gosched()
 	}
 	early := len(told) > 0

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// metrics are the metrics of a shard, except those of its calls, which package serve has: counters, and a collector
-// that reads the rest on request.
+// metrics holds the metrics of a shard: counters, and a collector that reads the rest on request. The metrics of calls
+// are in package serve.
 type metrics struct {
 	shard    *Shard
 	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; never changed

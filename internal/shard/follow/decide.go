@@ -19,8 +19,8 @@ type Work[R any] struct {
 	Load       []R               // replicas that became this shard's after the first load
 	Join       []R               // replicas that have a folder, and are to be installed
 	Reinstall  []R               // replicas that lack entries that count, to be reinstalled in place
-	// replicas that are served and no longer this shard's; their files stay: etcd does not say that
-	// they have left their group
+	// replicas that are served and no longer this shard's; their files remain, because etcd does not say that they have
+	// left their group
 	Close []R
 	Trash []R  // replicas that have left their group
 	Later bool // something waits for work in progress

@@ -162,7 +162,7 @@ func (f *Watcher[R]) freeze(ctx context.Context) error {
 	return f.Etcd.Freeze(ctx, "shard "+f.Shard, told.SetBack)
 }
 
-// LeaveSafeMode ends freezes, until ctx ends.
+// LeaveSafeMode ends each freeze that occurs before ctx ends.
 func (f *Watcher[R]) LeaveSafeMode(ctx context.Context) {
 	tick := time.NewTicker(SafeModeRetry)
 	defer tick.Stop()

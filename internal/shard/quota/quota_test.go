@@ -368,7 +368,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// A put that etcd has granted nothing for says that, and not that the quota is used up.
+// The error of a put for which etcd has granted nothing says that, and not that the quota is used up.
 func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(access.Quotas{StoredBytes: 100, Records: 10}, 2, "x", "y")
@@ -457,7 +457,7 @@ func TestOddLedgersAreMended(t *testing.T) {
 	}
 }
 
-// FuzzLedger: whatever a ledger says, a shard takes no more than its limits leave.
+// FuzzLedger checks that a shard takes no more than its limits leave, whatever a ledger says.
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte(`{"shards":{"o":{"groups":1,"used":{"bytes":1,"records":2},"slack":{"bytes":5}}}}`), int64(1), int64(2),
 		int64(50))
