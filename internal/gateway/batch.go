@@ -177,7 +177,7 @@ func addTo(parts []*part, s *shard, i int) []*part {
 	return append(parts, &part{shard: s, items: []int{i}})
 }
 
-// route0 is route that also returns nil if the key names no group.
+// route0 is like route, but returns nil if the key names no group.
 func (t *table) route0(k *key) *route {
 	if t.hash == nil && len(k.group) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// echoBytes is the minimum of a hop: it passes on the bytes of a message.
+// echoBytes holds the bytes of a message. Passing them on unchanged is the minimum work of a hop.
 type echoBytes struct{ bufs mem.BufferSlice }
 
 type echoCodec struct{ proto encoding.CodecV2 }
@@ -61,7 +61,7 @@ func listen(b *testing.B) net.Listener {
 	return l
 }
 
-// bareHop forwards Get as bytes to one shard, and does nothing else.
+// bareHop forwards Get as bytes to one shard, and does nothing more.
 func bareHop(b *testing.B, shard string) string {
 	b.Helper()
 	codec := echoCodec{encoding.GetCodecV2("proto")}

@@ -154,7 +154,7 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 }
 
 // tryAt makes one attempt at a shard, which may be nil. If the call must be retried, tryAt waits until the next attempt
-// makes sense. done: err is the answer.
+// makes sense. If done is true, err is the answer.
 func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do attempt) (done bool, err error) {
 	sent := false
 	if at == nil {

@@ -68,7 +68,7 @@ func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 		if a, b := c.shards["a"].count("Put"), c.shards["b"].count("Put"); a != 1 || b != 0 {
 			t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
 		}
-		// A change in etcd of something else does not make the gateway forget the leader; a new leader does.
+		// An unrelated change in etcd does not make the gateway forget the leader. A new leader does.
 		shared(c, "a", 1, "a", "b", "c")
 		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
 			t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))

@@ -73,13 +73,13 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
 	want(t, err, codes.Unavailable, reason.NotServing)
 	f.stop()
-	// The next process does not serve the disk either, nor treat it as a new one: it is told which volume was there.
+	// The next process neither serves the disk nor treats it as a new one, because it knows which volume to expect.
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
-// A file system of another type of the family is detected before anything is written.
+// A file system of another type of the same family is detected before anything is written.
 func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {

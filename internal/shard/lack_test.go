@@ -187,5 +187,5 @@ func TestAShardWaitsForItsStore(t *testing.T) {
 	}
 }
 
-// errEtcdSilent is what is said of an etcd that does not answer.
+// errEtcdSilent is the message about an etcd that does not answer.
 const errEtcdSilent = "etcd does not answer"

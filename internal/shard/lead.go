@@ -382,7 +382,8 @@ func transferTarget(sv *served, m replica.Members) uint64 {
 	return to
 }
 
-// catchUp notes that the leader, member from, no longer has entries that the replica here needs. It never blocks.
+// catchUp records that the leader no longer has entries that the local replica needs. from is the leader's Raft id.
+// catchUp never blocks.
 func (q *steering) catchUp(g *groupReplica, from uint64) {
 	q.list.Lock()
 	q.fetch[g] = from

@@ -118,7 +118,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func RefusedBytesMax(bytesMax int) int { return bytesMax + bytesMax/4 }
 
 // ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls. Each further concurrent
-// call gets a new goroutine. A new goroutine has to grow its stack, which is a fifteenth of a server's cost of a
+// call gets a new goroutine. A new goroutine has to grow its stack. Growing it is a fifteenth of a server's cost of a
 // durable put.
 const ServerWorkers = 64
 

@@ -43,8 +43,8 @@ type Options[R Owned] struct {
 
 	// RememberQuiet is how often the volume records the revision of etcd when nothing in it concerned this shard.
 	RememberQuiet time.Duration
-	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is
-	// not there.
+	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is not
+	// registered.
 	Adopt bool
 
 	// CountRemnants and ForgiveStop switch rules off in tests. With CountRemnants, the remnant of a learner's folder

@@ -30,7 +30,7 @@ func IsShared(group placement.Group) bool {
 	return voters > 1 || voters == 1 && len(group.Members) > 1
 }
 
-// Names reports whether etcd names a replica, on whatever shard.
+// Names reports whether etcd names a replica, on any shard.
 func Names(group placement.Group, raftID uint64) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool { return m.RaftID == raftID })
 }
