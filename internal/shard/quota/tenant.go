@@ -96,7 +96,7 @@ type stored struct {
 	changed chan struct{} // closed when any of this changes
 }
 
-// counts are for metrics. Guarded by Tenant.mu.
+// counts holds counters for metrics. Guarded by Tenant.mu.
 type counts struct {
 	calls, bytes int64
 	refused      map[access.Quota]int64
@@ -201,7 +201,7 @@ func amountOf(quota access.Quota, a Amount) int64 {
 	return a.Bytes
 }
 
-// openAgain is the delay after which a call may be repeated that was refused for too many concurrent calls.
+// openAgain is the delay after which a call that was refused for too many concurrent calls may be repeated.
 const openAgain = 100 * time.Millisecond
 
 // blocked returns the quota that keeps a call from beginning now, and the time until the call may begin. For the quota
@@ -334,7 +334,7 @@ type Reserved struct {
 const (
 	// storePatience is how long a put waits for a grant from the ledger, if one is possible.
 	storePatience = 2 * time.Second
-	// storeAgain is the delay after which a put may be repeated that has waited storePatience in vain.
+	// storeAgain is the delay after which a put that has waited storePatience in vain may be repeated.
 	storeAgain = time.Second
 )
 

@@ -404,8 +404,8 @@ func (sc *scan) open(ctx context.Context, sv Group, at *cursor.Cursor) error {
 	return nil
 }
 
-// scanCloser closes the snapshots that Scan took for itself, a while after they were read to the end. The caller may
-// not have received the last message, and may come back with a cursor.
+// scanCloser closes the snapshots that Scan took for itself, a while after they were read to the end. They stay open
+// for that time because the caller may not have received the last message, and may come back with a cursor.
 type scanCloser struct {
 	mu    sync.Mutex
 	ended map[scanKey]time.Time

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// upload is an Upload in progress: up to group.DataBytesMax of data are collected in memory, more goes to a blob file.
+// upload is an Upload in progress. Up to group.DataBytesMax of data are collected in memory. Larger data goes to a blob
+// file.
 type upload struct {
 	server *Server
 	write  write
