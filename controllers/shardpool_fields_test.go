@@ -133,7 +133,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 			store.Spec.Replication.TopologyKey = corev1.LabelTopologyZone
 		}},
 		{"deletion policy", true, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete }},
-		{"audit", true, func(store *v1alpha1.RecordStore) {
+		{"audit of a store without TLS", false, func(store *v1alpha1.RecordStore) {
 			store.Spec.Audit = &v1alpha1.Audit{Mode: v1alpha1.AuditRefusals}
 		}},
 		{"tracing", true, func(store *v1alpha1.RecordStore) {
