@@ -16,6 +16,7 @@ type stage struct {
 
 const (
 	sheaf      = "sheaf.dev/sheaf/internal/"
+	shared     = "sheaf.dev/sheaf/client/"
 	transport  = "google.golang.org/grpc/internal/transport."
 	protobuf   = "google.golang.org/protobuf/"
 	http2      = "golang.org/x/net/http2"
@@ -28,7 +29,7 @@ var stages = []stage{
 		sheaf + "security/ratelimit",
 	}},
 	{"decode", []string{
-		protobuf + "proto.Unmarshal", protobuf + "internal/impl.(*MessageInfo).unmarshal", sheaf + "call/message",
+		protobuf + "proto.Unmarshal", protobuf + "internal/impl.(*MessageInfo).unmarshal", shared + "call/message",
 		"google.golang.org/grpc.recv", "google.golang.org/grpc.(*parser)",
 	}},
 	{"admit", []string{
