@@ -106,6 +106,7 @@ func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 # HELP sheaf_gateway_tenant_refused_total Groups of a tenant that were not created, as its quota is used up.
 # TYPE sheaf_gateway_tenant_refused_total counter
 sheaf_gateway_tenant_refused_total{quota="groups",tenant="one"} 6
+sheaf_gateway_tenant_refused_total{quota="groups",tenant="two"} 0
 `), "sheaf_gateway_tenant_refused_total"); err != nil {
 			t.Error(err)
 		}
