@@ -194,9 +194,9 @@ func TestAnOddVolumeIsNamedAndTheOthersGoOn(t *testing.T) {
 			w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{}
 			w.settle()
 			w.volume(workload.LookVolumeName(pvOf(w, "a").Name)).Spec.ClaimRef = nil
-		}, v1alpha1.DiskLookFailed, "somebody changed who PersistentVolume"},
+		}, v1alpha1.DiskLookFailed, "was changed by hand"},
 		"a wipe for nobody": {func(w *diskWorld) { raw(w, workload.WipeVolume) }, v1alpha1.DiskWipeFailed,
-			"somebody changed who PersistentVolume"},
+			"was changed by hand"},
 		"without a node": {func(w *diskWorld) {
 			pv := workload.DiskPersistentVolume(w.o.set, disk("n1", "a", "1Gi"))
 			pv.Spec.NodeAffinity, pv.Annotations, pv.Spec.ClaimRef = nil, nil, nil

@@ -90,7 +90,7 @@ func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, e
 	}
 	found, changed, err := g.cfg.Store.AccessSince(ctx, known.revision)
 	if err != nil {
-		return nil, fmt.Errorf("whose the group is says the table of grants, which cannot be read: %w", err)
+		return nil, fmt.Errorf("the table of grants, which says which tenant owns the group, cannot be read: %w", err)
 	}
 	if changed {
 		next := &knownTenants{revision: found.Revision}
@@ -100,7 +100,7 @@ func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, e
 			case err == nil:
 				next.list = table.Tenants
 			case known.revision == 0:
-				return nil, fmt.Errorf("whose the group is says the table of grants: %w", err)
+				return nil, fmt.Errorf("the table of grants, which says which tenant owns the group, cannot be used: %w", err)
 			default:
 				next = known
 			}

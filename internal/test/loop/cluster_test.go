@@ -41,18 +41,18 @@ eval "$RUN"
 		says      string
 	}{
 		{"disk_detach n1 a", "IMAGE", "losetup -d /dev/loop7", ""},
-		{"disk_detach n1 a", "/home/me/payroll.img", "", "/dev/loop7 is /home/me/payroll.img now, and not this disk"},
+		{"disk_detach n1 a", "/images/payroll.img", "", "/dev/loop7 is /images/payroll.img now, and not this disk"},
 		{"disk_detach n1 a", "", "", "/dev/loop7 is no device now"},
-		{"disk_rm n1 a", "/home/me/payroll.img", "", "It is left alone"},
+		{"disk_rm n1 a", "/images/payroll.img", "", "It is left alone"},
 		{"disk_zero n1 a", "IMAGE", "blockdev --flushbufs /dev/loop7", ""},
-		{"disk_zero n1 a || true", "/home/me/payroll.img", "", "It is left alone"},
+		{"disk_zero n1 a || true", "/images/payroll.img", "", "It is left alone"},
 		{"disk_grow n1 a 2M", "IMAGE", "losetup --set-capacity /dev/loop7", ""},
-		{"disk_grow n1 a 2M || true", "/home/me/payroll.img", "", "It is left alone"},
+		{"disk_grow n1 a 2M || true", "/images/payroll.img", "", "It is left alone"},
 		{"disk_attach n1 a; cat state/n1/disks/a/loop >&2", "IMAGE", "", "7"},
-		{"disk_attach n1 a; cat state/n1/disks/a/loop >&2", "/home/me/payroll.img",
+		{"disk_attach n1 a; cat state/n1/disks/a/loop >&2", "/images/payroll.img",
 			"nsenter --mount=/proc/self/ns/mnt -- losetup --find", "9"},
-		{"disks_forget n1; ls state/n1/disks/a >&2", "/home/me/payroll.img", "", "It is left alone"},
-		{"disk_list >&2", "/home/me/payroll.img", "", "lost /dev/loop7"},
+		{"disks_forget n1; ls state/n1/disks/a >&2", "/images/payroll.img", "", "It is left alone"},
+		{"disk_list >&2", "/images/payroll.img", "", "lost /dev/loop7"},
 	} {
 		dir := t.TempDir()
 		cmd := exec.Command("bash", "-c", script)

@@ -1,0 +1,267 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/paging"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// sortedShards lists the shards of a table by name.
+func (t *table) sortedShards() []*shard {
+	return slices.SortedFunc(maps.Values(t.shards), func(a, b *shard) int { return cmp.Compare(a.name, b.name) })
+}
+
+// ListGroups asks all shards. A group for which no shard answers is listed too, with the reason.
+func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
+	*recordv1.ListGroupsResponse, error) {
+	only := request.GetGroup()
+	page, field, err := paging.Asked(paging.Groups, request)
+	if err == nil && only != "" && page.After != "" {
+		field, err = "page_token", errors.New("excludes group, whose rows are one page")
+	}
+	if err != nil {
+		return nil, invalid(field, "%v", err)
+	}
+	find := a.g.router.wait
+	if only != "" {
+		find = func(ctx context.Context) (*table, error) { return a.g.tableWith(ctx, only) }
+	}
+	t, err := find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shards := t.sortedShards()
+	answers := make([]*recordv1.ListGroupsResponse, len(shards))
+	parallel.Times(len(shards), fanOut, func(i int) { answers[i] = shards[i].groups(ctx, only, page) })
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	rows, more := t.groupRows(only, page, shards, answers)
+	out := &recordv1.ListGroupsResponse{}
+	out.Groups, out.NextPageToken = paging.Cut(page, rows, (*recordv1.Group).GetGroup, more)
+	return out, nil
+}
+
+// groups asks a shard for those of its replicas that can be on a page; nil: it does not answer, or does not hold the
+// one group that was asked for.
+func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
+	if page.After != "" && s.pulse.Silent() {
+		return nil // the first page has waited for it
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	from := recordv1.NewAdminServiceClient(s.conn())
+	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
+		PageToken: paging.Token(paging.Groups, page.After)}
+	if page.Size == 0 { // in one answer a shard with tens of thousands of groups exceeds the limit for messages
+		if answer, err := recordv1.AllGroups(ctx, from, in); err == nil {
+			return answer
+		}
+		return nil
+	}
+	if answer, err := from.ListGroups(ctx, in); err == nil {
+		return answer
+	}
+	return nil
+}
+
+// groupRows merges the answers of shards with what the table knows, in the order of the listing and from the beginning
+// of a page on. Rows that may be incomplete, because a shard has reported only a part of its groups, are left out. In
+// this case more is true.
+func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
+	rows []*recordv1.Group, more bool) {
+	through := ""
+	for _, answer := range answers {
+		if n := len(answer.GetGroups()); n > 0 && answer.GetNextPageToken() != "" {
+			if last := answer.GetGroups()[n-1].GetGroup(); !more || placement.CompareGroups(last, through) < 0 {
+				through, more = last, true
+			}
+		}
+	}
+	onPage := func(group string) bool {
+		return placement.CompareGroups(group, page.After) > 0 && (!more || placement.CompareGroups(group, through) <= 0)
+	}
+	answered := map[string]bool{} // the keys are group/shard
+	listed := map[string]bool{}
+	tellMembers(answers)
+	for i, answer := range answers {
+		for _, row := range answer.GetGroups() {
+			if onPage(row.GetGroup()) { // a shard older than pages reports all groups
+				answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
+				rows = append(rows, row)
+			}
+		}
+	}
+	known := t.inOrder()
+	if only != "" {
+		known = nil
+		if r := t.named[only]; r != nil {
+			known = []*route{r}
+		}
+	}
+	begin := sort.Search(len(known), func(i int) bool { return placement.CompareGroups(known[i].group, page.After) > 0 })
+	for i, r := range known[begin:] {
+		if page.Size > 0 && i > page.Size { // one more than the page can have, so that Cut sees that there is more
+			break
+		}
+		if onPage(r.group) {
+			rows = append(rows, t.silent(r, answered, listed[r.group])...)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b *recordv1.Group) int {
+		return cmp.Or(placement.CompareGroups(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
+	})
+	return rows, more
+}
+
+// silent makes rows for the replicas of a group for which no shard answered.
+func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
+	if r.unknown != "" {
+		if listed {
+			return nil
+		}
+		return []*recordv1.Group{{Group: r.group, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE, Message: r.unknown}}
+	}
+	g := t.view.Groups[r.group]
+	var rows []*recordv1.Group
+	why := "the shard does not answer for this group: see that it runs, with its volume"
+	if t.view.GroupUnknown(r.group) {
+		why = t.view.OddGroup(r.group) // a shard that started since does not know the group
+	}
+	for _, m := range g.Members {
+		if !answered[r.group+"/"+m.Shard] {
+			rows = append(rows, &recordv1.Group{
+				Group: r.group, Uuid: g.UUID.String(), Shard: m.Shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+				Message: why, Records: g.Records, StoredBytes: g.Bytes,
+			})
+		}
+	}
+	if len(g.Members) == 0 && !listed {
+		row := &recordv1.Group{Group: r.group, Uuid: g.UUID.String(), State: recordv1.GroupState_GROUP_STATE_PENDING}
+		if target := t.view.Targets[r.group]; len(target.Shards) > 0 {
+			row.Shard, row.Message = target.Shards[0], "waits for its shard to make it"
+		} else {
+			row.Message = cmp.Or(t.unplaced()[r.group], "the planner has not placed it yet")
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// planned returns why groups cannot be placed.
+func (t *table) planned() map[string]string {
+	_, unplaced := placement.Plan(t.view, t.view.Meta.Policy())
+	return unplaced
+}
+
+// problemsMax bounds the number of problems of a store that ListShards reports.
+const problemsMax = 100
+
+// problems returns the problems of the store, at most problemsMax and a last line that counts the others.
+func (t *table) problems() []string {
+	all := t.view.Problems()
+	if n := len(all) - problemsMax; n > 0 {
+		return append(all[:problemsMax:problemsMax], fmt.Sprintf("and %d more keys of etcd that cannot be used", n))
+	}
+	return all
+}
+
+// ListShards asks the shards of a page. Shards that do not answer are listed with etcd's data.
+func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (
+	*recordv1.ListShardsResponse, error) {
+	page, field, err := paging.Asked(paging.Shards, request)
+	if err != nil {
+		return nil, invalid(field, "%v", err)
+	}
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := t.knownShards()
+	names := slices.Sorted(maps.Keys(rows))
+	begin, found := slices.BinarySearch(names, page.After)
+	if found {
+		begin++
+	}
+	names = names[begin:]
+	if page.Size > 0 && len(names) > page.Size {
+		names = names[:page.Size+1] // one more than the page can have, so that Cut sees that there is more
+	}
+	parallel.Times(len(names), fanOut, func(i int) {
+		if s := t.shards[names[i]]; s != nil {
+			s.tell(ctx, rows[names[i]])
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	placed := t.placedShards()
+	list := make([]*recordv1.Shard, len(names))
+	for i, name := range names {
+		list[i] = rows[name]
+		if p, ok := placed[name]; ok {
+			p.tell(list[i])
+		}
+	}
+	out := &recordv1.ListShardsResponse{}
+	if page.After == "" {
+		out.Problems, out.Warnings = t.problems(), t.warnings()
+	}
+	out.Shards, out.NextPageToken = paging.Cut(page, list, (*recordv1.Shard).GetName, false)
+	return out, nil
+}
+
+// knownShards lists the shards that are registered, hold a group or are to hold one, as etcd knows them.
+func (t *table) knownShards() map[string]*recordv1.Shard {
+	rows := map[string]*recordv1.Shard{}
+	for _, g := range t.view.Groups {
+		for _, m := range g.Members {
+			if rows[m.Shard] == nil {
+				rows[m.Shard] = &recordv1.Shard{Name: m.Shard, VolumeUuid: m.VolumeUUID.String()}
+			}
+			rows[m.Shard].Groups++
+			if g.Leader == m.Shard {
+				rows[m.Shard].Leaders++
+			}
+		}
+	}
+	for name, s := range t.shards {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
+		rows[name].Address = s.address
+		if known, ok := t.view.Shards[name]; ok {
+			rows[name].VolumeUuid, rows[name].Generation = known.VolumeUUID.String(), known.Generation
+		}
+	}
+	for name := range t.placedShards() {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
+	}
+	return rows
+}
+
+// tell asks a shard for its row. If the shard does not answer, the row remains unchanged.
+func (s *shard) tell(ctx context.Context, row *recordv1.Shard) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})
+	if list := answer.GetShards(); err == nil && len(list) == 1 {
+		list[0].Alive = true
+		proto.Reset(row)
+		proto.Merge(row, list[0])
+	}
+}
