@@ -103,7 +103,7 @@ func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
 	for says, prepare := range map[string]func(*diskWorld){
 		"does not know its own namespace": func(w *diskWorld) { w.o.namespace = "" },
 		"the image of Sheaf":              func(w *diskWorld) { w.o.image = "" },
-		"could not be read": func(w *diskWorld) {
+		"could not be checked": func(w *diskWorld) {
 			w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.ConditionTrue,
 				Reason: batchv1.JobReasonBackoffLimitExceeded}
 		},
