@@ -92,8 +92,8 @@ func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, sta
 			"logs", wipeCommand(live.Name), releaseCommand(live.Name), again)
 	default:
 		status.State = v1alpha1.DiskLookFailed
-		status.Message = fmt.Sprintf("it could not be checked whether it is blank: kubectl "+where+" says why; %s; or, if you "+
-			"know that nobody needs what is on it: %s", "logs", again, releaseCommand(live.Name))
+		status.Message = fmt.Sprintf("it could not be checked whether it is blank: kubectl "+where+" says why; %s; or, if "+
+			"you know that nobody needs what is on it: %s", "logs", again, releaseCommand(live.Name))
 	}
 }
 

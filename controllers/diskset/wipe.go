@@ -239,8 +239,8 @@ func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) s
 	if ref := raw.Spec.ClaimRef; ref != nil && ref.Namespace == d.namespace && ref.Name == claim {
 		return ""
 	}
-	return fmt.Sprintf("PersistentVolume %s was changed by hand to be for another claim, so nothing is done with the disk: "+
-		"delete that volume to have the disk as it is", raw.Name)
+	return fmt.Sprintf("PersistentVolume %s was changed by hand to be for another claim, so nothing is done with the "+
+		"disk: delete that volume to have the disk as it is", raw.Name)
 }
 
 // tidy deletes the objects that were created to wipe a disk or to look at it. It deletes the volume last.
