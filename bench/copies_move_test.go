@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TestDoorsSendToTheirOwnAlone guards the setup that measures moves over TLS: a door sends a group only to a shard of
+// TestDoorsSendOnlyToTheirOwn guards the setup that measures moves over TLS: a door sends a group only to a shard of
 // its own store. It sends nothing to a peer that speaks plaintext or has a certificate from another authority. Without
 // this test, a door that speaks plaintext by mistake could be measured as one that speaks TLS.
-func TestDoorsSendToTheirOwnAlone(t *testing.T) {
+func TestDoorsSendOnlyToTheirOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	n, err := newNodes(ctx, filepath.Join(t.TempDir(), "nodes"), 1, 1, nil)

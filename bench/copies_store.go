@@ -144,7 +144,7 @@ func (s *benchStore) settled(ctx context.Context) error {
 	for {
 		select {
 		case view := <-watch:
-			if why = s.unsettled(view); why == "" {
+			if why = s.unstable(view); why == "" {
 				return nil
 			}
 		case <-end:
@@ -158,7 +158,7 @@ func (s *benchStore) settled(ctx context.Context) error {
 	}
 }
 
-func (s *benchStore) unsettled(view placement.View) string {
+func (s *benchStore) unstable(view placement.View) string {
 	for name, target := range view.Targets {
 		g := view.Groups[name]
 		if g.Leader != target.Shards[0] || len(g.Members) != len(target.Shards) {

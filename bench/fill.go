@@ -23,14 +23,14 @@ import (
 
 // dataset is a folder of groups that the benchmark fills itself. Its records have one size and consecutive ids.
 type dataset struct {
-	dir     string
-	groups  []format.Identity
-	records int64 // total over all groups
-	size    int   // bytes of data in each record
-	open    bool  // the active segments are not sealed
-	roomy   bool  // addRoom has run
-	killed  bool  // the logs were closed without writing hints, which is the state after a kill and not after a stop
-	grows   bool  // writeAndKill adds records
+	dir            string
+	groups         []format.Identity
+	records        int64 // total over all groups
+	size           int   // bytes of data in each record
+	open           bool  // the active segments are not sealed
+	allocatedAhead bool  // allocateAhead has run
+	killed         bool  // the logs were closed without writing hints, which is the state after a kill and not after a stop
+	grows          bool  // writeAndKill adds records
 	// ownSyncs: a load syncs each active segment separately. Otherwise one sync of the whole file system serves all of
 	// them.
 	ownSyncs bool

@@ -116,12 +116,12 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 	}
 	fresh, err := b.takeTurns(ctx,
 		timed("raw", float64(raw.bytes), func() error {
-			room, release, err := allocate(raw.room, false)
+			buffer, release, err := allocate(raw.bufferSize, false)
 			if err != nil {
 				return err
 			}
 			defer release()
-			return raw.readInto(room)
+			return raw.readInto(buffer)
 		}),
 		load(newLoaders().fresh),
 	)
@@ -143,7 +143,7 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 func (b *loadBench) touchedLoads(
 	ctx context.Context, raw *rawFiles, load func(func() *segio.Loader) rounds.Cell,
 ) (got turns, err error) {
-	memory, release, err := allocate(raw.room, true)
+	memory, release, err := allocate(raw.bufferSize, true)
 	if err != nil {
 		return got, err
 	}
@@ -169,7 +169,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 			return err
 		}
 		defer raw.close()
-		memory, release, err := allocate(raw.room, true)
+		memory, release, err := allocate(raw.bufferSize, true)
 		if err != nil {
 			return err
 		}
@@ -282,12 +282,12 @@ func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	groups := int64(len(loaded))
 	each := d.records / groups
 	among = min(among, each*groups)
-	seed, room := time.Now().UnixNano(), d.size+4096
-	memory := make([]byte, depth*room)
+	seed, stride := time.Now().UnixNano(), d.size+4096
+	memory := make([]byte, depth*stride)
 	return drive.Shared(depth, int64(n), func(worker int, i int64) error {
 		pick := drive.Scatter(seed+i) % among
 		id := pick%groups*each + pick/groups
-		r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: memory[worker*room:][:0:room]})
+		r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: memory[worker*stride:][:0:stride]})
 		if err != nil {
 			return fmt.Errorf("id %d: %w", id, err)
 		}

@@ -31,10 +31,10 @@ type piece struct {
 
 // rawFiles are files that are opened for reading past the page cache.
 type rawFiles struct {
-	files  []vfs.File
-	pieces []piece
-	bytes  int64 // of all files
-	room   int64 // memory that all pieces need, aligned
+	files      []vfs.File
+	pieces     []piece
+	bytes      int64 // of all files
+	bufferSize int64 // memory that all pieces need, aligned
 }
 
 // openRaw opens files for raw reading. All must support O_DIRECT: a read from the page cache would not show the limit
@@ -63,8 +63,8 @@ func openRaw(names []string) (_ *rawFiles, err error) {
 		r.bytes += size
 		for offset := int64(0); offset < size; offset += rawReadBytes {
 			n := min(rawReadBytes, alignUp(size-offset))
-			r.pieces = append(r.pieces, piece{file: f, offset: offset, length: n, place: r.room})
-			r.room += n
+			r.pieces = append(r.pieces, piece{file: f, offset: offset, length: n, place: r.bufferSize})
+			r.bufferSize += n
 		}
 	}
 	return r, nil

@@ -121,19 +121,19 @@ func (s *startBench) measure(ctx context.Context) error {
 	start := func(name, as string, loader func() *segio.Loader, before func(*dataset) error) rounds.Cell {
 		return s.start(datasets[name], as, loader, before)
 	}
-	addRoom := func(d *dataset) error { return d.addRoom(s.residency) }
+	allocateAhead := func(d *dataset) error { return d.allocateAhead(s.residency) }
 	cells := []rounds.Cell{
 		start("stop", "stop", loaders.fresh, nil),
-		start("kill", "kill", loaders.fresh, addRoom),
+		start("kill", "kill", loaders.fresh, allocateAhead),
 		start("journal", "journal", loaders.fresh, func(d *dataset) error { return d.writeAndKill(ctx) }),
 		start("sealed", "sealed", loaders.fresh, nil),
-		start("small", "small", loaders.fresh, addRoom),
-		start("small, own syncs", "small, own syncs", loaders.fresh, addRoom),
+		start("small", "small", loaders.fresh, allocateAhead),
+		start("small, own syncs", "small, own syncs", loaders.fresh, allocateAhead),
 		start("small sealed", "small sealed", loaders.fresh, nil),
 	}
 	if s.residency == group.Resident {
 		touched := loaders.touched
-		cells = append(cells, start("stop", "stop, touched", touched, nil), start("kill", "kill, touched", touched, addRoom))
+		cells = append(cells, start("stop", "stop, touched", touched, nil), start("kill", "kill, touched", touched, allocateAhead))
 		more, err := s.otherWays(ctx, datasets["sealed"], records)
 		if err != nil {
 			return err

@@ -22,13 +22,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// addRoom brings the active segments into the state that a kill leaves: space that was allocated ahead beyond their
-// end, partly filled with zeros. A start does not change this space, so addRoom does nothing the second time.
-func (d *dataset) addRoom(residency group.Residency) error {
-	if d.roomy {
+// allocateAhead brings the active segments into the state that a kill leaves: space that was allocated ahead beyond their
+// end, partly filled with zeros. A start does not change this space, so allocateAhead does nothing the second time.
+func (d *dataset) allocateAhead(residency group.Residency) error {
+	if d.allocatedAhead {
 		return nil
 	}
-	d.roomy = true
+	d.allocatedAhead = true
 	names, err := d.actives()
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 				return err
 			}
 			defer raw.close()
-			memory, release, err := allocate(raw.room, false)
+			memory, release, err := allocate(raw.bufferSize, false)
 			if err != nil {
 				return err
 			}

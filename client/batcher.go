@@ -50,11 +50,11 @@ type Batcher struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	mu     sync.Mutex
-	room   *sync.Cond // signalled when bytes, waiting or closed change
-	bytes  int64      // data that are waiting or in flight
-	items  int        // puts without an outcome
-	closed bool
+	mu      sync.Mutex
+	changed *sync.Cond // signalled when bytes, waiting or closed change
+	bytes   int64      // data that are waiting or in flight
+	items   int        // puts without an outcome
+	closed  bool
 }
 
 // batchLane is a queue with one batch in flight.
@@ -76,7 +76,7 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 		return nil, err
 	}
 	b := &Batcher{client: c, cfg: cfg}
-	b.room = sync.NewCond(&b.mu)
+	b.changed = sync.NewCond(&b.mu)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for range cfg.Lanes {
 		lane := &batchLane{wake: make(chan struct{}, 1)}
@@ -94,7 +94,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	stop := context.AfterFunc(ctx, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.room.Broadcast()
+		b.changed.Broadcast()
 	})
 	defer stop()
 	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
@@ -103,7 +103,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	// An item larger than BytesMax is accepted, and sent alone.
 	for !b.closed && ctx.Err() == nil && b.bytes > 0 && b.bytes+size > b.cfg.BytesMax {
 		b.hurry()
-		b.room.Wait()
+		b.changed.Wait()
 	}
 	if b.closed {
 		return ErrClosed
@@ -145,7 +145,7 @@ func (b *Batcher) Flush(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.room.Broadcast()
+		b.changed.Broadcast()
 	})
 	defer stop()
 	b.mu.Lock()
@@ -155,7 +155,7 @@ func (b *Batcher) Flush(ctx context.Context) error {
 			return newError("flush", err, true)
 		}
 		b.hurry()
-		b.room.Wait()
+		b.changed.Wait()
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 		return nil
 	}
 	b.closed = true
-	b.room.Broadcast()
+	b.changed.Broadcast()
 	b.mu.Unlock()
 	err := b.Flush(ctx)
 	b.cancel()
@@ -228,6 +228,6 @@ func (b *Batcher) send(lane *batchLane) {
 	b.mu.Lock()
 	b.bytes -= bytes
 	b.items -= len(batch)
-	b.room.Broadcast()
+	b.changed.Broadcast()
 	b.mu.Unlock()
 }

@@ -248,7 +248,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	Describe("volumes", func() {
-		It("grow in a class that allows it, around their pods", both("sets are made anew around their pods"),
+		It("grow in a class that allows it, around their pods", both("sets are created again around their pods"),
 			func(ctx context.Context) {
 				p.pool(ctx, "ssd", 2)
 				p.settle(ctx, 0)

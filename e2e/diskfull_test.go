@@ -258,7 +258,7 @@ spec:
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute, "puts are refused")
 		s.untouched("main-0-0", before)
 
-		By("the claim grows: the set is made anew around its pod")
+		By("the claim grows: the set is created again around its pod")
 		uid, size := s.setOf("main-0")
 		Expect(size).To(Equal("256Mi"))
 		s.storageSize("main", "480Mi")

@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// cutMax limits how long a call may wait when a node is partitioned during a move. Calls wait less even on a slow
+// partitionWaitMax limits how long a call may wait when a node is partitioned during a move. Calls wait less even on a slow
 // machine. The test prints the actual time.
-const cutMax = 30 * time.Second
+const partitionWaitMax = 30 * time.Second
 
 // waited reports how long calls had to wait after an event. It fails if a call failed or waited too long, or if an
 // acknowledged record is missing. It ends the load.
@@ -28,7 +28,7 @@ func (l *load) waited(what string, since time.Time) {
 		longest.Round(time.Millisecond), slowCall, until.Round(time.Millisecond))
 	AddReportEntry(words)
 	GinkgoWriter.Println(words)
-	Expect(longest).To(BeNumerically("<=", cutMax), words)
+	Expect(longest).To(BeNumerically("<=", partitionWaitMax), words)
 	l.check()
 }
 

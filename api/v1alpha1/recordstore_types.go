@@ -64,7 +64,7 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={versions:1}
 	Retention Retention `json:"retention,omitzero"`
-	// Compaction says when the room of superseded versions comes back. Where room is short, a shard does not wait for
+	// Compaction says when the room of superseded versions comes back. Where free space is low, a shard does not wait for
 	// it. A change restarts one shard at a time.
 	// +optional
 	Compaction Compaction `json:"compaction,omitzero"`

@@ -161,7 +161,7 @@ const (
 	TLSSwitching TLSPhase = "Switching"
 	// TLSTrusting: processes and callers learn to trust the next authorities beside those of before.
 	TLSTrusting TLSPhase = "Trusting"
-	// TLSIssuing: all certificates are made anew, by the next authorities.
+	// TLSIssuing: all certificates are created again, by the next authorities.
 	TLSIssuing TLSPhase = "Issuing"
 	// TLSDropping: processes learn to trust the authorities of before no more.
 	TLSDropping TLSPhase = "Dropping"

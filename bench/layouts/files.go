@@ -131,18 +131,18 @@ func (l *fileLayout) read(ctx context.Context, dir string, set *recordSet, reade
 		if err := stopped(ctx, int(n)); err != nil {
 			return err
 		}
-		room, err := memory.take(set.size)
+		buffer, err := memory.take(set.size)
 		if err != nil {
 			return err
 		}
-		if err := readFile(path, room); err != nil || visit == nil {
+		if err := readFile(path, buffer); err != nil || visit == nil {
 			return err
 		}
 		id, err := fileID(filepath.Base(path))
 		if err != nil {
 			return err
 		}
-		return visit(id, room)
+		return visit(id, buffer)
 	}
 	if readers <= 1 {
 		err := walkFiles(dir, one)

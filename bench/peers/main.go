@@ -191,7 +191,7 @@ func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 		return nil, fmt.Errorf("making a temporary folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if err := b.room(); err != nil {
+	if err := b.checkSpace(); err != nil {
 		return nil, err
 	}
 	r = &result.Report{Schema: result.Schema, Kind: "peers", Title: "Sheaf and its peers at equal durability",
@@ -299,10 +299,10 @@ func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []resu
 	return ratios, nil
 }
 
-// room returns an error if disk space or memory are insufficient for the run. A store needs at most four times the
+// checkSpace returns an error if disk space or memory are insufficient for the run. A store needs at most four times the
 // size of its data while it compacts. A file of 1 KiB needs 4 KiB and its inode. Memory must hold the data twice if a
 // peer maps its files.
-func (b *bench) room() error {
+func (b *bench) checkSpace() error {
 	var disk, memory int64
 	for _, s := range b.opts.sizes {
 		disk = max(disk, 4*s.records*int64(s.bytes), s.records*(int64(s.bytes+4095)/4096*4096+512))

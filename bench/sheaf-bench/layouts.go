@@ -96,7 +96,7 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 		return layoutsError(err)
 	}
 	if f.rate != "" && f.Path == "" {
-		return cli.Usagef("--device-rate goes with --path: other devices are made anew for each measurement")
+		return cli.Usagef("--device-rate goes with --path: other devices are created again for each measurement")
 	}
 	if f.Path == "" {
 		if err := loop.OwnMounts(); err != nil {

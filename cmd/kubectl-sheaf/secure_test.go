@@ -24,7 +24,7 @@ import (
 
 // The plugin calls as an administrator. It talks only to gateways of the store, and not to other processes that have a
 // certificate of the store.
-func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
+func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
 	a, _ := newTestApp(t, "secure")
 	of := identity.Store{Domain: "cluster.local", Namespace: "secure", UID: uuid.New()}
 	own, callers := newAuthority(t), newAuthority(t)

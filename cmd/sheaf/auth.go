@@ -69,7 +69,7 @@ func (a *app) canICommand() *cobra.Command {
 		Use: "can-i VERB", Short: "Tell whether the caller may do something", Args: cobra.ExactArgs(1),
 		Long: "VERB is get, put, delete, scan, watch, admin-read (status, lists, all of the routing) or admin-write. " +
 			"Without --group: in all groups.\n" +
-			"Prints yes, or no and why; no is exit code 1. Whether the group exists is not told.",
+			"Prints yes, or no and why; no is exit code 1. Whether the group exists is not revealed.",
 		Example: "  sheaf auth can-i put --group team-a-7",
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			if _, err := access.ParseVerb(args[0]); err != nil {

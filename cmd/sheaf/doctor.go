@@ -56,7 +56,7 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return fmt.Errorf("listing groups: %w", err)
 		}
-		return a.tellFindings(finding.Of(finding.Listed(shards, groups)),
+		return a.reportFindings(finding.Of(finding.Listed(shards, groups)),
 			cli.Count(int64(len(shards.GetShards())), "shard", "shards")+", "+
 				cli.Count(int64(len(groups.GetGroups())), "copy of a group", "copies of groups"))
 	})(cmd, args)
@@ -68,13 +68,13 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.tellFindings(doctor.Tree(&report), fmt.Sprintf("%s, %s, %s in %s",
+	return a.reportFindings(doctor.Tree(&report), fmt.Sprintf("%s, %s, %s in %s",
 		cli.Count(int64(report.Volumes), "volume", "volumes"), cli.Count(int64(len(report.Groups)), "group", "groups"),
 		cli.FormatBytes(report.Bytes), cli.Count(report.Entries, "entry", "entries")))
 }
 
-// tellFindings prints findings. It returns an error if one of them is a problem.
-func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
+// reportFindings prints findings. It returns an error if one of them is a problem.
+func (a *app) reportFindings(findings []finding.Finding, lookedAt string) error {
 	if a.Out.JSON {
 		if findings == nil {
 			findings = []finding.Finding{}

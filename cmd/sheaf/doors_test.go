@@ -134,8 +134,8 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	return ask(h2)
 }
 
-// tellsKeys reports whether a server that speaks HTTP returns keys of etcd, by gRPC or as JSON.
-func tellsKeys(t *testing.T, l loopback.Listener) bool {
+// returnsKeys reports whether a server that speaks HTTP returns keys of etcd, by gRPC or as JSON.
+func returnsKeys(t *testing.T, l loopback.Listener) bool {
 	t.Helper()
 	dial := func(context.Context, string) (net.Conn, error) { return net.Dial(l.Network, l.Address) }
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithContextDialer(dial),
@@ -208,7 +208,7 @@ func TestEachPortIsInTheTable(t *testing.T) {
 				continue
 			}
 			used[d]++
-			if !d.tls && tellsKeys(t, l) {
+			if !d.tls && returnsKeys(t, l) {
 				t.Errorf("%s, %s (%s): it tells keys of etcd", name, d.at, l.Address)
 			}
 			for who, c := range map[string]struct {

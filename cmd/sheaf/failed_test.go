@@ -8,7 +8,7 @@ import (
 )
 
 // A command on a failed group ends immediately, and says what failed, where, and what to do.
-func TestAGroupThatFailedIsToldByTheCommands(t *testing.T) {
+func TestAGroupThatFailedIsReportedByTheCommands(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
 	p.do(t, "a", "put", "3").Want(t, 0)

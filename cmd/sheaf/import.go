@@ -54,7 +54,7 @@ empty. --dry-run asks the store and says what would be done.`,
 	f := cmd.Flags()
 	f.StringVar(&opts.ID, "id", "hash", "how files get ids: name, sequence, hash or map:FILE")
 	f.StringVar(&opts.Group, "group", "", "Named routing: dir (the first folder of the path), or the name of one group")
-	f.StringVar(&opts.Prefix, "prefix", "", "put this before every path (tells the files of several trees apart)")
+	f.StringVar(&opts.Prefix, "prefix", "", "put this before every path (keeps the files of several trees apart)")
 	f.Int64Var(&opts.FirstID, "first-id", 1, "first id of --id sequence")
 	f.StringVar(&opts.ImportID, "import-id", "",
 		"part of the request ids by which repeated puts are recognised (default: chosen for you)")

@@ -23,7 +23,7 @@ func (k *killer) check() {
 	var all sync.WaitGroup
 	for _, w := range k.writers {
 		all.Go(func() {
-			w.settleCut(ctx)
+			w.resolveInterrupted(ctx)
 			w.checkRepeat(ctx)
 			for id := range w.known {
 				w.checkID(ctx, id)
@@ -61,8 +61,8 @@ func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, ve
 	}
 }
 
-// settleCut finds out the result of the interrupted write, and repeats it. The write must be stored exactly once.
-func (w *writer) settleCut(ctx context.Context) {
+// resolveInterrupted finds out the result of the interrupted write, and repeats it. The write must be stored exactly once.
+func (w *writer) resolveInterrupted(ctx context.Context) {
 	op := w.cut
 	if op == nil {
 		return
@@ -95,7 +95,7 @@ func (w *writer) settleCut(ctx context.Context) {
 		t.Errorf("id %d: a write that was not there was taken for a repeat", op.id)
 	}
 	if isAfter && !nothingToDelete {
-		w.k.counts.cutStored.Add(1)
+		w.k.counts.interruptedStored.Add(1)
 	}
 	if nothingToDelete {
 		return

@@ -71,7 +71,7 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	t.Logf("%d kills in %v: %v; %d writes acknowledged, %d cut off, of which %d had been stored; %d repeats of older "+
 		"writes recognised; %d imports",
 		total, time.Since(begin).Round(time.Second), counts.by, counts.acked.Load(), counts.cut.Load(),
-		counts.cutStored.Load(), counts.repeats.Load(), counts.imports.Load())
+		counts.interruptedStored.Load(), counts.repeats.Load(), counts.imports.Load())
 	if total != kills && !t.Failed() {
 		t.Errorf("%d kills, want %d", total, kills)
 	}
@@ -91,9 +91,9 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	if kills < killsEnough {
 		return
 	}
-	if counts.cutStored.Load() == 0 || counts.cutStored.Load() == counts.cut.Load() {
+	if counts.interruptedStored.Load() == 0 || counts.interruptedStored.Load() == counts.cut.Load() {
 		t.Errorf("%d writes were cut off, %d of them stored: the kills came at the wrong moments", counts.cut.Load(),
-			counts.cutStored.Load())
+			counts.interruptedStored.Load())
 	}
 }
 
@@ -101,9 +101,9 @@ func TestKillsAtRandomMoments(t *testing.T) {
 var phases = []string{"put", "upload", "compaction", "import", "load", "stop"}
 
 type killCounts struct {
-	mu                                      sync.Mutex
-	by                                      map[string]int
-	acked, cut, cutStored, repeats, imports atomic.Int64
+	mu                                              sync.Mutex
+	by                                              map[string]int
+	acked, cut, interruptedStored, repeats, imports atomic.Int64
 }
 
 func (c *killCounts) killed(phase string) {
@@ -210,7 +210,7 @@ func (k *killer) round() {
 	}
 	p.waitReady(k.t)
 	reconnect(k.t, k.cc)
-	k.settleImport()
+	k.finishImport()
 	k.check()
 	if k.t.Failed() {
 		return
@@ -249,7 +249,7 @@ func (k *killer) finish() {
 	p := k.launch()
 	p.waitReady(k.t)
 	reconnect(k.t, k.cc)
-	k.settleImport()
+	k.finishImport()
 	k.check()
 	if code := p.stop(k.t); code != 0 {
 		k.t.Errorf("stopping: exit code %d: %s", code, p.stderr)
@@ -284,9 +284,9 @@ func (k *killer) startImport() {
 	}()
 }
 
-// settleImport waits for the import of an earlier round, or kills it. If it was killed, or had started while the
-// store did not answer, settleImport imports again with --resume.
-func (k *killer) settleImport() {
+// finishImport waits for the import of an earlier round, or kills it. If it was killed, or had started while the
+// store did not answer, finishImport imports again with --resume.
+func (k *killer) finishImport() {
 	if k.importing == nil {
 		return
 	}

@@ -201,7 +201,7 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
 	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "",
-		"type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
+		"type that the volume must be on, as xfs; ext2, ext3 and ext4 are distinguished; empty: any")
 	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil,
 		"mount option that must be in force; may be repeated")
 	flags.Var(&f.store, "store-uid", "store that volume and etcd must be of")
@@ -210,7 +210,7 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false,
 		"take over a volume of this store that is of another shard, and its groups")
 	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour,
-		"time after which the files of a replica that has left its group are deleted; sooner where room is short")
+		"time after which the files of a replica that has left its group are deleted; sooner where free space is low")
 	flags.BoolVar(&f.lease, "read-lease", true,
 		"leaders answer reads for half a second after a majority of copies has answered them; "+
 			"false: each read asks a majority, for machines that are paused together with their clocks")

@@ -75,7 +75,7 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 			fmt.Fprintf(a.Out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)
 		}
 		if g.TornBytes > 0 {
-			a.Out.Sayf("group %s: a torn tail of %d bytes, which the next load cuts off: no damage", g.Group, g.TornBytes)
+			a.Out.Sayf("group %s: a torn tail of %d bytes, which the next load removes: no damage", g.Group, g.TornBytes)
 		}
 		if g.Joining {
 			a.Out.Sayf("group %s in %s: the replica is only joining: nothing that counts is there yet", g.Group, g.Dir)

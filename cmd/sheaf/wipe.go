@@ -15,7 +15,7 @@ func (a *app) wipeCommand() *cobra.Command {
 	var confirm string
 	cmd := &cobra.Command{
 		Use:     "wipe DEVICE",
-		Short:   "Make a disk blank, so that it can be formatted anew",
+		Short:   "Make a disk blank, so that it can be formatted again",
 		GroupID: groupCare,
 		Long: `Takes a block device for itself alone, discards all of it where the disk can do that, and overwrites
 what file systems, partition tables and RAID are known by. What was on it is lost. A device that is

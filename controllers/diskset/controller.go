@@ -98,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if out.IsStalled() && !stalledBefore(before, out) {
-		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: out.Reason(), Action: "Reconcile",
+		step.Report(ctx, r.Events, set, step.News{Warning: true, Reason: out.Reason(), Action: "Reconcile",
 			Message: out.Message()})
 	}
 	return out.Result()
@@ -153,7 +153,7 @@ func (r *Reconciler) act(ctx context.Context, run *diskRun) step.Outcome {
 		}
 	}
 	for _, n := range run.decided.said {
-		step.Tell(ctx, r.Events, run.set, n)
+		step.Report(ctx, r.Events, run.set, n)
 	}
 	status := &run.set.Status
 	status.Disks, status.Total, status.Free, status.Bound = run.decided.statuses, 0, 0, 0
@@ -293,7 +293,7 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		return fmt.Errorf("read StorageClass %s: %w", set.Name, err)
 	}
 	if len(kept) > 0 {
-		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: "VolumesKept", Action: "Delete",
+		step.Report(ctx, r.Events, set, step.News{Warning: true, Reason: "VolumesKept", Action: "Delete",
 			Message: "PersistentVolumes with data stay: " + strings.Join(kept, ", ")})
 	}
 	if err := step.RemoveFinalizer(ctx, r.Client, set); err != nil {

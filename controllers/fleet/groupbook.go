@@ -48,10 +48,10 @@ type shardPage struct {
 type GroupSum struct {
 	// Known is true if every pool was asked since the operator started.
 	Known bool
-	// Unsettled is true if a group has no leader and it is too early to say whether one will be elected.
-	Unsettled bool
-	Groups    map[string]BookedGroup
-	Records   int64
+	// ElectionPending is true if a group has no leader and it is too early to say whether one will be elected.
+	ElectionPending bool
+	Groups          map[string]BookedGroup
+	Records         int64
 	// CopyingBytes is how many bytes the copies that are being created still lack.
 	CopyingBytes int64
 }
@@ -105,9 +105,9 @@ func (b *GroupBook) Forget(store types.NamespacedName, pool string, now time.Tim
 	}
 }
 
-// Unsettled reports whether a group of a store has lost its leader and does not count as leaderless yet. The shards of
+// ElectionPending reports whether a group of a store has lost its leader and does not count as leaderless yet. The shards of
 // the store should then be asked again soon.
-func (b *GroupBook) Unsettled(store types.NamespacedName) bool {
+func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	if b == nil {
 		return false
 	}
@@ -230,7 +230,7 @@ func (b *GroupBook) Sum(store types.NamespacedName, pools []v1alpha1.ShardPool) 
 		group := out.Groups[name]
 		group.Leaderless = out.Known && s.leaderless(name, asked)
 		out.Groups[name] = group
-		out.Unsettled = out.Unsettled || !group.Leaderless
+		out.ElectionPending = out.ElectionPending || !group.Leaderless
 	}
 	return out
 }

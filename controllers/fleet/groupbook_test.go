@@ -38,13 +38,13 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"),
 		"a-2": said(100, 10, "1", "2")}, now)
-	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 || got.Unsettled {
+	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 || got.ElectionPending {
 		t.Fatalf("all well: %+v", got)
 	}
 	now = now.Add(10 * time.Second)
 	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": said(120, 12, "1!", "2!"),
 		"a-2": said(110, 11, "1", "2")}, now)
-	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.Unsettled ||
+	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.ElectionPending ||
 		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
@@ -78,26 +78,26 @@ func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
 	if got := step(0, "a", "a"); got.Known || leaderless(got) {
 		t.Errorf("pool b was not asked: %+v", got)
 	}
-	if got := step(time.Minute, "b", "a"); !got.Known || got.Unsettled || leaderless(got) {
+	if got := step(time.Minute, "b", "a"); !got.Known || got.ElectionPending || leaderless(got) {
 		t.Errorf("a leads: %+v", got)
 	}
-	if got := step(time.Minute, "a", "b"); !got.Unsettled || leaderless(got) {
+	if got := step(time.Minute, "a", "b"); !got.ElectionPending || leaderless(got) {
 		t.Errorf("a leads no more, and b was not asked since: %+v", got)
 	}
-	if got := step(time.Second, "b", "b"); got.Unsettled || leaderless(got) || got.Led() != 1 {
+	if got := step(time.Second, "b", "b"); got.ElectionPending || leaderless(got) || got.Led() != 1 {
 		t.Errorf("b leads: %+v", got)
 	}
 	if got := step(time.Minute, "b", ""); leaderless(got) {
 		t.Errorf("lost just now: %+v", got)
 	}
-	if got := step(time.Second, "a", ""); leaderless(got) || !got.Unsettled {
+	if got := step(time.Second, "a", ""); leaderless(got) || !got.ElectionPending {
 		t.Errorf("all asked, but too soon: %+v", got)
 	}
 	if got := step(LeaderGrace, "b", ""); leaderless(got) {
 		t.Errorf("a was not asked again: %+v", got)
 	}
 	got := step(0, "a", "")
-	if !leaderless(got) || got.Unsettled || got.Led() != 0 || book.Unsettled(bookStore) {
+	if !leaderless(got) || got.ElectionPending || got.Led() != 0 || book.ElectionPending(bookStore) {
 		t.Errorf("nobody leads: %+v", got)
 	}
 	if list := got.Troubles(1); len(list) != 1 || list[0].State != GroupNoLeader {
@@ -107,7 +107,7 @@ func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
 		t.Errorf("b leads again: %+v", got)
 	}
 	book.Forget(bookStore, "b", now)
-	if got := book.Sum(bookStore, bookPools("a")); !got.Unsettled || leaderless(got) {
+	if got := book.Sum(bookStore, bookPools("a")); !got.ElectionPending || leaderless(got) {
 		t.Errorf("pool b is gone, with the leader: %+v", got)
 	}
 	book.Forget(bookStore, "a", now)
@@ -120,7 +120,7 @@ func TestABookThatIsNotThereKnowsNothing(t *testing.T) {
 	var book *GroupBook
 	book.Note(bookStore, "a", nil, time.Now())
 	book.Forget(bookStore, "a", time.Now())
-	if got := book.Sum(bookStore, bookPools("a")); got.Known || book.Unsettled(bookStore) {
+	if got := book.Sum(bookStore, bookPools("a")); got.Known || book.ElectionPending(bookStore) {
 		t.Errorf("%+v", got)
 	}
 }

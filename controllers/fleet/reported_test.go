@@ -71,7 +71,7 @@ func TestFieldsThatMoveWaitAndTheOthersDoNot(t *testing.T) {
 	checkFields(t, UrgentOfPool, movingOfPool)
 }
 
-func TestWhatAStatusTells(t *testing.T) {
+func TestWhatAStatusReports(t *testing.T) {
 	serves := v1alpha1.ShardStatus{
 		Name: "ssd-1", Number: 1, State: v1alpha1.ShardServing, Message: "holds 5 groups, 62% at 1.9GiB/s on ssd-1",
 		Groups: 4, ServingGroups: 4, Volume: &v1alpha1.VolumeStatus{UUID: "a", FreeBytes: 100},

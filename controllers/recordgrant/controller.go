@@ -109,7 +109,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			r.Book.Put(req.NamespacedName, what)
 		}
 		out = out.Again(soonest(min(out.After(), again), r.issuersPause(req.NamespacedName)))
-		r.tellIssuers(req.NamespacedName)
+		r.reportIssuers(req.NamespacedName)
 	} else if out.Reason() == reasonStoreUnknown && r.Book != nil {
 		r.Book.Forget(req.NamespacedName)
 	}
@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	if err := r.tellTenants(ctx, tenants, version, out); err != nil {
+	if err := r.reportTenants(ctx, tenants, version, out); err != nil {
 		return ctrl.Result{}, err
 	}
 	return out.Result()

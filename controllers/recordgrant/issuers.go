@@ -260,15 +260,15 @@ func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGra
 		}
 		why := "is not in spec.access.issuers of the RecordStore: add it there, or name another one"
 		if of.byURL[url] != nil {
-			why = "has told no keys yet: see condition IssuersReady of the RecordStore"
+			why = "has reported no keys yet: see condition IssuersReady of the RecordStore"
 		}
 		return fmt.Sprintf("subjects[%d] is not in the table: its issuer %s %s", i, url, why)
 	}
 	return ""
 }
 
-// tellIssuers records the state of the store's issuers in the Book, for the status of the store.
-func (r *Reconciler) tellIssuers(key types.NamespacedName) {
+// reportIssuers records the state of the store's issuers in the Book, for the status of the store.
+func (r *Reconciler) reportIssuers(key types.NamespacedName) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
 	if of == nil || r.Book == nil {

@@ -48,21 +48,21 @@ func (t *tenants) compile(routing v1alpha1.RoutingMode) (compiled []access.Tenan
 	return compiled
 }
 
-// tellTenants writes the statuses of the tenants. out is the result for the table.
-func (r *Reconciler) tellTenants(ctx context.Context, tenants *tenants, version int64, out step.Outcome) error {
+// reportTenants writes the statuses of the tenants. out is the result for the table.
+func (r *Reconciler) reportTenants(ctx context.Context, tenants *tenants, version int64, out step.Outcome) error {
 	for i := range tenants.all {
 		own, refused := tenants.refused[tenants.all[i].Name]
 		if !refused {
 			own = out
 		}
-		if err := r.tellTenant(ctx, &tenants.all[i], version, own); err != nil {
+		if err := r.reportTenant(ctx, &tenants.all[i], version, own); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Reconciler) tellTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64, out step.Outcome) error {
+func (r *Reconciler) reportTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64, out step.Outcome) error {
 	after := t.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation

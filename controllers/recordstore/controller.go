@@ -164,7 +164,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if out.IsComplete() {
 		out = out.Again(r.pause(run))
 	}
-	if run.reported.Unsettled {
+	if run.reported.ElectionPending {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
 	if run.transportChanges() { // the reconcile polls the processes, which cannot be watched
@@ -257,7 +257,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
-		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardTells)).
+		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardReports)).
 		// An etcd that does not answer delays only its own store.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
@@ -294,8 +294,8 @@ func askStoreOf(shard client.Object, queue shardQueue) {
 	}
 }
 
-// shardTells passes a Shard if the part of its status that UrgentOfShard returns has changed.
-var shardTells = predicate.Funcs{
+// shardReports passes a Shard if the part of its status that UrgentOfShard returns has changed.
+var shardReports = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Shard)
 		after, ok2 := e.ObjectNew.(*v1alpha1.Shard)

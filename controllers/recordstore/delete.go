@@ -97,7 +97,7 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 		if err := r.Client.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(claim), err)
 		} else if err == nil {
-			step.Tell(ctx, r.Events, store, step.News{Reason: "ClaimDeleted", Action: "Delete", Object: claim,
+			step.Report(ctx, r.Events, store, step.News{Reason: "ClaimDeleted", Action: "Delete", Object: claim,
 				Message: fmt.Sprintf("deleted PersistentVolumeClaim %s of etcd, as %s", claim.Name, why)})
 		}
 	}

@@ -108,7 +108,7 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("grow claim %s: %w", key, err))
 		} else {
-			step.Tell(ctx, r.Events, store, step.News{Reason: "ClaimGrows", Action: "Grow", Object: &claim,
+			step.Report(ctx, r.Events, store, step.News{Reason: "ClaimGrows", Action: "Grow", Object: &claim,
 				Message: fmt.Sprintf("asked for %s in PersistentVolumeClaim %s of etcd", want.String(), claim.Name)})
 		}
 	}
@@ -144,7 +144,7 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 		run.notes.Add(step.Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
 		return step.Complete()
 	}
-	step.Tell(ctx, r.Events, store, step.News{Reason: "EtcdRestarts", Action: "Restart", Object: victim,
+	step.Report(ctx, r.Events, store, step.News{Reason: "EtcdRestarts", Action: "Restart", Object: victim,
 		Message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})
 	return step.Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name),
 		step.PauseShort)

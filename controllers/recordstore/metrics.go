@@ -65,7 +65,7 @@ var (
 	descCertEnds = storeDesc("tls_certificate_not_after_timestamp_seconds",
 		"When the first of the certificates ends that processes of a store have in use.")
 	descProcesses = storeDesc("tls_processes",
-		"Processes of a store that run, and those of them that use the transport and authorities that they were told.",
+		"Processes of a store that run, and those of them that use the transport and authorities that they were given.",
 		"state")
 	descCopying = storeDesc("copying_bytes", "Bytes that are still to come of copies that are being made.")
 )

@@ -30,7 +30,7 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 			}
 			if run.emptyMember() {
 				message += fmt.Sprintf(
-					". Where the data of etcd is lost for good, let it begin anew, and then rebuild the placement as "+
+					". Where the data of etcd is lost for good, let it begin empty, and then rebuild the placement as "+
 						"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
 					v1alpha1.AnnotationAllowNewEtcd, store.Status.StoreUID)
 			}
@@ -162,7 +162,7 @@ func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 		run.state, run.hasState = state, true
 		r.arrived.note(store.UID, &state, r.now())
 		store.Status.Planned = plannedFor(store, run.pools)
-		tellPlan(ctx, state)
+		reportPlan(ctx, state)
 		step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 		step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Ready",
 			"etcd holds the placement of store "+store.Status.StoreUID)

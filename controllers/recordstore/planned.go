@@ -18,8 +18,8 @@ func plannedFor(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) *v1alph
 	return out
 }
 
-// tellPlan logs what a plan has changed.
-func tellPlan(ctx context.Context, state fleet.PlacementState) {
+// reportPlan logs what a plan has changed.
+func reportPlan(ctx context.Context, state fleet.PlacementState) {
 	if !state.Changed {
 		return
 	}

@@ -106,7 +106,7 @@ func (r *Reconciler) unpublish(ctx context.Context, store *v1alpha1.RecordStore,
 		err = r.Client.Delete(ctx, &live, client.Preconditions{UID: &live.UID})
 	}
 	if apierrors.IsForbidden(err) {
-		step.Tell(ctx, r.Events, store, step.News{Reason: reasonMayNotPublish, Action: "Delete", Warning: true,
+		step.Report(ctx, r.Events, store, step.News{Reason: reasonMayNotPublish, Action: "Delete", Warning: true,
 			Message: fmt.Sprintf("ConfigMap %s stays, as the operator may not delete it: delete it by hand", key)})
 		return nil
 	}

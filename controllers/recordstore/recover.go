@@ -22,7 +22,7 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 				store.Status.StoreUID)
 			step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementRebuilt",
 				message)
-			step.Tell(ctx, r.Events, store, step.News{Reason: "PlacementRebuilt", Action: "Rebuild", Message: message})
+			step.Report(ctx, r.Events, store, step.News{Reason: "PlacementRebuilt", Action: "Rebuild", Message: message})
 			return step.Wait("PlacementRebuilt", message, step.PauseShort)
 		}
 		why = fmt.Sprintf(

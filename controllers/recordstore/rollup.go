@@ -334,7 +334,7 @@ func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.RecordSto
 			continue // nothing was lost: the condition had no value before
 		}
 		// The action distinguishes conditions that share a reason, such as Ready.
-		step.Tell(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
+		step.Report(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
 			Action:  "Observe" + c.Type,
 			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})
 	}

@@ -154,7 +154,7 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 		if err != nil {
 			return nil, step.Retry(err)
 		}
-		step.Tell(ctx, r.Events, store, step.News{Reason: "AuthoritiesMade", Action: "Issue",
+		step.Report(ctx, r.Events, store, step.News{Reason: "AuthoritiesMade", Action: "Issue",
 			Message: fmt.Sprintf("recorded the authorities of this store (source %s) in Secret %s", trust.SourceOf(store),
 				workload.Authority(store.Name))})
 		return as, step.Complete()
@@ -280,7 +280,7 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 	}
 	if changed {
 		run.transport.changes = true
-		step.Tell(ctx, r.Events, store, step.News{Reason: "Transport" + string(s.Phase), Action: "Tell",
+		step.Report(ctx, r.Events, store, step.News{Reason: "Transport" + string(s.Phase), Action: "Tell",
 			Message: fmt.Sprintf("certificates: phase %s, transport %s%s", s.Phase, s.Transport, step.Colon(d.Words))})
 	}
 	return as, step.Complete()

@@ -76,7 +76,7 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 	status, out := store.Status.TLS, &reportedTransport{stale: map[string]bool{}}
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
-		lacks := a.Lacks(status)
+		lacks := a.NotYetUsed(status)
 		// A process without a report of its mode has no certificates.
 		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext)
 		if out.mode = cmp.Or(out.mode, mode); out.mode != mode {

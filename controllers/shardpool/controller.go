@@ -290,7 +290,7 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 		var changed []v1alpha1.ShardStatus
 		changed, failed = shards.write(ctx, all)
 		for _, s := range changed {
-			w.writer.tellChange(ctx, w.seen.Last[s.Number].State, s)
+			w.writer.reportChange(ctx, w.seen.Last[s.Number].State, s)
 		}
 		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
 			status.ShardStatuses = all // the list may be truncated only if each of its items has a Shard object
@@ -314,7 +314,7 @@ func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, as
 	if drainsUnasked(pool, found) {
 		asked = min(asked, pausePlan)
 	}
-	if r.Groups.Unsettled(storeKey(pool)) {
+	if r.Groups.ElectionPending(storeKey(pool)) {
 		asked = min(asked, fleet.LeaderGrace)
 	}
 	return asked

@@ -70,7 +70,7 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 		name := workload.Shard(l.pool.Name, n)
 		if err := l.places.empty(ctx, name); err != nil {
 			return step.Wait(reasonPlacementOff, fmt.Sprintf(
-				"the pool is not deleted yet, as the placement cannot be told: %v. %s", err, forced), step.PauseShort)
+				"the pool is not deleted yet, as the placement cannot be read: %v. %s", err, forced), step.PauseShort)
 		}
 		if view, err := l.places.look(ctx); err == nil && len(view.Holds(name)) == 0 {
 			continue

@@ -83,7 +83,7 @@ func TestWorseGrowth(t *testing.T) {
 	}{
 		{claimFits, "", "", "", false},
 		{claimGrows, "a grows", "Resizing", "a grows", false},
-		{claimRemake, "b is made anew", "Resizing", "a grows", false},
+		{claimRemake, "b is created again", "Resizing", "a grows", false},
 		{claimForbidden, "c cannot", "ResizeInfeasible", "c cannot. StorageClass \"fixed\" does not allow", true},
 		{claimInfeasible, "d stays", "ResizeInfeasible", "c cannot", true},
 		{claimFits, "", "ResizeInfeasible", "c cannot", true},

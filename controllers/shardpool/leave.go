@@ -65,7 +65,7 @@ func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outc
 				"empty shard in spec.remove", name, groups))
 	}
 	if err := l.places.empty(ctx, name); err != nil {
-		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v",
+		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be read: %v",
 			name, err), step.PauseShort)
 	}
 	return l.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")

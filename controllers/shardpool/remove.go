@@ -48,7 +48,7 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	name := workload.Shard(r.pool.Name, n)
 	if r.places.known() {
 		if err := r.places.empty(ctx, name); err != nil {
-			return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v",
+			return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be read: %v",
 				name, err), step.PauseShort)
 		}
 	}

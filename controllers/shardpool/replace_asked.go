@@ -68,7 +68,7 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 	case a.Replaced != "" && !a.Stopped:
 		return replaceWaits, fmt.Sprintf("shard %s gets another volume: its pod is stopped first", a.Name)
 	case a.Replaced != "":
-		return replaceRemove, fmt.Sprintf("shard %s gets another volume: claim %s is deleted, and made anew with the pod",
+		return replaceRemove, fmt.Sprintf("shard %s gets another volume: claim %s is deleted, and created again with the pod",
 			a.Name, a.Claim.Name)
 	case a.Leaves:
 		return replaceRefused, fmt.Sprintf(

@@ -37,7 +37,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 	parallel.Times(len(outs), writesAtOnce, func(i int) {
 		outs[i][0] = w.applyOne(ctx, w.seen.Shards[i])
 		if outs[i][0].IsComplete() {
-			outs[i][1] = w.tellPod(ctx, w.seen.Shards[i])
+			outs[i][1] = w.reportPod(ctx, w.seen.Shards[i])
 		}
 	})
 	for _, out := range outs { // in the order of the shards, so that a pool's condition always names the same one
@@ -105,8 +105,8 @@ func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 	return step.Complete()
 }
 
-// tellPod annotates a running pod with the UUID of its volume, so that its container knows the UUID when it restarts.
-func (w setWriter) tellPod(ctx context.Context, o *observed.Shard) step.Outcome {
+// reportPod annotates a running pod with the UUID of its volume, so that its container knows the UUID when it restarts.
+func (w setWriter) reportPod(ctx context.Context, o *observed.Shard) step.Outcome {
 	uuid := o.Last.Volume.UUID // recorded in the status; an unrecorded UUID could be another one after a crash
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return step.Complete()

@@ -131,7 +131,7 @@ func (w shardWriter) restoreLabels(ctx context.Context, shard *v1alpha1.Shard) (
 		return mended, nil
 	}
 	if err := w.Patch(ctx, mended, step.IfUnchanged(shard), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return nil, fmt.Errorf("mend labels and owner of Shard %s: %w", shard.Name, err)
+		return nil, fmt.Errorf("repair the labels and the owner of Shard %s: %w", shard.Name, err)
 	}
 	return mended, nil
 }
@@ -145,18 +145,18 @@ func (w shardWriter) delete(ctx context.Context, shard *v1alpha1.Shard) error {
 	return nil
 }
 
-// tellChange reports a changed state of a shard. It always writes to the log, and it adds an event if an
+// reportChange reports a changed state of a shard. It always writes to the log, and it adds an event if an
 // administrator has to act, or no longer has to.
-func (h writer) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
+func (h writer) reportChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
 	n := step.News{Reason: string(s.State), Action: "Observe", Object: step.ShardObject(h.pool, s.Name)}
 	switch {
 	case s.State == before:
 	case fleet.NeedsPerson(s.State):
 		n.Warning, n.Message = true, fmt.Sprintf("shard %s: %s", s.Name, s.Message)
-		step.Tell(ctx, h.recorder, h.pool, n)
+		step.Report(ctx, h.recorder, h.pool, n)
 	case fleet.NeedsPerson(before):
 		n.Message = fmt.Sprintf("shard %s is no longer %s", s.Name, before)
-		step.Tell(ctx, h.recorder, h.pool, n)
+		step.Report(ctx, h.recorder, h.pool, n)
 	default:
 		n.Message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, step.Colon(s.Message))
 		step.LogNews(ctx, n)

@@ -21,7 +21,7 @@ type writer struct {
 
 // tell reports news of the pool.
 func (h writer) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
-	step.Tell(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object,
+	step.Report(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object,
 		Message: fmt.Sprintf(format, args...)})
 }
 
@@ -38,7 +38,7 @@ func (h writer) remove(ctx context.Context, object client.Object, what string, n
 		return fmt.Errorf("delete %s: %w", what, err)
 	}
 	news.Object = object
-	step.Tell(ctx, h.recorder, h.pool, news)
+	step.Report(ctx, h.recorder, h.pool, news)
 	return nil
 }
 

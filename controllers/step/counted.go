@@ -15,7 +15,7 @@ import (
 // so they would not show that a single object is reconciled all the time.
 var reconciles = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "sheaf_operator_reconciles_total",
-	Help: "Reconciles of an object, while it exists. Of each kind 100 objects are told apart; those beyond have an " +
+	Help: "Reconciles of an object, while it exists. Of each kind 100 objects are distinguished; those beyond have an " +
 		"empty name together.",
 }, []string{"kind", "namespace", "name"})
 

@@ -32,7 +32,7 @@ func SayDeleting[T client.Object](ctx context.Context, c client.Client, object T
 	}
 	before := object.DeepCopyObject().(T)
 	Summarize(conditions(object), object.GetGeneration(), Wait("Deleting",
-		"it is being deleted, and waits for whoever added its finalizers: "+strings.Join(others, ", "), 0), "")
+		"it is being deleted, and waits for the owners of its finalizers: "+strings.Join(others, ", "), 0), "")
 	_, err := WriteStatus(ctx, c, before, object)
 	return client.IgnoreNotFound(err)
 }

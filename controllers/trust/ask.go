@@ -108,9 +108,9 @@ func runs(pod *corev1.Pod) bool {
 	return false
 }
 
-// Lacks says which of the files and settings recorded in the status the process does not use yet. It is empty if
+// NotYetUsed says which of the files and settings recorded in the status the process does not use yet. It is empty if
 // there are none.
-func (a *Answer) Lacks(status *v1alpha1.TLSStatus) string {
+func (a *Answer) NotYetUsed(status *v1alpha1.TLSStatus) string {
 	etcd := a.Pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd // etcd does not distinguish callers
 	switch {
 	case a.Err != nil:

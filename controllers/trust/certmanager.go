@@ -92,7 +92,7 @@ func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, wa
 	}
 	if words := notReady(live); words != "" {
 		return nil, &SourceError{ReasonNotIssued, fmt.Sprintf(
-			"Certificate %s is not ready: %s. `kubectl -n %s describe certificate %s` tells more; "+
+			"Certificate %s is not ready: %s. `kubectl -n %s describe certificate %s` says more; "+
 				"what was used before stays in use", name, words, store.Namespace, name)}
 	}
 	var secret corev1.Secret

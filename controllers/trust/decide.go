@@ -130,7 +130,7 @@ func Decide(in Input) Decision {
 	case in.Other || in.Rotate != "" && in.Rotate != s.Rotated:
 		if in.Reports.UpToDate < in.Reports.Processes {
 			return Decision{State: s, Words: in.Reports.words(
-				"are as they were told before, which comes before the authorities change")}
+				"are as they were given before, which comes before the authorities change")}
 		}
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
 		return Decision{State: s, MakeNext: in.Other || !in.HasNext, Words: "processes learn to trust the next authorities"}
@@ -171,7 +171,7 @@ func (s State) hop(in Input) Decision {
 			"use transport %s and have their certificates, which comes before transport %s", s.Transport, to))}
 	}
 	s.Transport, s.Phase, s.Since = to, v1alpha1.TLSSwitching, in.Now
-	return Decision{State: s, Words: "processes are told transport " + string(to)}
+	return Decision{State: s, Words: "processes are given transport " + string(to)}
 }
 
 func (r Reports) words(what string) string { return r.wordsOf(r.UpToDate, what) }

@@ -256,7 +256,7 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 				t.Errorf("mounts %v", got)
 			}
 			if !MayMount(store, "sheaf:2") {
-				t.Error("pods that are made anew for another image get no certificates")
+				t.Error("pods that are created again for another image get no certificates")
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 	})
 }
 
-func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
+func TestListingsIncludeSilentShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
 		for id := range int64(20) {

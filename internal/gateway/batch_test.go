@@ -164,7 +164,7 @@ func TestABrokenBatchStreamRepeatsOnlyItemsWithARequestID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		s := c.shards["a"]
-		fired := cutConnections(s, 1)
+		fired := closeConnections(s, 1)
 		message := puts(1, 2, 3)
 		message.Puts[1].RequestId = []byte("0123456789abcdef")
 		answers, err := batchPut(t, c, message)

@@ -154,7 +154,7 @@ func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 
 // People are warned before the store reaches its limit of groups, and the metrics show the number of groups and the
 // limit.
-func TestALimitOfGroupsIsToldBeforeItIsReached(t *testing.T) {
+func TestALimitOfGroupsIsReportedBeforeItIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		meta := named()

@@ -54,7 +54,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 		for n, after := range afterDoubt {
 			for name, write := range writes {
 				t.Logf("%s %s", after.reason, name)
-				fired := cutConnections(s, 1)
+				fired := closeConnections(s, 1)
 				refused := 0
 				s.fault = func(method string, _ *recordv1.RecordKey) error {
 					s.mu.Lock()

@@ -65,7 +65,7 @@ func etcdFailed(err error, outcome bool, format string, args ...any) error {
 		}
 	}
 	if placement.EtcdFull(err) {
-		text += "; etcd's database is full: give it room (docs/operations/etcd.md, When etcd's database is full)"
+		text += "; etcd's database is full: give it more space (docs/operations/etcd.md, When etcd's database is full)"
 	}
 	return withDetails(codes.Unavailable, fmt.Sprintf("%s (%v)", text, err), info,
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(etcdPause)})

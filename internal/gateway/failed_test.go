@@ -117,7 +117,7 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 }
 
 // A stream that ends with OK does not report the reads that were answered with "try again".
-func TestBatchGetTellsWhyAReadWasRefused(t *testing.T) {
+func TestBatchGetSaysWhyAReadWasRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		// The retry time is so long that the gateway answers at once.

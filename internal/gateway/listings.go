@@ -95,7 +95,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	}
 	answered := map[string]bool{} // the keys are group/shard
 	listed := map[string]bool{}
-	tellMembers(answers)
+	fillMembers(answers)
 	for i, answer := range answers {
 		for _, row := range answer.GetGroups() {
 			if onPage(row.GetGroup()) { // a shard older than pages reports all groups
@@ -201,7 +201,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	parallel.Times(len(names), fanOut, func(i int) {
 		if s := t.shards[names[i]]; s != nil {
-			s.tell(ctx, rows[names[i]])
+			s.fill(ctx, rows[names[i]])
 		}
 	})
 	if err := ctx.Err(); err != nil {
@@ -212,7 +212,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	for i, name := range names {
 		list[i] = rows[name]
 		if p, ok := placed[name]; ok {
-			p.tell(list[i])
+			p.fill(list[i])
 		}
 	}
 	out := &recordv1.ListShardsResponse{}
@@ -254,8 +254,8 @@ func (t *table) knownShards() map[string]*recordv1.Shard {
 	return rows
 }
 
-// tell asks a shard for its row. If the shard does not answer, the row remains unchanged.
-func (s *shard) tell(ctx context.Context, row *recordv1.Shard) {
+// fill asks a shard for its row. If the shard does not answer, the row remains unchanged.
+func (s *shard) fill(ctx context.Context, row *recordv1.Shard) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// tellMembers copies what the leader of a group reports about its members into the members' own rows.
-func tellMembers(answers []*recordv1.ListGroupsResponse) {
+// fillMembers copies what the leader of a group reports about its members into the members' own rows.
+func fillMembers(answers []*recordv1.ListGroupsResponse) {
 	type replica struct {
 		group string
 		id    uint64
@@ -70,7 +70,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 	}
 	for group, made := range copies {
 		if !planned[group] { // the shards stay the same, and a copy is rebuilt on another volume of one of them
-			moves = append(moves, t.madeAnew(group, made))
+			moves = append(moves, t.creation(group, made))
 		}
 	}
 	slices.SortFunc(moves, func(a, b *recordv1.Move) int {
@@ -110,8 +110,8 @@ func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recor
 	return out, nil
 }
 
-// madeAnew returns the move of a group whose shards remain the same while copies of it are rebuilt.
-func (t *table) madeAnew(group string, copies []*recordv1.Copy) *recordv1.Move {
+// creation returns the move of a group whose shards remain the same while copies of it are rebuilt.
+func (t *table) creation(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
 	for _, one := range g.Members {

@@ -25,7 +25,7 @@ func (s *standIn) tells(copies map[string]*recordv1.Copy) {
 	}
 }
 
-func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
+func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(3), gateway.Config{}, "a", "b", "d")
 		const mib = 1 << 20
@@ -126,7 +126,7 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 }
 
 // Before the target is set, PlanMoves names every group whose move needs two copies in one domain for a while.
-func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
+func TestPlanMovesReportsSharedDomains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(1)
 		meta.Copies = 3

@@ -221,7 +221,7 @@ func (r *router) set(view placement.View) {
 		}
 	}
 	t.addUnknown()
-	t.message, t.places, t.unplaced = sync.OnceValue(t.build), sync.OnceValue(t.tell), sync.OnceValue(t.planned)
+	t.message, t.places, t.unplaced = sync.OnceValue(t.build), sync.OnceValue(t.fill), sync.OnceValue(t.planned)
 	t.inOrder = sync.OnceValue(t.sortRoutes)
 	old := r.table.Swap(t)
 	if old == nil {

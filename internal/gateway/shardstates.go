@@ -103,8 +103,8 @@ func (t *table) stuck(name string, g *placement.Group) string {
 		"back", name)
 }
 
-// tell adds the data of p to the row of the shard. A nil placedShard adds nothing.
-func (p *placedShard) tell(row *recordv1.Shard) {
+// fill adds the data of p to the row of the shard. A nil placedShard adds nothing.
+func (p *placedShard) fill(row *recordv1.Shard) {
 	if p != nil {
 		row.PlacementState, row.PlacedGroups, row.PlacementWaits = p.state, int32(p.groups), p.waits
 	}

@@ -126,7 +126,7 @@ func (st *Status) find(t *table) {
 		s := &st.Shards[i]
 		isSilent[s.Name] = s.State == silent
 		row := &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent, Groups: int32(s.GroupCount)}
-		placed[s.Name].tell(row)
+		placed[s.Name].fill(row)
 		seen.Shards = append(seen.Shards, row)
 	}
 	for i := range st.Groups {
@@ -165,8 +165,8 @@ type places struct {
 	moves  []MoveStatus
 }
 
-// tell builds the lists of a status. It is called at most once per view.
-func (t *table) tell() places {
+// fill builds the lists of a status. It is called at most once per view.
+func (t *table) fill() places {
 	shards := make(map[string]*ShardStatus, len(t.view.Shards))
 	for name, s := range t.view.Shards {
 		shards[name] = &ShardStatus{

@@ -40,7 +40,7 @@ func statusOf(t *testing.T, g *gateway.Gateway) (st gateway.Status) {
 	return st
 }
 
-func TestStatusTellsWhereGroupsAre(t *testing.T) {
+func TestStatusShowsWhereGroupsAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(4)
 		meta.Copies = 3

@@ -68,7 +68,7 @@ func TestUploadAndDownloadOfManyMiB(t *testing.T) {
 	})
 }
 
-func TestAnUploadThatIsCutStoresNothing(t *testing.T) {
+func TestAnUploadThatIsInterruptedStoresNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		ended := make(chan struct{})
@@ -121,12 +121,12 @@ func TestASmallUploadIsRepeated(t *testing.T) {
 		}
 		c.shards["a"].fault = nil
 		applied := c.shards["a"].applied
-		fired := cutConnections(c.shards["a"], 2)
+		fired := closeConnections(c.shards["a"], 2)
 		out, err := upload(c, 1, []byte("0123456789abcdef"), data, 100_000)
 		if err != nil || !out.GetPut().GetRepeated() || *fired != 2 || c.shards["a"].applied != applied+1 {
 			t.Fatalf("%v, %v; fault fired %d times", out, err, *fired)
 		}
-		fired = cutConnections(c.shards["a"], 1)
+		fired = closeConnections(c.shards["a"], 1)
 		_, err = upload(c, 1, nil, data, 100_000)
 		wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		if *fired != 1 {
@@ -146,7 +146,7 @@ func TestALargeUploadIsNotRepeatedButSaysWhatHappened(t *testing.T) {
 			t.Fatalf("fault fired %d times", *fired)
 		}
 		c.shards["a"].fault = nil
-		fired = cutConnections(c.shards["a"], 1)
+		fired = closeConnections(c.shards["a"], 1)
 		_, err = upload(c, 1, []byte("0123456789abcdef"), data, 1<<20)
 		wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		if *fired != 1 {
@@ -259,7 +259,7 @@ func TestScanOfAllGroupsResumesAtEveryRecord(t *testing.T) {
 	})
 }
 
-func TestScanTellsDamageBehindTheOtherGroups(t *testing.T) {
+func TestScanReportsDamageBehindTheOtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(4), gateway.Config{}, "a")
 		if _, err := batchPut(t, c, puts(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)); err != nil {

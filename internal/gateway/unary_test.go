@@ -121,7 +121,7 @@ func TestTrailersPassThroughButNotThoseOfRepeatedAttempts(t *testing.T) {
 	})
 }
 
-func TestLoadingBeyondTheDeadlineIsToldAtOnce(t *testing.T) {
+func TestLoadingBeyondTheDeadlineIsReportedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].failFirst(1000, "Get", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
@@ -144,7 +144,7 @@ func (c *cluster) putRefused() error {
 	}
 }
 
-func TestARefusalAtTheDeadlineIsToldAsItIs(t *testing.T) {
+func TestARefusalAtTheDeadlineIsReportedUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), impatient, "a")
 		c.shards["a"].failFirst(1<<30, "Put", refuse(codes.Unavailable, "NO_LEADER"))
@@ -152,8 +152,8 @@ func TestARefusalAtTheDeadlineIsToldAsItIs(t *testing.T) {
 	})
 }
 
-// cutConnections answers a call by breaking its connection, as a crash between the write and the answer does.
-func cutConnections(s *standIn, times int) *int {
+// closeConnections answers a call by breaking its connection, as a crash between the write and the answer does.
+func closeConnections(s *standIn, times int) *int {
 	fired := new(int)
 	s.late = func(string, *recordv1.RecordKey) error {
 		s.mu.Lock()
@@ -171,13 +171,13 @@ func TestAWriteOfUnknownOutcomeIsRepeatedOnlyWithARequestID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		s := c.shards["a"]
-		fired := cutConnections(s, 1)
+		fired := closeConnections(s, 1)
 		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
 		wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		if *fired != 1 || s.applied != 1 {
 			t.Fatalf("fault fired %d times, %d writes applied", *fired, s.applied)
 		}
-		fired = cutConnections(s, 3)
+		fired = closeConnections(s, 3)
 		out, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
 		if err != nil || !out.GetRepeated() || s.applied != 2 || *fired != 3 {
 			t.Fatalf("%v, %v; fault fired %d times, %d writes applied", out, err, *fired, s.applied)
@@ -189,7 +189,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), impatient, "a")
 		s := c.shards["a"]
-		fired := cutConnections(s, 1)
+		fired := closeConnections(s, 1)
 		calls := 0
 		s.fault = func(string, *recordv1.RecordKey) error {
 			if calls++; calls > 1 {

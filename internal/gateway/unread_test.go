@@ -156,7 +156,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 	}
 }
 
-func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
+func TestAReaderThatDoesNotReadIsDisconnectedByTheGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, held, ended := unread(t, gateway.Limits{SendTimeout: 100 * time.Millisecond})
 		ctx, cancel := context.WithCancel(c.ctx)

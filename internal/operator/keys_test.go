@@ -106,7 +106,7 @@ type playedGrants struct{}
 func (playedGrants) Version() int64                { return 7 }
 func (playedGrants) UnknownKeys() map[string]int64 { return map[string]int64{"https://a": 2} }
 
-func TestProcessesTellOfTheirCertificates(t *testing.T) {
+func TestProcessesReportTheirCertificates(t *testing.T) {
 	source := sourceOf(t, storeFiles(t, certs.Both)(identity.Gateway, ""))
 	with := httptest.NewServer(certs.Handle(source, playedGrants{}, http.NotFoundHandler()))
 	t.Cleanup(with.Close)

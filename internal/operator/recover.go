@@ -44,14 +44,14 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 	}
 	if want := metaRouting(spec); rebuilt.Meta.Routing != want {
 		return fmt.Errorf(
-			"%w: the volumes were written with routing %+v, and spec.groups asks for %+v: make the RecordStore anew with "+
+			"%w: the volumes were written with routing %+v, and spec.groups asks for %+v: create the RecordStore again with "+
 				"those of the volumes",
 			fleet.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
 	}
 	if rebuilt.Meta.Copies != int(spec.Copies) {
 		return fmt.Errorf(
 			"%w: the volumes were written with %d copies of each group, and spec.replication.copies is %d: make the "+
-				"RecordStore anew with that of the volumes",
+				"RecordStore again with that of the volumes",
 			fleet.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
 	}
 	return p.store.Restore(ctx, rebuilt, false)

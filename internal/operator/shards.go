@@ -68,7 +68,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.Sh
 		return nil, err
 	}
 	if len(shards.GetShards()) != 1 {
-		return nil, fmt.Errorf("it told of %d shards instead of itself", len(shards.GetShards()))
+		return nil, fmt.Errorf("it reported %d shards instead of itself", len(shards.GetShards()))
 	}
 	shard := shards.GetShards()[0]
 	if shard.GetVolumeSilent() { // its report about its groups is outdated then

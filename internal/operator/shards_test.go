@@ -132,7 +132,7 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 }
 
 // A shard whose disk hangs reports that it serves, and calls about its groups may wait.
-func TestADiskThatHangsIsToldApart(t *testing.T) {
+func TestADiskThatHangsIsDistinguished(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	a := askedAt(t, "127.0.0.1:0", "a")

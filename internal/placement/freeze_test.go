@@ -254,11 +254,11 @@ func sameStore(t *testing.T, client *clientv3.Client, of *placement.Store) *plac
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
 // The status says since when etcd has not answered, and why it is not followed.
-func TestAStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
-	synctest.Test(t, aStoreTellsWhenEtcdAnsweredLast)
+func TestAStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
+	synctest.Test(t, aStoreReportsWhenEtcdAnsweredLast)
 }
 
-func aStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
+func aStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 	own, client := newBackedUp(t)
 	ctx, store := testContext(t), newStore(t, client)
 	until := func(what string, is func(silent time.Duration, held string) bool) {

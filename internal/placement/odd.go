@@ -146,17 +146,17 @@ func (st *state) oddMeta() error {
 	return nil
 }
 
-// tellOdd logs those keys that cannot be used which this process has not logged yet.
-func (m *memory) tellOdd(odd map[string]Odd) {
+// reportOdd logs those keys that cannot be used which this process has not logged yet.
+func (m *memory) reportOdd(odd map[string]Odd) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(odd)) {
-		if o := odd[name]; m.toldOdd[name] != o.Revision {
+		if o := odd[name]; m.reportedOdd[name] != o.Revision {
 			slog.Error("a key in etcd cannot be used and is left out", "key", o.Key, "revision", o.Revision, "reason", o.Why)
 		}
 	}
-	m.toldOdd = make(map[string]int64, len(odd))
+	m.reportedOdd = make(map[string]int64, len(odd))
 	for name, o := range odd {
-		m.toldOdd[name] = o.Revision
+		m.reportedOdd[name] = o.Revision
 	}
 }

@@ -184,9 +184,9 @@ func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	})
 }
 
-// TestWithoutMetaTheReasonIsTold checks the error for a store whose meta cannot be read, of which nothing can be
+// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta cannot be read, of which nothing can be
 // known. It must say so, and not that etcd is silent or that there is no store.
-func TestWithoutMetaTheReasonIsTold(t *testing.T) {
+func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
 		r := newOddRig(t, ctx)

@@ -62,11 +62,11 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 
 // When a lease has expired, the new registration reports the current step of the volume. It does so even to an etcd
 // that was set back to a step between that of the start and the current one.
-func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
-	synctest.Test(t, aRegistrationMadeAnewTellsTheLastStep)
+func TestARepeatedRegistrationReportsTheLastStep(t *testing.T) {
+	synctest.Test(t, aRepeatedRegistrationReportsTheLastStep)
 }
 
-func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
+func aRepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	ctx := testContext(t)
 	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
@@ -240,11 +240,11 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 
 // A shard whose lease expired learns if another process has registered in its place meanwhile. A shard that etcd has
 // only forgotten registers again.
-func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
-	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsTold)
+func TestAShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
+	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsInformed)
 }
 
-func aShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
+func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 	ctx := testContext(t)
 	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)

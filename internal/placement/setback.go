@@ -88,8 +88,8 @@ type memory struct {
 	lastAnswer time.Time  // when etcd last answered a watch
 	held       string     // why Watch withholds the present content of etcd; empty if Watch does not withhold it
 	// domains holds the last registered failure domains of shards; see withDomains.
-	domains map[string]string
-	toldOdd map[string]int64 // keys that tellOdd has logged, with their revisions
+	domains     map[string]string
+	reportedOdd map[string]int64 // keys that reportOdd has logged, with their revisions
 }
 
 // LastAnswer returns when etcd last answered a Watch or Follow of this Store (zero: never). It also returns why Watch

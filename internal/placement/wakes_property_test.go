@@ -294,14 +294,14 @@ func (r *wakesRig) several(dice *rand.Rand) {
 	}
 }
 
-// TestTheKeeperTellsWhatOlderProgramsWrite lets programs that do not know wakes write concurrently with those that
+// TestTheKeeperReportsWhatOlderProgramsWrite lets programs that do not know wakes write concurrently with those that
 // do. In the end, each shard must see its groups as they are, and the wakes must be those of the groups and targets,
 // even if the shard that keeps the wakes is gone.
-func TestTheKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
-	synctest.Test(t, theKeeperTellsWhatOlderProgramsWrite)
+func TestTheKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
+	synctest.Test(t, theKeeperReportsWhatOlderProgramsWrite)
 }
 
-func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
+func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(7, 18))
 	for range 40 { // a store to which only older programs have written
 		if err := r.old(dice); err != nil {

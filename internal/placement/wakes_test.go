@@ -134,11 +134,11 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 
 // A shard makes the folder of a group that is on another shard by then. The shard must learn of the group, although
 // nothing wakes it.
-func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
-	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderItHas)
+func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
+	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderItHas)
 }
 
-func aShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
+func aShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	ctx := testContext(t)
 	server := memetcdtest.New(t)
 	store := newStore(t, server.Client(t))
@@ -166,11 +166,11 @@ func aShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 
 // The folder is made right after the shard has taken its first view, while the follower determines which groups
 // belong to the shard.
-func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
-	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView)
+func TestAShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
+	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView)
 }
 
-func aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
+func aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	ctx := testContext(t)
 	server := memetcdtest.New(t)
 	store := newStore(t, server.Client(t))

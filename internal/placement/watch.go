@@ -219,7 +219,7 @@ func (w *watcher) give(st *state) {
 	}
 	st.news = false
 	w.store.saw(st)
-	w.store.tellOdd(st.odd)
+	w.store.reportOdd(st.odd)
 	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
 	offer(w.out, view)
@@ -278,7 +278,7 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 	st.goOnWithMeta(last)
 	st.compare(before, last)
 	st.goOnWith(last)
-	s.tellOdd(st.odd)
+	s.reportOdd(st.odd)
 	if err := st.oddMeta(); err != nil {
 		return nil, err
 	}

@@ -86,10 +86,10 @@ func (p *planner) wave() []int {
 		}
 	}
 	slices.SortStableFunc(begin, func(a, b int) int { return urgency(p.groups[a].change) - urgency(p.groups[b].change) })
-	room := p.underWay()
+	inFlight := p.underWay()
 	for _, i := range begin {
-		if moving := p.groups[i].moving(p.groups[i].chosen); room.has(moving) {
-			room.take(moving)
+		if moving := p.groups[i].moving(p.groups[i].chosen); inFlight.has(moving) {
+			inFlight.take(moving)
 			out = append(out, i)
 		}
 	}

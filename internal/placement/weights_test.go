@@ -28,11 +28,11 @@ func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard 
 
 // A view contains what the leader's shard reports about a group, if that shard still leads the group and runs a
 // program that reports it there.
-func TestViewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
-	synctest.Test(t, viewsHaveWhatLeadersTellOfTheirGroups)
+func TestViewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
+	synctest.Test(t, viewsHaveWhatLeadersReportOfTheirGroups)
 }
 
-func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
+func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
 	client := memetcdtest.New(t).Client(t)
@@ -162,9 +162,9 @@ func weightsOfManyGroups(t *testing.T) {
 
 // A shard hears only of the shards that its groups name, and of its own desired state. It can ask for a group that it
 // does not follow.
-func TestWhatAShardHears(t *testing.T) { synctest.Test(t, whatAShardHears) }
+func TestWhatAShardReceives(t *testing.T) { synctest.Test(t, whatAShardReceives) }
 
-func whatAShardHears(t *testing.T) {
+func whatAShardReceives(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
 	server := memetcdtest.New(t)

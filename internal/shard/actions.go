@@ -111,7 +111,7 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 		return err
 	}
 	g := s.volume.newReplica(state)
-	g.Phase, g.Standing, g.Untold = member.Loading, member.Standing{Reason: member.Unconfirmed}, true
+	g.Phase, g.Standing, g.NeverReported = member.Loading, member.Standing{Reason: member.Unconfirmed}, true
 	if err := group.Create(s.volume.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 // The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. At most
 // the needed bytes remain, plus a share of them and one segment for each group. The periodic check is not needed for
 // that: a group that has filled a segment is checked.
-func TestOverwrittenRoomComesBackWhereWritesCarryRequestIDs(t *testing.T) {
+func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		const segment, bytes = 1 << 20, 10_000
@@ -64,12 +64,12 @@ func TestOverwrittenRoomComesBackWhereWritesCarryRequestIDs(t *testing.T) {
 }
 
 // A write waits for the space that compaction can free at once, and is refused only if there is none.
-func TestAFullDiskMakesRoomOfWhatWasOverwritten(t *testing.T) {
+func TestAFullDiskFreesWhatWasOverwritten(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *bubble) { aFullDiskMakesRoomOfWhatWasOverwritten(t) })
+	inBubble(t, func(t *bubble) { aFullDiskFreesWhatWasOverwritten(t) })
 }
 
-func aFullDiskMakesRoomOfWhatWasOverwritten(t testing.TB) {
+func aFullDiskFreesWhatWasOverwritten(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
 		c.SegmentBytes = 64 << 20 // none is ever full

@@ -53,14 +53,14 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	reason, text := c.whyFree(name, stats)
 	add(reason, r.Free-r.Unlooked, "%s", text)
 	add(holdNewest, r.Newest,
-		"they are in the newest segment, which is compacted when it is full (at %s; it has %s)%s or room is short, and with "+
+		"they are in the newest segment, which is compacted when it is full (at %s; it has %s)%s or free space is low, and with "+
 			"--all",
 		units.Bytes(r.SegmentMax), units.Bytes(r.NewestEnd), c.whyNewest())
 	add(holdVersions, r.Versions, "retention keeps the newest %d versions of a record", max(1, retention.Versions))
 	add(holdAge, r.Age, "retention keeps versions younger than %v", retention.MinAge)
 	add(holdScan, keptByScans(r),
 		"open scans see them (%d, of which %d are read now): they go when these end, or nobody has read them for %v, or "+
-			"room is short",
+			"free space is low",
 		stats.Scans, stats.ScansRead, c.cfg.Limits.ScanTTL)
 	add(holdRequests, r.Requests,
 		"they answer writes that are repeated: a small entry without data for each superseded write with a request id, for "+
@@ -85,9 +85,9 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 	case k.Off:
 		return holdOff, "compaction in the background is off (--compaction-off)"
 	case errors.Is(failure, format.ErrNoSpace):
-		return holdNoSpace, "a segment cannot be written anew: " + failure.Error()
+		return holdNoSpace, "a segment cannot be rewritten: " + failure.Error()
 	case errors.Is(failure, group.ErrMemory):
-		return holdMemory, "the memory limit leaves no room for a segment that is written anew: " + failure.Error()
+		return holdMemory, "the memory limit leaves no memory for a segment that is rewritten: " + failure.Error()
 	case failure != nil:
 		return holdError, failure.Error()
 	case c.isDue(stats):

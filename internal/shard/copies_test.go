@@ -217,7 +217,7 @@ func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
 	})
 }
 
-func TestMetricsTellOfPeers(t *testing.T) {
+func TestMetricsReportPeers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		metrics := prometheus.NewRegistry()

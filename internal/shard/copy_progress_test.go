@@ -72,7 +72,7 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 }
 
 // A shard reports the progress of the copies that it receives, and the leader of a group that of its members.
-func TestAMoveTellsHowFarItIs(t *testing.T) {
+func TestAMoveShowsHowFarItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a"}, "d")

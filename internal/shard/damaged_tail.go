@@ -59,7 +59,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *groupReplica) {
 func (i *installer) reinstall(g *groupReplica) {
 	defer i.endFetch(g)
 	i.mu.Lock()
-	ctx, forgetful := g.Fetch, g.Phase == member.LacksEntries
+	ctx, forgetful := g.Fetch, g.Phase == member.MissingEntries
 	i.mu.Unlock()
 	if forgetful {
 		i.replaceLacking(ctx, g)
@@ -81,10 +81,10 @@ func (i *installer) reinstall(g *groupReplica) {
 	}
 	i.happens(g, member.Installed)
 	i.tails.WithLabelValues(tailInstalled).Inc()
-	i.logger.Warn("a replica with a damaged tail was installed anew: another copy holds all that it had", "group", g.Name)
+	i.logger.Warn("a replica with a damaged tail was installed again: another copy holds all that it had", "group", g.Name)
 	i.loading.loadOne(i.ctx, g, nil)
 	i.mu.Lock()
-	torn := g.Phase.LacksEntries()
+	torn := g.Phase.MissingEntries()
 	i.mu.Unlock()
 	if torn {
 		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: pause between attempts

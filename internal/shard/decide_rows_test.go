@@ -65,7 +65,7 @@ var decideCases = []decideCase{
 	{name: "its Raft id is not known", folder: func(g *groupReplica) {
 		g.RaftID = 0
 	}, members: others, want: "stray", held: "stray"},
-	{name: "made here and never told", folder: untold, members: others, want: "stray", held: "stray"},
+	{name: "made here and never told", folder: neverReported, members: others, want: "stray", held: "stray"},
 	{name: "made here just now and never told", folder: made, members: others, want: "stray", held: "stray"},
 	{name: "made here just now and never told, and another one is to be here", folder: made,
 		members: with(memberOn("a", 1, 9, placement.Learner)),
@@ -73,7 +73,7 @@ var decideCases = []decideCase{
 	{name: "made here just now and never told, and etcd's membership is older", folder: made,
 		members: with(memberOn("a", 1, 9, placement.Learner)), index: 6,
 		want: "stray", held: "stray"},
-	{name: "made by an earlier process, not told, and another one is to be here", folder: untold,
+	{name: "made by an earlier process, not told, and another one is to be here", folder: neverReported,
 		members: with(memberOn("a", 1, 9, placement.Learner)),
 		want:    "lost", held: "stray"},
 	{name: "a learner that is not wanted any more", folder: joins, members: others, want: "trash"},
@@ -191,7 +191,7 @@ var decideCases = []decideCase{
 	// A replica that was set aside for another reason is not waited for, though etcd was never told of it.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
-	{name: "made by an earlier process, and set aside before", folder: all(untold, elsewhere), members: others,
+	{name: "made by an earlier process, and set aside before", folder: all(neverReported, elsewhere), members: others,
 		want: "trash", held: "stray"},
 	{name: "named by nobody, while etcd was set back before", folder: all(plain, heldBack), members: others, want: "trash",
 		held: "stray"},
@@ -234,8 +234,8 @@ func joins(g *groupReplica)   { g.Phase, g.ConfIndex = member.Joining, 0 }
 func inConf(voters ...uint64) func(*groupReplica) {
 	return func(g *groupReplica) { g.Conf = &raftpb.ConfState{Voters: voters} }
 }
-func untold(g *groupReplica) { g.Standing.Reason = member.Unconfirmed }
-func made(g *groupReplica)   { g.Standing.Reason, g.Untold = member.Unconfirmed, true }
+func neverReported(g *groupReplica) { g.Standing.Reason = member.Unconfirmed }
+func made(g *groupReplica)          { g.Standing.Reason, g.NeverReported = member.Unconfirmed, true }
 func copied(g *groupReplica) {
 	g.Foreign, g.Standing = true, member.Standing{Reason: member.Foreign, Detail: "it was made on another volume"}
 }

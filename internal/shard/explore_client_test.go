@@ -218,7 +218,7 @@ func (p *person) upload(r *record, bytes int) {
 			}
 			if cut {
 				_ = stream.CloseSend()
-				p.cutSoon(stream, cancel)
+				p.disconnectSoon(stream, cancel)
 				return nil
 			}
 			_, err = stream.CloseAndRecv()
@@ -235,8 +235,8 @@ func (p *person) upload(r *record, bytes int) {
 	}
 }
 
-// cutSoon disconnects an upload that was sent completely, while the shard processes it.
-func (p *person) cutSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
+// disconnectSoon disconnects an upload that was sent completely, while the shard processes it.
+func (p *person) disconnectSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
 	timer := time.AfterFunc(time.Duration(p.random.IntN(30_000))*time.Microsecond, cancel)
 	defer timer.Stop()
 	if err := stream.RecvMsg(&recordv1.UploadResponse{}); status.Code(err) == codes.Canceled {

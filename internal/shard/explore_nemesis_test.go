@@ -41,7 +41,7 @@ var misfortunes = []misfortune{
 	{"stopped while it cannot begin", (*exploration).stoppedWhileItCannotBegin},
 	{"cannot begin for a while", (*exploration).cannotBegin},
 	{"slow disk", (*exploration).slowDisk},
-	{"room of a disk unknown", (*exploration).roomUnknown},
+	{"room of a disk unknown", (*exploration).spaceUnknown},
 	{"killed when its disk has failed", (*exploration).killedWhenItsDiskHasFailed},
 }
 
@@ -211,8 +211,8 @@ func (x *exploration) slowDisk() bool {
 	return fired
 }
 
-// roomUnknown makes the file system of a machine fail to report its free space.
-func (x *exploration) roomUnknown() bool {
+// spaceUnknown makes the file system of a machine fail to report its free space.
+func (x *exploration) spaceUnknown() bool {
 	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpSpace
 	}, Err: syscall.EUCLEAN})

@@ -296,7 +296,7 @@ func impossible(st status.Shard) string {
 		bad = append(bad, fmt.Sprintf("%d bytes are free of %d", st.FreeBytes, st.CapacityBytes))
 	}
 	for _, g := range st.Groups {
-		if g.Records < 0 || g.StoredBytes < 0 || g.SupersededBytes < 0 || g.MemoryBytes < 0 || g.CutBytes < 0 ||
+		if g.Records < 0 || g.StoredBytes < 0 || g.SupersededBytes < 0 || g.MemoryBytes < 0 || g.TruncatedBytes < 0 ||
 			g.Segments < 0 {
 			bad = append(bad, fmt.Sprintf("%+v", g))
 		}

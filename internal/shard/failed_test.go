@@ -13,7 +13,7 @@ import (
 
 // A replica that cannot write until it is restarted is not reported as without a leader, because callers should not
 // wait for it.
-func TestAReplicaThatFailedIsTold(t *testing.T) {
+func TestAReplicaThatFailedIsReported(t *testing.T) {
 	err := answer.Of(fmt.Errorf("%w: the segment cannot be synced", replica.ErrFailed), answer.Where{Group: "7", ID: 1})
 	want(t, err, codes.FailedPrecondition, reason.GroupFailed)
 	if metadataOf(err, "group") != "7" {

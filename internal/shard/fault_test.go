@@ -421,7 +421,7 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 }
 
 // The newest segment of a small disk is never full: deleted data in it is freed only if the segment is sealed first.
-func TestCompactAllMakesRoomInTheNewestSegment(t *testing.T) {
+func TestCompactAllFreesSpaceInTheNewestSegment(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.SegmentBytes = 64 << 20 }).ready()

@@ -26,8 +26,8 @@ func (s *Shard) findGroups() error {
 		if found[id] = s.volume.find(id); found[id].Phase == member.DamagedTail {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
-		if err := found[id].Err; vfs.IsLack(err) { // nothing is known about the folder: the start is tried again
-			return fmt.Errorf("group %s: %w", id, format.Lacking(err))
+		if err := found[id].Err; vfs.IsShortage(err) { // nothing is known about the folder: the start is tried again
+			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
 		}
 	}
 	s.mu.Lock()

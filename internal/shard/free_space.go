@@ -180,7 +180,7 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 // measurement.
 func (c *compactor) lookAtVolume() {
 	if _, _, err := c.volume.Space(); err != nil {
-		c.logger.Warn("the room of the volume cannot be told", "error", err)
+		c.logger.Warn("the free space of the volume is unknown", "error", err)
 	}
 }
 

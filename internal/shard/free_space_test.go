@@ -18,7 +18,7 @@ import (
 )
 
 // A file system that does not report its free space is broken: writes go elsewhere as soon as another shard leads.
-func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
+func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())
@@ -101,12 +101,12 @@ func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
 }
 
 // A group that moves to a volume gets the space of what has left the volume.
-func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
+func TestAReturningGroupGetsTheSpaceOfTheTrash(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *bubble) { aReturningGroupGetsTheRoomOfTheTrash(t) })
+	inBubble(t, func(t *bubble) { aReturningGroupGetsTheSpaceOfTheTrash(t) })
 }
 
-func aReturningGroupGetsTheRoomOfTheTrash(t testing.TB) {
+func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	c := newCluster(t, oneGroup, []string{"a"})
 	c.settled("a")
 	for id := range int64(40) {
@@ -177,7 +177,7 @@ func TestSupersededMinOfAVolume(t *testing.T) {
 	}
 }
 
-func TestLittleRoomIsAPartOfASmallVolume(t *testing.T) {
+func TestLowSpaceIsAPartOfASmallVolume(t *testing.T) {
 	const mib, gib = 1 << 20, 1 << 30
 	for _, c := range []struct{ volume, segment, want int64 }{
 		{1 << 40, 0, 512 * mib}, {960 * mib, 0, 60 * mib}, {gib, 4 * mib, 8 * mib}, {gib, -1, 64 * mib},

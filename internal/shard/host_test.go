@@ -477,7 +477,7 @@ func TestHostNoticesALostDisk(t *testing.T) {
 
 // A disk that blocks its shard without an error is reported in a separate field, and nothing is given up: the disk may
 // be slow.
-func TestHostTellsOfADiskThatHangs(t *testing.T) {
+func TestHostReportsADiskThatHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		lossy := &lossyFS{FS: vfstest.NewMem(), lost: make(chan struct{})}

@@ -63,7 +63,7 @@ func newInstaller(s *Shard) *installer {
 func (i *installer) endFetch(g *groupReplica) {
 	i.mu.Lock()
 	g.EndFetch()
-	torn := g.Phase.LacksEntries()
+	torn := g.Phase.MissingEntries()
 	i.mu.Unlock()
 	g.copying.Store(nil)
 	if torn {
@@ -227,7 +227,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 	if !ok {
 		return
 	}
-	i.logger.Warn("the replica is too far behind: it is installed anew", "group", g.Name, "from", shard)
+	i.logger.Warn("the replica is too far behind: it is installed again", "group", g.Name, "from", shard)
 	stopped := false
 	err := i.install(fetch, g, shard, func() (err error) {
 		stopped, err = i.pause(ctx, g, sv)
@@ -246,7 +246,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // the leader repeats its offer at once
 	}
-	i.tellLeader(g, sv.raftID, from, err == nil)
+	i.informLeader(g, sv.raftID, from, err == nil)
 }
 
 // pause closes a served group, and locks it against other changes. If closed is true, the caller must unlock changing.
@@ -268,8 +268,8 @@ func (i *installer) pause(ctx context.Context, g *groupReplica, sv *served) (clo
 	return true, sv.log.Close(false)
 }
 
-// tellLeader reports the result of an install to the leader, so that the leader sends entries again.
-func (i *installer) tellLeader(g *groupReplica, raftID, to uint64, ok bool) {
+// informLeader reports the result of an install to the leader, so that the leader sends entries again.
+func (i *installer) informLeader(g *groupReplica, raftID, to uint64, ok bool) {
 	i.peers.hub.Transport(g.UUID, g.Route).Send([]*raftpb.Message{{
 		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
 	}})

@@ -388,7 +388,7 @@ func (q *steering) catchUp(g *groupReplica, from uint64) {
 	q.list.Lock()
 	q.fetch[g] = from
 	q.list.Unlock()
-	q.stir()
+	q.wakeUp()
 }
 
 // shardsOf returns what package move needs to know of the shards of a group, including those of known members.

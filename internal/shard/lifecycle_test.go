@@ -131,7 +131,7 @@ func TestStopDoesNotWaitForVerify(t *testing.T) {
 	})
 }
 
-func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
+func TestStopEndsCallsWhenItsTimeIsUp(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()

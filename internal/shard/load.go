@@ -190,9 +190,9 @@ var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.S
 // that lacks descriptors, memory or free space is tried again until ctx ends.
 func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
-	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.Lacking(err)); {
+	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {
 		l.mu.Lock()
-		g.Err = fmt.Errorf("it cannot be loaded now, and is tried again: %w", format.Lacking(err))
+		g.Err = fmt.Errorf("it cannot be loaded now, and is tried again: %w", format.MarkShortage(err))
 		l.mu.Unlock()
 		l.logger.Warn("group cannot be loaded now: tried again", "group", g.Name, "error", err)
 		if !tries.Wait(ctx) {
@@ -240,7 +240,7 @@ func (l *loading) open(ctx context.Context, g *groupReplica, durable func() erro
 // ended records the result of a load. Decisions about the replica that were made during the load stay. Called with mu
 // held.
 func (l *loading) ended(g *groupReplica, err error) {
-	if g.Phase == member.Lost || g.Phase == member.LacksEntries {
+	if g.Phase == member.Lost || g.Phase == member.MissingEntries {
 		return
 	}
 	g.Err = err
@@ -257,7 +257,7 @@ func (l *loading) ended(g *groupReplica, err error) {
 
 // noteTail records that the tail of the replica is damaged, and why. Called with mu held.
 func (l *loading) noteTail(g *groupReplica, err error) {
-	g.Err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, "+
+	g.Err = fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
 	l.tails.WithLabelValues(tailFound).Inc()
 	l.watcher.Nudge()

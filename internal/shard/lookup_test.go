@@ -52,7 +52,7 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 
 // While the lock that guards the places is held, no caller gets its answer, because its place could not be released
 // yet.
-func TestNobodyIsToldBeforeAPlaceIsFree(t *testing.T) {
+func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	begun, told := make(chan func(), 1), make(chan error, 1)
 	q := &lookups{
 		ask:   func(string) (placement.View, error) { return placement.View{}, nil },

@@ -56,7 +56,7 @@ func newMetrics(s *Shard) *metrics {
 		}, []string{"outcome"}),
 		scansLost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_shard_scans_given_up_total",
-			Help: "Scans that were given up because what they keep needs room: nobody read them (cut_off), or they were the " +
+			Help: "Scans that were given up because what they keep needs space: nobody read them (cut_off), or they were the " +
 				"oldest. Their callers get CURSOR_EXPIRED.",
 		}, []string{"why"}),
 		syncs: map[string]prometheus.Observer{},

@@ -194,9 +194,9 @@ func TestASyncThatFailsIsCounted(t *testing.T) {
 	}
 }
 
-// TestManyGroupsAreToldInSums checks that single groups have metrics only up to a number of groups, and that sums
+// TestManyGroupsAreReportedInSums checks that single groups have metrics only up to a number of groups, and that sums
 // always exist.
-func TestManyGroupsAreToldInSums(t *testing.T) {
+func TestManyGroupsAreReportedInSums(t *testing.T) {
 	for _, n := range []int{groupSeriesMax, groupSeriesMax + 1} {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(groupsCollector(n))

@@ -43,7 +43,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 
 // A group that was made here counts as reported as soon as etcd names it here. What an etcd that was set back says does
 // not count.
-func TestWhatEtcdNamesHereWasTold(t *testing.T) {
+func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)
 		g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1}}
@@ -55,8 +55,8 @@ func TestWhatEtcdNamesHereWasTold(t *testing.T) {
 		s.mu.Lock()
 		s.watcher.Held = held
 		s.watcher.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
-		if g.Untold != want || g.Standing.Stray() || g.Phase != member.Loading {
-			t.Errorf("%q: untold %t, standing %v, phase %v", held, g.Untold, g.Standing, g.Phase)
+		if g.NeverReported != want || g.Standing.Stray() || g.Phase != member.Loading {
+			t.Errorf("%q: neverReported %t, standing %v, phase %v", held, g.NeverReported, g.Standing, g.Phase)
 		}
 		s.mu.Unlock()
 	}
@@ -74,7 +74,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 			serves(g) // its node runs a moment before its load is known to have ended
 			s.watcher.Decide(placement.View{})
 		}, member.Pending},
-		{"it lacks entries", func(s *Shard, g *groupReplica) { g.Happens(member.Forgot, s.logger) }, member.LacksEntries},
+		{"it lacks entries", func(s *Shard, g *groupReplica) { g.Happens(member.Forgot, s.logger) }, member.MissingEntries},
 		{"it was lost", func(s *Shard, g *groupReplica) { g.Happens(member.Missing, s.logger) }, member.Lost},
 	} {
 		s := lone(t)

@@ -176,7 +176,7 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 			return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.Contains(p, what) })
 		}
 		f.put(1, data(1, 200))
-		f.eventually("it says so", func() bool { return told("telling etcd the step of the volume") })
+		f.eventually("it says so", func() bool { return told("reporting the step of the volume to etcd") })
 		before, _, err := volume.VerifySuperblock(f.cfg.FS, f.cfg.Dir)
 		if known := f.registered(before.Volume); err != nil || before.Step.Number != known.Number+1 ||
 			placement.Step(before.Registered) != known {

@@ -71,7 +71,7 @@ func (c *compactor) giveUpScans(which scanLoss) bool {
 	}
 	if len(lost) > 0 {
 		c.metrics.scansLost.WithLabelValues(string(which)).Add(float64(len(lost)))
-		c.logger.Info("gave up scans, as they keep superseded records on a volume that needs the room", "why", string(which),
+		c.logger.Info("gave up scans, as they keep superseded records on a volume that needs the space", "why", string(which),
 			"scans", len(lost))
 	}
 	return len(lost) > 0

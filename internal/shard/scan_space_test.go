@@ -107,12 +107,12 @@ func scansDoNotFillAVolume(t testing.TB) {
 }
 
 // What unread scans keep is limited even if there is free space. A scan that is read goes on.
-func TestScansThatAreCutOffKeepAPartOfTheVolume(t *testing.T) {
+func TestScansThatAreInterruptedKeepAPartOfTheVolume(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *bubble) { scansThatAreCutOffKeepAPartOfTheVolume(t) })
+	inBubble(t, func(t *bubble) { scansThatAreInterruptedKeepAPartOfTheVolume(t) })
 }
 
-func scansThatAreCutOffKeepAPartOfTheVolume(t testing.TB) {
+func scansThatAreInterruptedKeepAPartOfTheVolume(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 256)
 		c.SegmentBytes = 1 << 20
@@ -129,13 +129,13 @@ func scansThatAreCutOffKeepAPartOfTheVolume(t testing.TB) {
 		}
 		return id
 	}
-	cutOff, read := open(), open()
+	interrupted, read := open(), open()
 	if err := log.EnterScan(read); err != nil {
 		t.Fatal(err)
 	}
 	f.overwrite(ids, 2, 200_000) // 20 MB are kept, of a 16th of 256 MiB
 	f.eventually("the scan that nobody reads is given up", func() bool {
-		return !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == cutOff })
+		return !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == interrupted })
 	})
 	if !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == read }) {
 		t.Error("the scan that is read was given up, too")

@@ -67,7 +67,7 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	})
 }
 
-func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
+func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := stalledShard(t, 64<<20, 100*time.Millisecond)
@@ -119,7 +119,7 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 
 // The whole answer takes longer than one message may. If the machine stood still for longer than that, the reader was
 // as slow as one that is disconnected: then both get more time.
-func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
+func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		for limit := 2 * time.Second; ; limit *= 2 {

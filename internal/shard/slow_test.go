@@ -39,11 +39,11 @@ func TestARingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestSlowCallsAreTold checks that slow calls are reported with method, group and outcome, the newest first. Streams,
+// TestSlowCallsAreReported checks that slow calls are reported with method, group and outcome, the newest first. Streams,
 // and calls whose time depends on the size of a group, never count as slow.
 //
 // In real time: a call takes no virtual time.
-func TestSlowCallsAreTold(t *testing.T) {
+func TestSlowCallsAreReported(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin = 1 }).ready()
 	began := time.Now()
@@ -83,7 +83,7 @@ func TestSlowCallsAreTold(t *testing.T) {
 	}
 }
 
-func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
+func TestCallsAndSyncsInTimeAreNotReported(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
@@ -99,10 +99,10 @@ func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
 	})
 }
 
-// TestSlowSyncsAreTold checks that slow syncs are reported with the file, and the group that waited for it.
+// TestSlowSyncsAreReported checks that slow syncs are reported with the file, and the group that waited for it.
 //
 // In real time: a sync takes no virtual time.
-func TestSlowSyncsAreTold(t *testing.T) {
+func TestSlowSyncsAreReported(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.slowSyncMin = 1

@@ -48,15 +48,15 @@ func smallDisk(t testing.TB, c *Config, megabytes int64) {
 func TestSmallRealDisks(t *testing.T) {
 	soaktest.Only(t, "log", "it writes gigabytes to disks")
 	for name, test := range map[string]func(t testing.TB){
-		"a full disk makes room of what was overwritten":   aFullDiskMakesRoomOfWhatWasOverwritten,
+		"a full disk makes room of what was overwritten":   aFullDiskFreesWhatWasOverwritten,
 		"full disk is refused early":                       fullDiskIsRefusedEarly,
 		"the reserve is not allocated ahead":               theReserveIsNotAllocatedAhead,
 		"no write is refused beside trash":                 noWriteIsRefusedBesideTrash,
 		"the trash goes where nothing is compacted":        theTrashGoesWhereNothingIsCompacted,
-		"a returning group gets the room of the trash":     aReturningGroupGetsTheRoomOfTheTrash,
+		"a returning group gets the room of the trash":     aReturningGroupGetsTheSpaceOfTheTrash,
 		"on a small volume less is superseded":             onASmallVolumeLessIsSuperseded,
 		"scans do not fill a volume":                       scansDoNotFillAVolume,
-		"scans that are cut off keep a part of the volume": scansThatAreCutOffKeepAPartOfTheVolume,
+		"scans that are cut off keep a part of the volume": scansThatAreInterruptedKeepAPartOfTheVolume,
 	} {
 		t.Run(name, func(t *testing.T) { test(t) })
 	}

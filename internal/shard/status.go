@@ -22,7 +22,7 @@ func (s *Shard) Status() status.Shard {
 	if space, reserve, err := s.volume.Space(); err == nil {
 		st.CapacityBytes, st.FreeBytes, st.ReserveBytes = space.TotalBytes, space.FreeBytes, reserve
 	} else {
-		st.Problems = append(st.Problems, "asking for the room of the volume: "+err.Error())
+		st.Problems = append(st.Problems, "asking for the free space of the volume: "+err.Error())
 	}
 	if mount, err := s.volume.Mount(); err == nil {
 		st.FileSystem, st.MountOptions, st.Source, st.Rotational = mount.FileSystem, mount.Options, mount.Source,
@@ -49,7 +49,7 @@ func (s *Shard) Status() status.Shard {
 		}
 	}
 	for i := range st.Groups {
-		st.Groups[i].CutBytes = cut[st.Groups[i].UUID]
+		st.Groups[i].TruncatedBytes = cut[st.Groups[i].UUID]
 	}
 	slices.SortFunc(st.Strays, func(a, b status.Stray) int { return cmp.Compare(a.UUID, b.UUID) })
 	if s.loading.tooSmall != nil {

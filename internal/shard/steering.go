@@ -32,7 +32,7 @@ func newSteering() steering {
 	}
 }
 
-func (q *steering) stir() {
+func (q *steering) wakeUp() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -44,7 +44,7 @@ func (q *steering) ask(g *groupReplica) {
 	q.list.Lock()
 	q.due[g] = struct{}{}
 	q.list.Unlock()
-	q.stir()
+	q.wakeUp()
 }
 
 // take returns the groups that are due and not being looked at, and the groups to install anew.
@@ -69,7 +69,7 @@ func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 	defer q.list.Unlock()
 	delete(q.busy, g)
 	if _, again := q.due[g]; again {
-		q.stir()
+		q.wakeUp()
 	}
 	w := q.waits[g]
 	if w != nil {

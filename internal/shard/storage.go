@@ -105,7 +105,7 @@ func (v *storage) isRolledBack(err error) bool {
 	if !v.id.Renews(err) {
 		return false
 	}
-	v.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
+	v.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join again, "+
 		"groups of one copy are lost until the right volume is brought back", "error", err)
 	return true
 }

@@ -256,7 +256,7 @@ func (f *fixture) blobs() int {
 
 func proto32(v uint32) *uint32 { return &v }
 
-func TestUploadCutStreamStoresNothing(t *testing.T) {
+func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()

@@ -60,6 +60,6 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 			return
 		}
 		s.problems.Note(
-			"telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
+			"reporting the step of the volume to etcd: until then, an image of its disk that is put back is not distinguished from it", err)
 	}
 }

@@ -80,7 +80,7 @@ func (w *watched) is(want map[int64][]byte) bool {
 
 var hash1 = placement.Routing{Mode: placement.Hash, Groups: 1}
 
-func TestWatchTellsWhatChanges(t *testing.T) {
+func TestWatchReportsWhatChanges(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash1, "s1"), nil).ready()

@@ -72,7 +72,7 @@ func TestAnAttemptThatHangsGetsAnotherBesideIt(t *testing.T) {
 	_ = d.conn.Close()
 }
 
-func TestARefusalIsToldAtOnce(t *testing.T) {
+func TestARefusalIsReportedAtOnce(t *testing.T) {
 	a := newAttempts()
 	_, out := a.start(t.Context())
 	refused := errors.New("refused")

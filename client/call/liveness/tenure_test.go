@@ -6,7 +6,7 @@ import (
 )
 
 // A call that has waited since before the end of a tenure is ended. A stream that is answered all the time is not.
-func TestOnlyWhatWaitsOnIsCut(t *testing.T) {
+func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()
 	moves, hangs := p.Tenure(), p.Tenure()

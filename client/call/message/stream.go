@@ -25,7 +25,7 @@ type Stream struct {
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	aborted atomic.Bool
-	refused chan error // the error given to CutterOf's function
+	refused chan error // the error given to AbortOf's function
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
 	moved atomic.Int64 // messages sent and received
@@ -70,9 +70,9 @@ func HeldOf(ctx context.Context) *Held {
 	return s.held
 }
 
-// CutterOf returns the function that ends the Stream of a context, or of its ancestor, with an error. It returns nil if
+// AbortOf returns the function that ends the Stream of a context, or of its ancestor, with an error. It returns nil if
 // there is no Stream. The caller receives the error, while the handler continues until the stream has ended.
-func CutterOf(ctx context.Context) func(error) {
+func AbortOf(ctx context.Context) func(error) {
 	if s, ok := ctx.Value(streamKey{}).(*Stream); ok {
 		return s.refuse
 	}
@@ -120,7 +120,7 @@ func (s *Stream) RecvMsg(m any) error {
 }
 
 // Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping (only after
-// stopping is closed), or with the error given to CutterOf's function. In these cases the caller is answered while the
+// stopping is closed), or with the error given to AbortOf's function. In these cases the caller is answered while the
 // handler continues until the stream has ended, because messages that gRPC holds remain until the caller reads them.
 // Call Await once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {

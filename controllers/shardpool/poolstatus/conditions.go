@@ -192,7 +192,7 @@ func space(f *Found) metav1.Condition {
 	for _, s := range f.Statuses {
 		if s.Volume == nil || s.Volume.CapacityBytes == 0 {
 			if s.State != v1alpha1.ShardParked {
-				unknown = cmp.Or(unknown, fmt.Sprintf("shard %s is %s, and has not said how much room its volume has", s.Name,
+				unknown = cmp.Or(unknown, fmt.Sprintf("shard %s is %s, and has not said how much free space its volume has", s.Name,
 					s.State))
 			}
 			continue

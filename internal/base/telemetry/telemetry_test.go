@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestTheRegistryTellsTheVersion checks that the registry reports the version of Sheaf and the version of Go, in
+// TestTheRegistryShowsTheVersion checks that the registry reports the version of Sheaf and the version of Go, in
 // addition to the metrics of the runtime.
-func TestTheRegistryTellsTheVersion(t *testing.T) {
+func TestTheRegistryShowsTheVersion(t *testing.T) {
 	families, err := NewRegistry("v1.2.3").Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ type Hub struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	group  sync.WaitGroup
-	stir   chan struct{} // wakes the monitor
+	wakeUp chan struct{} // wakes the monitor
 
 	mu      sync.Mutex
 	links   map[string]*link // by shard
@@ -146,7 +146,7 @@ type report struct {
 func New(opts Options) *Hub {
 	opts.setDefaults()
 	h := &Hub{
-		opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1,
+		opts: opts, logger: opts.Logger, links: map[string]*link{}, wakeUp: make(chan struct{}, 1), number: rand.Uint64() | 1,
 		fetches: map[*fetching]struct{}{}, zero: time.Now().Add(-1),
 	}
 	if opts.FetchBytesPerSecond > 0 {
@@ -290,7 +290,7 @@ func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 
 func (h *Hub) wake() {
 	select {
-	case h.stir <- struct{}{}:
+	case h.wakeUp <- struct{}{}:
 	default:
 	}
 }
@@ -313,18 +313,18 @@ func (h *Hub) monitor() {
 	tick := time.NewTicker(h.opts.SilenceMax / 8)
 	defer tick.Stop()
 	for {
-		h.tellReports()
+		h.deliverReports()
 		h.reportAlive(seen.look(h.clock(), h.opts.SilenceMax/2))
 		select {
 		case <-h.ctx.Done():
 			return
 		case <-tick.C:
-		case <-h.stir:
+		case <-h.wakeUp:
 		}
 	}
 }
 
-func (h *Hub) tellReports() {
+func (h *Hub) deliverReports() {
 	h.mu.Lock()
 	reports := h.reports
 	h.reports = nil

@@ -235,7 +235,7 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 }
 
 // If connections show the identity of the caller, a shard may speak only for itself.
-func TestAShardSpeaksForItselfAlone(t *testing.T) {
+func TestAShardSpeaksOnlyForItself(t *testing.T) {
 	type caller struct{}
 	n := newNetwork(t)
 	b := n.start("b", func(o *Options) {

@@ -138,16 +138,16 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 			t.Fatalf("after refused changes: %+v", m)
 		}
 
-		heir, _ := n.follower(first)
-		ok(t, leader.TransferLeader(timeout(t), heir))
-		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
-		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
+		transferTarget, _ := n.follower(first)
+		ok(t, leader.TransferLeader(timeout(t), transferTarget))
+		until(t, "the heir serves", func() bool { return n.members[transferTarget].Status().Leader })
+		ok(t, n.members[transferTarget].ChangeMembers(timeout(t), change(add(4), remove(first))))
 		// The removed replica usually learns of its removal. It does not if the last message to it was in flight when
 		// the new leader applied the change; placement then informs it. In both cases it does not disturb the other
 		// members.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
-		if !n.members[heir].Status().Leader {
+		if !n.members[transferTarget].Status().Leader {
 			t.Error("the heir does not lead any more")
 		}
 		if m := leader.Members(); m.Term != term {
@@ -282,7 +282,7 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 
 // If the leader dies right after a membership change, the remaining members know the change. If only the previous
 // membership, of two voters, were known, the remaining voter would not be a majority.
-func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
+func TestMembersLearnOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		id, leader := n.lead()
@@ -320,7 +320,7 @@ func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
-		id, leader, p := n.cutOff(t, put(1, "a"))
+		id, leader, p := n.isolateAndWrite(t, put(1, "a"))
 		synctest.Wait() // Raft has accepted the write by then
 		from, term, commit := id%3+1, leader.Members().Term+1, uint64(1_000_000)
 		err := leader.Step(&raftpb.Message{

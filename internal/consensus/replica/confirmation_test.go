@@ -124,7 +124,7 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 }
 
 // A leader that is deposed in the round in which it applies its change does not know which members know the change.
-func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
+func TestChangeOfALeaderThatWasJustSupersededEndsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		_, leader := n.lead()

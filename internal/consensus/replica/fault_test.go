@@ -31,7 +31,7 @@ func TestFailedSyncIsSurvivedOnce(t *testing.T) {
 	after.wantData(t, 2, "b")
 }
 
-func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
+func TestFailedSyncsFailOnlyTheReplicaAndAcknowledgeNothing(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	bad, good := m.open("bad", nil), m.open("good", nil)
@@ -121,7 +121,7 @@ func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
 	ok(t, one.Stop(timeout(t)))
 }
 
-func TestStopCutsOffWhatCannotBeWritten(t *testing.T) {
+func TestStopAbandonsWhatCannotBeWritten(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
@@ -159,7 +159,7 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 }
 
 // A membership that Raft has adopted is recorded in a new file, for which a full disk has no space.
-func TestMembershipWaitsForRoom(t *testing.T) {
+func TestMembershipWaitsForSpace(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)

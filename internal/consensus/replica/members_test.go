@@ -177,8 +177,8 @@ func (n *network) wantData(t *testing.T, one *member, id int64, want string) {
 	}
 }
 
-// cutOff isolates the leader and makes it accept a write nevertheless.
-func (n *network) cutOff(t *testing.T, w write) (uint64, *member, *Pending) {
+// isolateAndWrite isolates the leader and makes it accept a write nevertheless.
+func (n *network) isolateAndWrite(t *testing.T, w write) (uint64, *member, *Pending) {
 	t.Helper()
 	for ctx := timeout(t); ; {
 		id, leader := n.leader(t, 0)
@@ -300,7 +300,7 @@ func testThreeVoters(t *testing.T) {
 
 	// The leader is partitioned: a write that it accepts now is not acknowledged, and it answers no linearizable
 	// read.
-	first, leader, lost := n.cutOff(t, put(100, "lost"))
+	first, leader, lost := n.isolateAndWrite(t, put(100, "lost"))
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	if err := leader.ReadBarrier(short); err == nil {

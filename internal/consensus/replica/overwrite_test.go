@@ -36,7 +36,7 @@ func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 		_, leader := n.lead()
 		leader.must(t, put(1, "committed"))
 		synctest.Wait()
-		first, old, write := n.cutOff(t, put(2, "brought along"))
+		first, old, write := n.isolateAndWrite(t, put(2, "brought along"))
 		but.Store(first)
 		synctest.Wait()
 		index, err := old.log.LastIndex()

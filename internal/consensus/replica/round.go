@@ -277,7 +277,7 @@ func (rd *round) saveState() error {
 	if err == nil {
 		err = rd.log.Sync()
 	}
-	if err = format.Lacking(err); format.Passes(err) {
+	if err = format.MarkShortage(err); format.Passes(err) {
 		return nil // a later append writes the commit index, and without it a load determines the index by itself
 	}
 	if err != nil {
@@ -299,7 +299,7 @@ func (rd *round) guard() {
 // and the progress in it, and the next round tries again. After any other error the state of the disk is unknown, so
 // nothing is acknowledged any more.
 func (rd *round) logFailed(err error) {
-	if err = format.Lacking(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
+	if err = format.MarkShortage(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
 		rd.setNoSpace(err)
 		return
 	}

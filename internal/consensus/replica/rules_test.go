@@ -264,7 +264,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	}
 }
 
-func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
+func TestRule10_FullDiskRefusesEarlyAndSpaceIsNoticed(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	full := errors.New("full")
@@ -292,7 +292,7 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	refuse.Store(false)
 
 	// The reserve is used up too, so that the log itself has no space.
-	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+	diskFull := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate
 	}, Err: syscall.ENOSPC})
 	stuck := one.Propose(put(3, "c"))
@@ -310,10 +310,10 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	if _, err := stuck.Wait(ended); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Fatalf("the write that found no room: %v", err)
 	}
-	if noRoom.Fired() == 0 {
+	if diskFull.Fired() == 0 {
 		t.Fatal("the fault did not fire")
 	}
-	noRoom.Remove()
+	diskFull.Remove()
 	mustWait(t, stuck)
 	one.must(t, put(4, "d"))
 	one.wantData(t, 3, "c")
@@ -351,11 +351,11 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 	}
 }
 
-func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
+func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
-	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+	diskFull := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite
 	}, Err: syscall.ENOSPC})
 	p := one.Propose(put(1, "a"))
@@ -365,10 +365,10 @@ func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
 	c := one.state.lock()
 	c.full.ticks = 1 << 30 // so that the clock does not try again
 	c.unlock()
-	noRoom.Remove()
+	diskFull.Remove()
 	m.committer.SpaceFreed()
 	mustWait(t, p)
-	if noRoom.Fired() == 0 {
+	if diskFull.Fired() == 0 {
 		t.Fatal("the fault did not fire")
 	}
 }

@@ -251,7 +251,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 }
 
 // Every state of a shard that the API knows is reported, except those in which all is well.
-func TestEveryStateIsTold(t *testing.T) {
+func TestEveryStateIsReported(t *testing.T) {
 	quiet := []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardDraining}
 	for _, state := range []v1alpha1.ShardState{
 		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked,

@@ -62,7 +62,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	labels := Labels(store.Name, ContainerEtcd)
 	template := etcdPod(store, managed, image, EtcdNew)
 	template.Labels = labels
-	tellTransport(store, &template)
+	setTransport(store, &template)
 	decorate(&template, managed.PodLabels, managed.PodAnnotations)
 	hash, err := templateHash(template)
 	if err != nil {
@@ -71,7 +71,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	template = etcdPod(store, managed, image, state)
 	template.Labels = labels
 	template.Annotations = map[string]string{AnnotationTemplate: hash, AnnotationEtcdState: state}
-	tellTransport(store, &template)
+	setTransport(store, &template)
 	decorate(&template, managed.PodLabels, managed.PodAnnotations)
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: labels},
@@ -100,9 +100,9 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	}, nil
 }
 
-// tellTransport adds to a template an annotation with the transport and the authorities with which its members start.
+// setTransport adds to a template an annotation with the transport and the authorities with which its members start.
 // A change of either restarts the members.
-func tellTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
+func setTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
 	if !HasTLS(store) {
 		return
 	}

@@ -217,7 +217,7 @@ func TestWalkFollowsNoLink(t *testing.T) {
 	}
 }
 
-func TestGroupNamesFromFoldersAreValidAndTellFoldersApart(t *testing.T) {
+func TestGroupNamesFromFoldersAreValidAndDistinguishFolders(t *testing.T) {
 	allowed := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	soaktest.Check(t, func(t *rapid.T) {
 		dir := string(rapid.SliceOfN(rapid.Byte(), 1, 255).Draw(t, "dir"))

@@ -189,7 +189,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 	default:
 		e.fail(failWrite, name, err)
 		if errors.Is(err, unix.ENOSPC) {
-			return fmt.Errorf("no room for %s: %w", displayName(name), err)
+			return fmt.Errorf("no space for %s: %w", displayName(name), err)
 		}
 		return nil
 	}

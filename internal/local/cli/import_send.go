@@ -128,7 +128,7 @@ func (im *importer) complete(ctx context.Context, p *put, size int64, repeated b
 	case err == nil, errors.Is(err, client.ErrExists), errors.Is(err, client.ErrVersionMismatch):
 		return im.completeTaken(ctx, p, size, repeated)
 	case errors.Is(err, client.ErrDiskFull), errors.Is(err, client.ErrMemoryFull):
-		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w",
+		return fmt.Errorf("the server has no space for %s; free some space, then run again with --resume: %w",
 			displayName(p.job.item.Path), err)
 	}
 	im.fail(failRefused, p.job.item.Path, err)

@@ -134,7 +134,7 @@ func TestMessagesComeOnce(t *testing.T) {
 // The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt says why
 // there was more than one attempt. On a machine that stalled, there may be time for only one attempt; then the test
 // tries again with more time.
-func TestACallThatIsCutTellsWhyItWaited(t *testing.T) {
+func TestACallThatIsInterruptedReportsWhyItWaited(t *testing.T) {
 	var got string
 	within := func(what string, tells func(limit time.Duration) bool) {
 		t.Helper()
@@ -241,7 +241,7 @@ func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 }
 
 // An import that gets no answer reports what the server waits for, and not only that the time is over.
-func TestAnImportThatNobodyAnswersTellsWhy(t *testing.T) {
+func TestAnImportThatNobodyAnswersSaysWhy(t *testing.T) {
 	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
 	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())
 	p := &put{job: job{key: client.Key{ID: 1}}}

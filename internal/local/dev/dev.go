@@ -76,7 +76,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 		}
 	}()
 	d.waitFor("etcd")
-	defer d.tellProgress()()
+	defer d.reportProgress()()
 	if err := d.startHTTP(ctx); err != nil {
 		return nil, err
 	}
@@ -114,9 +114,9 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 // waitFor records what a start waits for; empty: all parts run.
 func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
 
-// tellProgress reports to Config.Progress what the start waits for, from time to time, until the returned function is
+// reportProgress reports to Config.Progress what the start waits for, from time to time, until the returned function is
 // called.
-func (d *Dev) tellProgress() (end func()) {
+func (d *Dev) reportProgress() (end func()) {
 	if d.cfg.Progress == nil {
 		return func() {}
 	}

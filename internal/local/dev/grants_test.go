@@ -291,7 +291,7 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 }
 
 // A refusal does not reveal whether a group or a record exists: the answers are the same, byte for byte.
-func TestARefusalTellsNothing(t *testing.T) {
+func TestARefusalRevealsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
 		g.set(access.Table{Grants: []access.Grant{toCertificate("elsewhere", access.Groups{Names: []string{"b"}},

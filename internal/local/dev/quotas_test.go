@@ -13,7 +13,7 @@ import (
 
 // Quotas apply in a running store, through the gateway and directly at the shard. If a rate is exceeded, the Go client
 // waits, within its deadline. If stored data exceed a quota, it reports that immediately.
-func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
+func TestTheClientWaitsForRatesAndReportsWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a-1", "b-1")
 		c := callTLS(t, g.Dev, false)

@@ -210,7 +210,7 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	defer cancel()
 	groups := d.folder.settings.Routing.Groups
 	if progress != nil {
-		telling.Go(func() { d.tellRouted(ctx, &owned, groups, progress) })
+		telling.Go(func() { d.reportRouted(ctx, &owned, groups, progress) })
 	}
 	creds, err := d.secured.caller()
 	if err != nil {
@@ -249,8 +249,8 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// tellRouted reports to progress for how many groups the gateway knows a leader, until ctx ends.
-func (d *Dev) tellRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
+// reportRouted reports to progress for how many groups the gateway knows a leader, until ctx ends.
+func (d *Dev) reportRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
 	for {

@@ -98,7 +98,7 @@ func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			server, err = nil, fmt.Errorf(
-				"etcd gave up: %v: see that its folder can be written and has room (its log begins with 64 MiB)", p)
+				"etcd gave up: %v: see that its folder can be written and has free space (its log begins with 64 MiB)", p)
 		}
 	}()
 	return embed.StartEtcd(cfg)

@@ -386,7 +386,7 @@ func (m *Member) Close() {
 
 // panics receives etcd's message just before etcd panics.
 func (c *MemberConfig) panics(words string) {
-	if !lacksEntries.MatchString(words) {
+	if !missingEntries.MatchString(words) {
 		return
 	}
 	err := fmt.Errorf(
@@ -400,6 +400,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// lacksEntries matches the message of the Raft log that says that the leader has received an acknowledgement of
+// missingEntries matches the message of the Raft log that says that the leader has received an acknowledgement of
 // entries that this folder lacks.
-var lacksEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)
+var missingEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -191,7 +191,7 @@ func (m *Member) announce(ctx context.Context) {
 		}
 		_, err := m.client.MemberUpdate(ctx, uint64(self.ID), want)
 		if err == nil {
-			m.logger.Info("the other members of etcd are told a new address", "name", m.cfg.Name, "url", want[0], "before",
+			m.logger.Info("the other members of etcd are given a new address", "name", m.cfg.Name, "url", want[0], "before",
 				self.PeerURLs)
 			return
 		}

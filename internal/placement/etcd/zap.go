@@ -105,7 +105,7 @@ func (c *lastWords) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		f.AddTo(encoder)
 	}
 	slog.Error("the etcd in this process ends the process: see that its folder can be written, that its disk is well "+
-		"(dmesg) and has room, then start the process again", "dir", c.dir, "reason", entry.Message,
+		"(dmesg) and has free space, then start the process again", "dir", c.dir, "reason", entry.Message,
 		"error", encoder.Fields["error"])
 	return nil
 }

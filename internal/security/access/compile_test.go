@@ -98,7 +98,7 @@ func TestWhatGrantsAllow(t *testing.T) {
 	}
 }
 
-func TestFirstUseIsToldOnce(t *testing.T) {
+func TestFirstUseIsReportedOnce(t *testing.T) {
 	c := compiled(t,
 		Grant{"one", []Subject{{Kind: Certificate, Name: "a"}}, []Verb{Get, Put}, Groups{Prefixes: []string{"t"}}},
 		Grant{"two", []Subject{{Kind: Certificate, Name: "a"}}, []Verb{Scan}, Groups{Prefixes: []string{"te"}}})

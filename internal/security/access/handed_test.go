@@ -54,7 +54,7 @@ var (
 
 // Each value that clients return is signed, or is listed here as a value that does not need a signature. A new field
 // has to be added to one of the lists.
-func TestWhatClientsHandBackIsSigned(t *testing.T) {
+func TestWhatClientsReturnIsSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {

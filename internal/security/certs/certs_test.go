@@ -162,7 +162,7 @@ func as(t *testing.T, all files, change func(*tls.Config)) credentials.Transport
 	return credentials.NewTLS(cfg)
 }
 
-func TestAServerTakesItsOwnCallersAlone(t *testing.T) {
+func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
 	strict, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
 	open, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
@@ -235,7 +235,7 @@ func refusals(s *Source) map[string]float64 {
 	return out
 }
 
-func TestAClientTakesTheServerItMeansAlone(t *testing.T) {
+func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
 	source, _ := open(t, issued(t, a, leaf(gate), a), &clock{})
 	client, late := leaf(shard), leaf(shard)

@@ -107,7 +107,7 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 
 // With two authorities, neither vouches for certificates of the other, neither for those of callers nor for those of
 // servers.
-func TestAnAuthorityOfCallersVouchesForThemAlone(t *testing.T) {
+func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
 	with := func(by *authority.Authority, id identity.Identity) files {

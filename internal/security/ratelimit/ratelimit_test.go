@@ -173,9 +173,9 @@ func (halfOpen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return raw, nil, err
 }
 
-// TestTheOldestHandshakesMakeRoom lets an address begin many handshakes. The oldest ones are closed. The newest one,
+// TestTheOldestHandshakesAreDropped lets an address begin many handshakes. The oldest ones are closed. The newest one,
 // which may be honest, continues.
-func TestTheOldestHandshakesMakeRoom(t *testing.T) {
+func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
 		creds := g.Credentials(halfOpen{insecure.NewCredentials()})

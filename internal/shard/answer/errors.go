@@ -145,7 +145,7 @@ func Of(err error, w Where) error {
 	if errors.As(err, &damage) {
 		return damageError(damage, w)
 	}
-	if e := knownError(format.Lacking(err), w); e != nil {
+	if e := knownError(format.MarkShortage(err), w); e != nil {
 		return e
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -184,7 +184,7 @@ var knownErrors = []struct {
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.ENOSPC, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.EDQUOT, codes.ResourceExhausted, reason.DiskFull, "; raise the quota"},
-	{format.ErrLack, codes.ResourceExhausted, reason.Overloaded,
+	{format.ErrShortage, codes.ResourceExhausted, reason.Overloaded,
 		"; raise the limit of open files (ulimit -n, LimitNOFILE), or see what else on the machine uses them up"},
 	{group.ErrMemory, codes.ResourceExhausted, reason.MemoryFull,
 		"; raise the memory limit, or delete records and compact"},
@@ -332,7 +332,7 @@ func Failed(name, shard string, err error) error {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
 	}
 	answer := Fail(codes.FailedPrecondition, reason.GroupFailed,
-		"group %s could not be loaded by shard %s: %v; mend or restore it, then start the shard again: calls fail until then",
+		"group %s could not be loaded by shard %s: %v; repair or restore it, then start the shard again: calls fail until then",
 		name, shard, err)
 	answer.Metadata = map[string]string{"group": name, "shard": shard}
 	return answer

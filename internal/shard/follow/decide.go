@@ -112,7 +112,7 @@ func (f *Watcher[R]) decideOne(todo *Work[R], v *member.View, view placement.Vie
 			f.Logger.Warn("group is on the volume but not served, and not deleted",
 				"group", r.Name, "uuid", r.UUID, "reason", a.Standing.String())
 		}
-		r.Standing, r.Untold = a.Standing, r.Untold && !a.Named
+		r.Standing, r.NeverReported = a.Standing, r.NeverReported && !a.Named
 	}
 	switch a.Kind {
 	case member.Load:

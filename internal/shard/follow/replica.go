@@ -35,7 +35,7 @@ type Replica struct {
 	Unreadable bool // it has no readable manifest
 	// What this shard reported to etcd, whatever etcd says since.
 	// this process made it for a new group, and etcd never listed it here: it has never served
-	Untold bool
+	NeverReported bool
 	// the epoch at which this process reported to etcd that the group it made is here; older views are outdated
 	Confirmed uint64
 	RaftID    uint64             // Raft id of this incarnation; 0: unknown until the replica is loaded
@@ -142,7 +142,7 @@ func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	node, serves := owned.Node()
 	r := &member.Replica{
 		Name: g.Name, RaftID: g.RaftID, Phase: g.Phase, Standing: g.Standing,
-		Foreign: g.Foreign, Exchanged: g.Exchanged, Unreadable: g.Unreadable, Untold: g.Untold, Confirmed: g.Confirmed,
+		Foreign: g.Foreign, Exchanged: g.Exchanged, Unreadable: g.Unreadable, NeverReported: g.NeverReported, Confirmed: g.Confirmed,
 		Fetching: g.IsFetching(), Serves: serves, KnownIndex: g.ConfIndex,
 	}
 	if state.UUID == g.UUID && !member.Names(state, g.RaftID) {

@@ -144,7 +144,7 @@ func (f *Watcher[R]) Start(ctx context.Context) error {
 		f.See(view)
 		f.Retire(view)
 		if err := placement.Patiently(ctx, f.freeze); err != nil {
-			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)
+			return fmt.Errorf("etcd was set back, and cannot be informed: %w", err)
 		}
 		_ = f.remember(view) // the error is shown as a problem
 		f.Lock.Lock()

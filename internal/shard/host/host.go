@@ -372,7 +372,7 @@ func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 		case err := <-done:
 			shard.Problem(VolumeSilent, nil)
 			shard.Problem("looking at the volume", nil)
-			if vfs.IsLack(err) { // this process cannot look, which says nothing about the disk
+			if vfs.IsShortage(err) { // this process cannot look, which says nothing about the disk
 				shard.Problem("looking at the volume", err)
 				err = nil
 			}

@@ -51,8 +51,8 @@ type Replica struct {
 
 	// What this shard reported to etcd. A later view does not change it.
 
-	Untold    bool   // this process made it for a new group, and etcd never listed it here: it has never served
-	Confirmed uint64 // epoch at which this process reported to etcd that the group is here; 0: it did not
+	NeverReported bool   // this process made it for a new group, and etcd never listed it here: it has never served
+	Confirmed     uint64 // epoch at which this process reported to etcd that the group is here; 0: it did not
 
 	// Activities that may run in any phase that has files.
 
@@ -147,7 +147,7 @@ func Decide(v *View, r *Replica) Action {
 // as it is. Raft keeps a replica that is no longer a member from doing harm.
 func (v *View) whileSetBack(r *Replica) Action {
 	switch here := v.here(); {
-	case r == nil || r.Phase == Lost || r.Phase.LacksEntries() || r.Foreign || r.Serves || r.Phase == Joining:
+	case r == nil || r.Phase == Lost || r.Phase.MissingEntries() || r.Foreign || r.Serves || r.Phase == Joining:
 		return stay(r)
 	case r.Name == v.Group.Name && r.isOneOf(here):
 		return v.goOn(r)
@@ -174,7 +174,7 @@ func (v *View) goOn(r *Replica) Action {
 		return Action{Kind: Load}
 	case r.Phase == Joining && free:
 		return Action{Kind: Join}
-	case (r.Phase == DamagedTail || r.Phase == LacksEntries) && free:
+	case (r.Phase == DamagedTail || r.Phase == MissingEntries) && free:
 		return Action{Kind: Reinstall}
 	case r.Phase == GivenUp:
 		return Action{Kind: ReportMissing}
@@ -213,7 +213,7 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	switch {
 	case v.isMember() && len(here) == 0 && IsShared(v.Group):
 		return keep(Standing{Reason: r.away(v.Group)})
-	case v.isMember() && r != nil && (r.Untold || r.Phase == Lost):
+	case v.isMember() && r != nil && (r.NeverReported || r.Phase == Lost):
 		// Another shard has created the group too, and reported it first. The replica created here never served, and is
 		// not the one that etcd names here.
 		return stay(r)

@@ -42,21 +42,21 @@ func and[T any](all ...func(*T)) func(*T) {
 	}
 }
 
-func early(v *View)         { v.LoadBegun = false }
-func setBack(v *View)       { v.SetBack = true }
-func spent(v *View)         { v.Retired = map[uint64]bool{9: true} }
-func target(v *View)        { v.Target = []string{"a", "b"} }
-func unknown(v *View)       { v.Known, v.Group = false, placement.Group{} }
-func unread(v *View)        { unknown(v); v.Unread = "key groups/0 in etcd cannot be used" }
-func later(v *View)         { v.Group.Revision = 51 }
-func foreign(r *Replica)    { r.Foreign = true }
-func fetching(r *Replica)   { r.Fetching = true }
-func unreadable(r *Replica) { r.Unreadable = true }
-func nameless(r *Replica)   { r.RaftID, r.Unreadable = 0, true }
-func renamed(r *Replica)    { r.Name = "1" }
-func inConf(r *Replica)     { r.InConf = true }
-func untold(r *Replica)     { r.Untold, r.Standing.Reason = true, Unconfirmed }
-func confirmed(r *Replica)  { r.Confirmed = 101 }
+func early(v *View)            { v.LoadBegun = false }
+func setBack(v *View)          { v.SetBack = true }
+func spent(v *View)            { v.Retired = map[uint64]bool{9: true} }
+func target(v *View)           { v.Target = []string{"a", "b"} }
+func unknown(v *View)          { v.Known, v.Group = false, placement.Group{} }
+func unread(v *View)           { unknown(v); v.Unread = "key groups/0 in etcd cannot be used" }
+func later(v *View)            { v.Group.Revision = 51 }
+func foreign(r *Replica)       { r.Foreign = true }
+func fetching(r *Replica)      { r.Fetching = true }
+func unreadable(r *Replica)    { r.Unreadable = true }
+func nameless(r *Replica)      { r.RaftID, r.Unreadable = 0, true }
+func renamed(r *Replica)       { r.Name = "1" }
+func inConf(r *Replica)        { r.InConf = true }
+func neverReported(r *Replica) { r.NeverReported, r.Standing.Reason = true, Unconfirmed }
+func confirmed(r *Replica)     { r.Confirmed = 101 }
 
 var situations = []situation{
 	//                                    none Pending Joining Loading Serving Failed Torn Forgetful GivenUp Lost
@@ -92,7 +92,7 @@ var situations = []situation{
 		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
 	{"only others, made elsewhere", members(7, others...), foreign,
 		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
-	{"only others, made here and never told", members(7, others...), untold,
+	{"only others, made here and never told", members(7, others...), neverReported,
 		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
 	{"only others, while etcd was set back", and(members(7, others...), setBack), nil,
 		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
@@ -109,11 +109,11 @@ var situations = []situation{
 		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
 	{"another learner here, without a manifest", members(7, with(on(here, 9, placement.Learner))...), unreadable,
 		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
-	{"another learner here, made here and never told", members(7, with(on(here, 9, placement.Learner))...), untold,
+	{"another learner here, made here and never told", members(7, with(on(here, 9, placement.Learner))...), neverReported,
 		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
 	{"another voter here, in an older membership", members(6, with(on(here, 9, placement.Voter))...), nil,
 		"Confess Lose Trash Lose Lose Lose Lose Lose Lose Confess"},
-	{"another voter here, made here and never told", members(6, with(on(here, 9, placement.Voter))...), untold,
+	{"another voter here, made here and never told", members(6, with(on(here, 9, placement.Voter))...), neverReported,
 		"Confess Nothing Trash Nothing Nothing Nothing Nothing Nothing Nothing Confess"},
 	{"another voter here, in an older membership than one that has it", members(6, with(on(here, 9, placement.Voter))...),
 		inConf,
@@ -167,11 +167,11 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		want    Standing
 		named   bool
 	}{
-		{"named here", members(7, with(on(here, 1, placement.Voter))...), untold, Standing{}, true},
-		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), untold,
+		{"named here", members(7, with(on(here, 1, placement.Voter))...), neverReported, Standing{}, true},
+		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), neverReported,
 			Standing{}, false},
 		{"has left", members(7, others...), nil, Standing{Reason: HasLeft}, false},
-		{"claimed", members(7, with(placement.Member{RaftID: 1})...), untold, Standing{Reason: Unconfirmed}, false},
+		{"claimed", members(7, with(placement.Member{RaftID: 1})...), neverReported, Standing{Reason: Unconfirmed}, false},
 		{"elsewhere", members(6, others...), nil, Standing{Reason: Elsewhere}, false},
 		{"other volume", members(7, with(on(there, 1, placement.Voter))...), nil, Standing{Reason: OtherVolume}, false},
 		{"replaceable", members(7, with(on(uuid.Nil, 1, placement.Voter))...), nil, Standing{Reason: Replaceable}, false},
@@ -183,7 +183,7 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		{"lost", members(0, on(there, 1, placement.Voter)), func(r *Replica) {
 			r.Standing.Reason = Elsewhere
 		}, Standing{}, false},
-		{"set back", and(members(7, others...), setBack), untold, Standing{Reason: SetBack}, false},
+		{"set back", and(members(7, others...), setBack), neverReported, Standing{Reason: SetBack}, false},
 		{"set back, and elsewhere before", and(members(7, others...), setBack), func(r *Replica) {
 			r.Standing.Reason = Elsewhere
 		},
@@ -241,7 +241,7 @@ func breaks(v *View, r *Replica, a Action) string {
 	case r.Foreign && (runs || a.Kind == ReportPresent):
 		return "it was made elsewhere, and runs (rule 7)"
 	case a.Kind == Load && r.Phase != Pending, a.Kind == Join && r.Phase != Joining,
-		a.Kind == Reinstall && r.Phase != DamagedTail && r.Phase != LacksEntries:
+		a.Kind == Reinstall && r.Phase != DamagedTail && r.Phase != MissingEntries:
 		return "its phase does not allow it"
 	case runs && a.Standing.Stray():
 		return "a stray is brought into service"
@@ -270,7 +270,7 @@ func TestPhases(t *testing.T) {
 				t.Errorf("%v after %v: %v, and it is not here", phase, event, next)
 			case next == Serving && phase != Loading && phase != DamagedTail && phase != Serving:
 				t.Errorf("%v after %v serves", phase, event)
-			case (phase == GivenUp || phase == LacksEntries) && !next.LacksEntries() && next != Lost:
+			case (phase == GivenUp || phase == MissingEntries) && !next.MissingEntries() && next != Lost:
 				t.Errorf("%v after %v: %v, and entries are missing", phase, event, next)
 			}
 		}

@@ -53,7 +53,7 @@ func (v *View) Left(r *Replica) bool {
 		return false
 	case r.Phase == Joining:
 		return true // its content does not count
-	case r.Standing.Reason == Unconfirmed && (!r.Untold || !isLearner(here)):
+	case r.Standing.Reason == Unconfirmed && (!r.NeverReported || !isLearner(here)):
 		return false
 	}
 	return r.RaftID != 0 && v.Group.ConfIndex > 0 && v.Group.ConfIndex >= r.KnownIndex

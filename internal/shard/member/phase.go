@@ -5,16 +5,16 @@ type Phase int
 
 // The phases.
 const (
-	Pending      Phase = iota // its folder is here and not loaded: not yet, or no longer
-	Joining                   // its folder holds a Raft id and nothing else: it is being installed from another copy
-	Loading                   // its log is being read, or read again after files were replaced
-	Serving                   // its node runs
-	Failed                    // it could not be loaded; a new start tries again
-	DamagedTail               // what it acknowledged or voted for may be missing (rule 7): it is being reinstalled
-	LacksEntries              // its leader counts on entries that are missing: it waits until the others can replace it
-	GivenUp                   // nothing here can repair it: its loss is reported to etcd, and its leader replaces it
-	Lost                      // etcd lists it here, but it is missing: it never serves as if it were empty
-	phases                    // number of phases
+	Pending        Phase = iota // its folder is here and not loaded: not yet, or no longer
+	Joining                     // its folder holds a Raft id and nothing else: it is being installed from another copy
+	Loading                     // its log is being read, or read again after files were replaced
+	Serving                     // its node runs
+	Failed                      // it could not be loaded; a new start tries again
+	DamagedTail                 // what it acknowledged or voted for may be missing (rule 7): it is being reinstalled
+	MissingEntries              // its leader counts on entries that are missing: it waits until the others can replace it
+	GivenUp                     // nothing here can repair it: its loss is reported to etcd, and its leader replaces it
+	Lost                        // etcd lists it here, but it is missing: it never serves as if it were empty
+	phases                      // number of phases
 )
 
 func (p Phase) String() string {
@@ -27,8 +27,8 @@ func (p Phase) String() string {
 // Broken reports whether the phase is shown as a failure. The replica's error says which.
 func (p Phase) Broken() bool { return p >= Failed }
 
-// LacksEntries reports whether the replica lacks entries that count.
-func (p Phase) LacksEntries() bool { return p == DamagedTail || p == LacksEntries || p == GivenUp }
+// MissingEntries reports whether the replica lacks entries that count.
+func (p Phase) MissingEntries() bool { return p == DamagedTail || p == MissingEntries || p == GivenUp }
 
 // Event is an event in the life of a replica.
 type Event int
@@ -61,17 +61,17 @@ func (e Event) String() string {
 // end after the replica was set aside or was found to lack entries: what was decided meanwhile stays.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
-		LoadBegins: Loading, SetAside: Pending, Forgot: LacksEntries,
+		LoadBegins: Loading, SetAside: Pending, Forgot: MissingEntries,
 		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail, // these events end a load that began before
 	},
 	Joining: {Installed: Loading},
-	Loading: {Loaded: Serving, Failing: Failed, Tearing: DamagedTail, Paused: Loading, Forgot: LacksEntries,
+	Loading: {Loaded: Serving, Failing: Failed, Tearing: DamagedTail, Paused: Loading, Forgot: MissingEntries,
 		SetAside: Pending},
-	Serving:      {Paused: Loading, SetAside: Pending, Failing: Failed, Loaded: Serving},
-	Failed:       {},
-	DamagedTail:  {Installed: DamagedTail, Loaded: Serving, Failing: Failed, Tearing: DamagedTail, Abandoned: GivenUp},
-	LacksEntries: {Abandoned: GivenUp, Loaded: LacksEntries, Failing: LacksEntries, Tearing: LacksEntries},
-	GivenUp:      {},
+	Serving:        {Paused: Loading, SetAside: Pending, Failing: Failed, Loaded: Serving},
+	Failed:         {},
+	DamagedTail:    {Installed: DamagedTail, Loaded: Serving, Failing: Failed, Tearing: DamagedTail, Abandoned: GivenUp},
+	MissingEntries: {Abandoned: GivenUp, Loaded: MissingEntries, Failing: MissingEntries, Tearing: MissingEntries},
+	GivenUp:        {},
 }
 
 // After returns the phase that follows p after e. False: e cannot happen in phase p, and the phase stays.

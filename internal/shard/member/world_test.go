@@ -71,13 +71,13 @@ func replicas(do func(r Replica)) {
 				is := func(n int) bool { return bits>>n&1 == 1 }
 				r := Replica{
 					Name: "0", RaftID: 1, Phase: phase, Standing: standing, Foreign: is(0), Unreadable: is(1),
-					Untold: is(2), Fetching: is(3), Serves: is(4),
+					NeverReported: is(2), Fetching: is(3), Serves: is(4),
 					InConf: is(5), KnownIndex: 7,
 				}
 				if is(6) {
 					r.RaftID = 0
 				}
-				if !r.Untold {
+				if !r.NeverReported {
 					r.Confirmed = 101
 				}
 				if is(7) {

@@ -14,7 +14,7 @@ func begin(t *Tenant) error { return t.Begin(context.Background(), 0) }
 
 // Callers that are refused at the same time are told different times to retry, spaced at the rate at which calls are
 // admitted.
-func TestCallersAreToldOneAfterAnother(t *testing.T) {
+func TestCallersAreInformedOneAfterAnother(t *testing.T) {
 	const limit = 100
 	for _, c := range []struct {
 		name   string

@@ -409,10 +409,10 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// TestOddLedgersAreMended checks a ledger with values that cannot be read or are impossible. They keep no tenant from
+// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. They keep no tenant from
 // its quota, and give nobody more than the quota. The look that finds them names them in its error, and writes the
 // ledger without them.
-func TestOddLedgersAreMended(t *testing.T) {
+func TestOddLedgersAreReplaced(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
 		"no JSON":               "x",

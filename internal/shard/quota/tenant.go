@@ -182,7 +182,7 @@ const (
 // refuseForNow is refuse for a write that may be possible once etcd has granted this shard more of a quota. why says
 // why the write does not wait for that. Called with mu held.
 func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
-	state, words := partUsedUp, "other shards may have room left, "+why
+	state, words := partUsedUp, "other shards may have some left, "+why
 	if s := &t.stored; !s.known || amountOf(quota, s.slack) == 0 && amountOf(quota, s.mine.Used) == 0 {
 		state, words = notGranted, "this shard asks etcd for its part, "+why
 	}

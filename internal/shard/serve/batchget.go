@@ -272,11 +272,11 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	// From here on the record uses at most one whole frame of the arena.
 	n := len(rec.Data)
 	frame := format.FrameBytes(len(rec.Attributes), max(n, blobRefBytes))
-	room := int64(cap(r.arena) - len(r.arena))
-	if err := b.admit(r, &rec, get.where.Group, room < 2*frame); err != nil {
+	free := int64(cap(r.arena) - len(r.arena))
+	if err := b.admit(r, &rec, get.where.Group, free < 2*frame); err != nil {
 		return refusedError{err}
 	}
-	r.arena = r.arena[:len(r.arena)+int(min(room, frame))]
+	r.arena = r.arena[:len(r.arena)+int(min(free, frame))]
 	item.result.Record = &item.record
 	item.record.Key = &item.key
 	return fillRecord(&item.record, get.where, &rec, dataOf(&rec, get.options.MetadataOnly, &item.crc))

@@ -179,11 +179,11 @@ func (u *upload) reserve(ctx context.Context, bytes int64) error {
 			more.Records = 1
 		}
 	}
-	room, err := u.tenant.Store(ctx, more, false)
+	reservation, err := u.tenant.Store(ctx, more, false)
 	if err != nil {
 		return answer.Of(err, u.write.where)
 	}
-	u.write.reserved.Add(room)
+	u.write.reserved.Add(reservation)
 	u.stores = bytes
 	return nil
 }

@@ -103,7 +103,7 @@ type Group struct {
 	Segments        int      `json:"segments"`
 	AppliedIndex    uint64   `json:"appliedIndex"`
 	MemoryBytes     int64    `json:"memoryBytes"`
-	CutBytes        int64    `json:"cutBytes,omitempty"`
+	TruncatedBytes  int64    `json:"cutBytes,omitempty"`
 	Damages         []Damage `json:"damages,omitempty"` // those that fit into 64 KiB
 	DamagesTotal    int      `json:"damagesTotal,omitempty"`
 }

@@ -209,17 +209,17 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 			100*l.GetBytesDone()/l.GetBytesTotal(), eta), "wait")
 	}
 	free, reserve := s.GetFreeBytes(), s.GetReserveBytes()
-	room := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
+	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()),
 		units.Bytes(reserve))
-	const roomDo = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is superseded and " +
+	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is superseded and " +
 		"still stored"
 	switch {
 	case s.GetCapacityBytes() <= 0:
 	case free <= reserve:
-		f.Add(Problem, where, room+": writes are refused as DISK_FULL", roomDo)
+		f.Add(Problem, where, space+": writes are refused as DISK_FULL", spaceAdvice)
 	case free < 2*reserve:
-		f.Add(Warning, where, room+": writes will be refused soon", roomDo)
+		f.Add(Warning, where, space+": writes will be refused soon", spaceAdvice)
 	}
 	if slow := s.GetSlowSyncs(); slow.GetTotal() > 0 && slow.GetNewestSecondsAgo() <= slowSyncsAgo.Seconds() {
 		f.Add(Warning, where, fmt.Sprintf(
@@ -304,7 +304,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		if cannotWrite(g) {
-			f.ofGroup(Problem, name, shard, what, "mend what it names (of a disk dmesg says more), then start shard "+shard+
+			f.ofGroup(Problem, name, shard, what, "repair what it names (of a disk dmesg says more), then start shard "+shard+
 				" again")
 		}
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
@@ -319,7 +319,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
 				"start shard "+at)
 		case m.GetNeedsFiles():
-			f.ofGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is made anew", "wait")
+			f.ofGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is copied again", "wait")
 		}
 	}
 	if s := g.GetSupersededBytes(); s > supersededMin && s > g.GetStoredBytes()/2 {

@@ -165,7 +165,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 }
 
 // If one of several shards does not know the leader, or syncs were slow long ago, there is nothing to report.
-func TestWhatIsNotToldIsNotFound(t *testing.T) {
+func TestWhatIsNotReportedIsNotFound(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
 	if found := Of(Facts{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",

@@ -74,7 +74,7 @@ func Summarize(f *Facts) Summary {
 			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"),
 				are(len(f.Failed)), some(f.Failed)),
 			Do: strings.TrimSpace(
-				f.FailedWhy + " The list of groups says why of each: mend what it names. Where it names nothing, start the " +
+				f.FailedWhy + " The list of groups says why of each: repair what it names. Where it names nothing, start the " +
 					"shards that hold them."),
 		}
 	case len(f.Damaged) > 0:
@@ -86,7 +86,7 @@ func Summarize(f *Facts) Summary {
 			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named,
 				some(f.Damaged)),
 			Do: fmt.Sprintf(
-				"With several copies it is mended from another one by itself. Else restore these records, or accept the loss: "+
+				"With several copies it is repaired from another one automatically. Else restore these records, or accept the loss: "+
 					"sheaf group accept-loss %s --yes.", one),
 		}
 	case f.EtcdSilent >= EtcdSilentMin:

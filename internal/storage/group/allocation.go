@@ -47,7 +47,7 @@ func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 		err = file.Allocate(a.allocated, want-a.allocated)
 	}
 	if err != nil {
-		return format.Lacking(err)
+		return format.MarkShortage(err)
 	}
 	a.allocated = want
 	return nil
@@ -59,7 +59,7 @@ func (a *allocation) giveBack(file vfs.File, end int64) error {
 	if a.allocated <= end {
 		return nil
 	}
-	return format.Lacking(a.truncate(file, end))
+	return format.MarkShortage(a.truncate(file, end))
 }
 
 // truncate truncates the file at end.

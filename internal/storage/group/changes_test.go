@@ -81,7 +81,7 @@ func (c *copier) wants(t testing.TB, l *Log, truth map[int64][]byte) {
 }
 
 // A reader that follows the changes has the same records as the log, whatever compaction and restarts do meanwhile.
-func TestChangesTellEveryLatestState(t *testing.T) {
+func TestChangesReportEveryLatestState(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for seed := range uint64(20) {
 			random := rand.New(rand.NewPCG(seed, 1))
@@ -226,7 +226,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 
 // Bad bytes after the cursor are reported, unless a newer version supersedes them. Bad bytes before the cursor do not
 // matter.
-func TestChangesTellDamage(t *testing.T) {
+func TestChangesReportDamage(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))
 	for i := range int64(10) {

@@ -125,7 +125,7 @@ func TestCompactKeepsABlobWhileItIsRead(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-func TestRule10_CompactChecksTheRoomBeforeItWrites(t *testing.T) {
+func TestRule10_CompactChecksTheSpaceBeforeItWrites(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	for range 20 {

@@ -22,7 +22,7 @@ func Create(opts Options, conf *raftpb.ConfState) error {
 		return fmt.Errorf("create group %s in %s: %w", opts.Identity.Name, opts.Dir, err)
 	}
 	if err := opts.FS.MkdirAll(opts.Dir); err != nil {
-		return fail(format.Lacking(err))
+		return fail(format.MarkShortage(err))
 	}
 	if err := clearUnfinished(opts.FS, opts.Dir); err != nil {
 		return fail(err)

@@ -36,9 +36,9 @@ func TestInstallKeepsAVote(t *testing.T) {
 	}
 }
 
-// TestExportLeavesOutWhatAnotherLeaderCutOff exports a log in which a void entry has the same index as the last
+// TestExportLeavesOutWhatAnotherLeaderTruncated exports a log in which a void entry has the same index as the last
 // applied one.
-func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
+func TestExportLeavesOutWhatAnotherLeaderTruncated(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)
 		void := []format.Entry{{ID: 1, Data: []byte("void")}, {ID: 2, Data: []byte("void")}, {ID: 3, Data: []byte("void")}}

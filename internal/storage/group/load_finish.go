@@ -65,18 +65,18 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		return err
 	}
 	if err := ld.active.awaitSync(); err != nil {
-		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path,
-			format.Lacking(err))
+		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered again", s.path,
+			format.MarkShortage(err))
 	}
 	size := ld.active.size
 	switch {
 	case r.HasTornTail:
 		if err := f.Truncate(r.End); err != nil {
-			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.End, err)
+			return fmt.Errorf("%s: truncate the torn tail at offset %d: %w", s.path, r.End, err)
 		}
 		if err := f.Sync(); err != nil {
-			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path,
-				format.Lacking(err))
+			return fmt.Errorf("%s: sync after truncating the torn tail: %w; start again: it will be recovered again", s.path,
+				format.MarkShortage(err))
 		}
 		size, ld.report.TornTailBytes = r.End, r.TornTailBytes
 	case r.End < size:

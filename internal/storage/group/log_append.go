@@ -231,7 +231,7 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 // writeFailed handles a failed write. It returns nil if the log was continued in a new segment, and the caller has to
 // write again.
 func (w *writer) writeFailed(cause error) error {
-	cause = format.Lacking(cause)
+	cause = format.MarkShortage(cause)
 	// Partly written frames must be removed: after a shorter batch they could be taken for a part of the log.
 	file := w.active.file.Load()
 	err := w.allocation.truncate(file, w.end)

@@ -70,7 +70,7 @@ func (d *logDriver) last0(l *Log) uint64 {
 	return last
 }
 
-func TestRaftConflictCutsTheLog(t *testing.T) {
+func TestRaftConflictTruncatesTheLog(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("old")})

@@ -82,7 +82,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 	})
 }
 
-func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
+func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 300)})

@@ -62,7 +62,7 @@ func (w *writer) recover() error {
 	}
 	cause := w.suspect
 	if err := w.continueLog(); err != nil {
-		if err = format.Lacking(err); format.Passes(err) {
+		if err = format.MarkShortage(err); format.Passes(err) {
 			return err
 		}
 		return fmt.Errorf("%w: %w; then: %w", ErrPoisoned, cause, err)
@@ -137,10 +137,10 @@ func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error)
 	}
 	file := next.file.Load()
 	if _, err := file.WriteAt(buf, format.SegmentHeaderBytes); err != nil {
-		return 0, format.Lacking(err)
+		return 0, format.MarkShortage(err)
 	}
 	if err := file.Sync(); err != nil {
-		return 0, format.Lacking(err)
+		return 0, format.MarkShortage(err)
 	}
 	return format.SegmentHeaderBytes + int64(len(buf)), nil
 }

@@ -55,7 +55,7 @@ func (d *logDriver) wantsOverwritten() {
 
 // An entry of an older term makes an entry of a newer term void if the leader of the older term was elected again.
 // This is not damage.
-func TestAnOlderTermCutsANewerOne(t *testing.T) {
+func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 	for _, seal := range []string{"never", "before", "between", "behind"} {
 		mem := vfstest.NewMem()
 		opts := driverOptions(mem, Index, 64<<10)
@@ -238,16 +238,16 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 
 // The file returns an error before, or halfway through, a batch that makes synced entries void. The log continues in
 // a new segment. That segment must begin with the batch, not after the entries that the batch makes void.
-func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
+func TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
 	t.Run("halfway", func(t *testing.T) { // the half that was written cannot be truncated either
-		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
+		truncatesInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
 	t.Run("before", func(t *testing.T) { // the old segment has no space for the batch, and is synced first
-		cutsInNewSegment(t, 64<<10, vfstest.OpSync)
+		truncatesInNewSegment(t, 64<<10, vfstest.OpSync)
 	})
 }
 
-func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
+func truncatesInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		fs := vfstest.NewFaulty(mem)

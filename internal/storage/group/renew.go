@@ -45,7 +45,7 @@ func (r *renewal) copyDamages(file string, bytes int64, bad [2]error) []format.D
 	out := format.CopyDamages(file, bytes, bad)
 	for i := range out {
 		out[i].Group = r.folder.identity.Name
-		r.folder.logger.Warn("stored bytes are bad: they are written anew", "damage", out[i].String())
+		r.folder.logger.Warn("stored bytes are bad: they are written again", "damage", out[i].String())
 	}
 	return out
 }
@@ -158,13 +158,13 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	}
 	r.w.hint.covered, r.w.hint.tried = format.HintPart{}, 0
 	r.w.growHint()
-	r.folder.logger.Warn("the hint of the active segment was bad and is made anew", "group", r.folder.identity.Name,
+	r.folder.logger.Warn("the hint of the active segment was bad and is created again", "group", r.folder.identity.Name,
 		"segment", s.Number)
 	if told {
 		return nil
 	}
 	return []format.Damage{{Group: r.folder.identity.Name, File: format.ActiveHintName, Length: part.Bytes,
-		What: "a piece does not count, it is written anew"}}
+		What: "a piece does not count, it is written again"}}
 }
 
 // sealedHints rewrites the hints that were found to be bad.
@@ -189,7 +189,7 @@ func (r *renewal) sealedHints(found []format.Damage) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		r.folder.logger.Warn("a hint was bad and is made anew", "group", r.folder.identity.Name, "segment", v.number)
+		r.folder.logger.Warn("a hint was bad and is created again", "group", r.folder.identity.Name, "segment", v.number)
 	}
 	return nil
 }

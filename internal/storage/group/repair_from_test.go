@@ -14,20 +14,20 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mendTwin repairs from an intact log.
-type mendTwin struct {
+// repairTwin repairs from an intact log.
+type repairTwin struct {
 	peer, log *Log
 	blobs     int
 	gone      bool // the twin has the blob no more
 	through   uint64
 }
 
-func (m *mendTwin) Entries(_ context.Context, r IndexRange) (RangeAnswer, error) {
+func (m *repairTwin) Entries(_ context.Context, r IndexRange) (RangeAnswer, error) {
 	entries, applied, err := fetch(m.peer, []IndexRange{r})
 	return RangeAnswer{Entries: entries, Through: min(r.Last, m.through), Applied: applied}, err
 }
 
-func (m *mendTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
+func (m *repairTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	if m.gone {
 		return ErrVersionNotFound
 	}
@@ -77,7 +77,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 }
 
 // The index knows only the newest version, and that version must come back at its place.
-func TestMendOfAllVersionsOfARecord(t *testing.T) {
+func TestRepairOfAllVersionsOfARecord(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
 	l := b.spoil(t, 3, true) // this record was put and deleted in one segment
@@ -99,14 +99,14 @@ func TestMendOfAllVersionsOfARecord(t *testing.T) {
 }
 
 // The blob of an entry that could not be read may be missing too.
-func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
+func TestRepairFetchesTheBlobsOfEntries(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
 	l := b.spoil(t, 15, false)
 	head, err := twin.Get(15, GetOptions{})
 	ok(t, err)
 	ok(t, l.folder.fs.Remove(path.Join(l.folder.dir, format.BlobName(head.Blob.ID))))
-	m := &mendTwin{peer: twin, log: l, through: 1 << 40}
+	m := &repairTwin{peer: twin, log: l, through: 1 << 40}
 	repairs, err := l.Repairs(t.Context())
 	ok(t, err)
 	for _, r := range repairs {
@@ -130,11 +130,11 @@ func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	ok(t, errors.Join(l.Close(false), twin.Close(false)))
 }
 
-func TestMendOfABlobThatIsNowhere(t *testing.T) {
+func TestRepairOfABlobThatIsNowhere(t *testing.T) {
 	b := newDamageBed(t)
 	l := b.twin(t)
 	repair := Repair{File: "blob", Blob: &format.BlobRef{}}
-	if err := l.RepairFrom(t.Context(), repair, &mendTwin{gone: true}); !errors.Is(err, ErrRepairByInstall) {
+	if err := l.RepairFrom(t.Context(), repair, &repairTwin{gone: true}); !errors.Is(err, ErrRepairByInstall) {
 		t.Errorf("the peer has compacted it away: %v", err)
 	}
 	ok(t, l.Close(false))
@@ -176,7 +176,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 				repairs, err := d.log.Repairs(t.Context())
 				ok(t, err)
 				for _, r := range repairs {
-					ok(t, d.log.RepairFrom(t.Context(), r, &mendTwin{peer: peer, log: d.log, gone: true, through: 1 << 40}))
+					ok(t, d.log.RepairFrom(t.Context(), r, &repairTwin{peer: peer, log: d.log, gone: true, through: 1 << 40}))
 				}
 			} else {
 				ok(t, d.log.Close(false))

@@ -25,7 +25,7 @@ var (
 	// voters. The entries may have formed a quorum, and cannot be given to Raft. The caller has to install an export
 	// that ends after them, or to let the replica join again.
 	ErrTailDamaged = errors.New(
-		"entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
+		"entries above the commit, or the vote, are damaged: install an export, or join again as another replica")
 )
 
 // IndexRange is the range of indexes from First to Last, inclusive.
@@ -167,7 +167,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 }
 
 // readRange adds the entries of a view. It returns false if no more entries fit.
-func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
+func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	if err := r.damages.inRange(v, from, through); err != nil {
 		return false, err
@@ -188,7 +188,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (m
 		}
 		next = e.Index + 1
 		r := raftEntry(e)
-		if more = take(room, r, len(a.Entries) == 0); !more {
+		if more = take(budget, r, len(a.Entries) == 0); !more {
 			a.Through = e.Index - 1
 			return false
 		}

@@ -37,7 +37,7 @@ func (d *logDriver) compact() int64 {
 	return report.EntriesDropped
 }
 
-func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
+func TestRequestsAreReadBackWithWhatDistinguishesThem(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	content := payload(9, 1000)
 	ref, err := writeBlobOf(d.log, content)
@@ -68,7 +68,7 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 }
 
 // A segment that cannot be read hides its requests. The damage is recorded, and the other segments are read.
-func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
+func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 	var said bytes.Buffer
 	disk := vfstest.NewFaulty(vfstest.NewMem())
 	opts := driverOptions(disk, Index, 1<<20)

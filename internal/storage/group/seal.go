@@ -47,7 +47,7 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	if w.allocation.allocated != w.end {
 		file := old.file.Load()
 		if err := w.allocation.truncate(file, w.end); err != nil {
-			return format.Lacking(err)
+			return format.MarkShortage(err)
 		}
 		if err := file.Sync(); err != nil {
 			w.suspect = err

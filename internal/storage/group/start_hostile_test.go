@@ -47,9 +47,9 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	}}
 }
 
-// TestAStartDoesNotCutWhatItCannotRead checks that a block which cannot be read is not taken for the end of the log.
+// TestAStartDoesNotTruncateWhatItCannotRead checks that a block which cannot be read is not taken for the end of the log.
 // Reads of a torn write never return an error.
-func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
+func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
 			times  int64 // number of failing reads of the block

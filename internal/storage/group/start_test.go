@@ -110,7 +110,7 @@ func (d *logDriver) leave(how leftHow) vfs.FS {
 
 // A start reads a group's content once, and does not read the free space after the end of the content, however the
 // previous process ended.
-func TestAStartReadsNoRoom(t *testing.T) {
+func TestAStartReadsNoUnusedSpace(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
 			for _, marked := range []bool{true, false} {

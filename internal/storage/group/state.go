@@ -166,13 +166,13 @@ func (st *state) trimTail() {
 }
 
 // tailEntries appends entries from memory to out. The caller holds mu.
-func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (_ []*raftpb.Entry, more bool) {
+func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, budget *uint64) (_ []*raftpb.Entry, more bool) {
 	for at := lo; at < hi; at++ {
 		t := st.tail.at(at)
 		if t == nil {
 			return out, true
 		}
-		if !take(room, t.raft, len(out) == 0) {
+		if !take(budget, t.raft, len(out) == 0) {
 			return out, false
 		}
 		out = append(out, t.raft)

@@ -101,13 +101,13 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 
 // take subtracts the size of an entry from room. It returns false if the entry does not fit. The first entry always
 // fits.
-func take(room *uint64, r *raftpb.Entry, first bool) bool {
+func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	size := uint64(len(r.Data)) + 24 // type, term and index take at most 24 bytes in protobuf
-	if size > *room && !first {
-		*room = 0
+	if size > *budget && !first {
+		*budget = 0
 		return false
 	}
-	*room -= min(size, *room)
+	*budget -= min(size, *budget)
 	return true
 }
 

@@ -65,7 +65,7 @@ func (e *editor) sealNow() error {
 	if err := e.gate.usable(); err != nil {
 		return err
 	}
-	return format.Lacking(e.w.seal())
+	return format.MarkShortage(e.w.seal())
 }
 
 // raiseTombstones durably records that the tombstones up to a floor may be dropped, before the first of them is
@@ -78,7 +78,7 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	}
 	err := e.gate.usable()
 	if err == nil {
-		err = format.Lacking(e.w.amend(func(m *format.Manifest) { m.TombstoneFloor = floor }))
+		err = format.MarkShortage(e.w.amend(func(m *format.Manifest) { m.TombstoneFloor = floor }))
 	}
 	if err != nil {
 		return 0, fmt.Errorf("tombstone floor: %w", err)
@@ -100,7 +100,7 @@ func (e *editor) begin(old view) (*rewrite, error) {
 	next, err := e.folder.create(old.first, old.ordinal^1, true)
 	e.w.mu.Unlock()
 	if err != nil {
-		return nil, format.Lacking(err)
+		return nil, format.MarkShortage(err)
 	}
 	return &rewrite{old: []*segment{old.segment}, next: next, to: segio.NewWriter(next.file.Load(), next.manifest(),
 		next.rows)}, nil
@@ -127,7 +127,7 @@ const swapChunk = 1024
 // discarded.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
-		return format.Lacking(err)
+		return format.MarkShortage(err)
 	}
 	st := e.state
 	e.places.swapping.Lock() // scans wait until the swap is over

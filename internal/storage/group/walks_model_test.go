@@ -130,9 +130,9 @@ func (w *writtenLog) syncedMark() int64 {
 	return mark
 }
 
-// cutTail removes everything after the first bad bytes above the synced mark, because the log ends there. It reports
+// truncateTail removes everything after the first bad bytes above the synced mark, because the log ends there. It reports
 // whether there are such bytes; zeros up to the end do not count, because they are free space that was never written.
-func (w *writtenLog) cutTail() bool {
+func (w *writtenLog) truncateTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {
 		if b.offset >= mark {
@@ -268,9 +268,9 @@ func asWritten(a, b *format.Entry) error {
 	return nil
 }
 
-// cutBehindBad reports whether a segment has unknown bytes after which the log was truncated, either by the entry
+// truncateBehindBad reports whether a segment has unknown bytes after which the log was truncated, either by the entry
 // after these bytes or by the next segment.
-func (w *writtenLog) cutBehindBad(number uint64) bool {
+func (w *writtenLog) truncateBehindBad(number uint64) bool {
 	for i, s := range w.segments {
 		before, bad := s.m.FirstIndex-1, false
 		for _, f := range s.frames {

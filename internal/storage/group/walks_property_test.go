@@ -88,9 +88,9 @@ func (c *walkCase) small() []modelEntry {
 	return batch
 }
 
-// cutLog lets a new leader overwrite entries that are not applied. The leader writes other entries, or those that the
+// truncateLog lets a new leader overwrite entries that are not applied. The leader writes other entries, or those that the
 // last truncation made void.
-func (c *walkCase) cutLog() error {
+func (c *walkCase) truncateLog() error {
 	from := c.model.applied + 1 + c.random.Uint64N(c.model.last-c.model.applied)
 	c.term++
 	if c.otherAt <= c.model.applied || c.random.IntN(2) == 0 {
@@ -126,7 +126,7 @@ func (c *walkCase) change() error {
 		return c.appendBatch(c.model.last+1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}})
 	default:
 		if c.model.last > c.model.applied {
-			return c.cutLog()
+			return c.truncateLog()
 		}
 		return c.appendBatch(c.model.last+1, c.small())
 	}
@@ -180,7 +180,7 @@ func (c *walkCase) damage() {
 		ok(c.t, err)
 		s.compare(now)
 	}
-	c.cut = c.written.cutTail()
+	c.cut = c.written.truncateTail()
 }
 
 // aim picks a random frame. It prefers a frame that truncates the log or changes the term, and the frame before such
@@ -394,7 +394,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			return fmt.Errorf("survey of %s: %w", format.SegmentName(v.number), err)
 		}
 		// If the log was truncated after bad bytes of a segment, the survey requests all entries of this segment.
-		cutBehindBad := c.written.cutBehindBad(v.number)
+		truncateBehindBad := c.written.truncateBehindBad(v.number)
 		for at, f := range counting {
 			if at < v.first || at > min(v.through, v.m.LastIndex) {
 				continue
@@ -405,7 +405,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			// again may still be whole at its first place.
 			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
 				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", format.SegmentName(v.number), at, s.lost)
-			case !isHit && lost(at) && !doubtful[at] && !cutBehindBad:
+			case !isHit && lost(at) && !doubtful[at] && !truncateBehindBad:
 				return fmt.Errorf("survey of %s: index %d is whole, and asked for: %v", format.SegmentName(v.number), at, s.lost)
 			case !isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
 				return fmt.Errorf("survey of %s: index %d is whole, not asked for, and not kept", format.SegmentName(v.number), at)

@@ -2,7 +2,7 @@ package index
 
 import "testing"
 
-func TestKnownIdNeedsNoRoom(t *testing.T) {
+func TestKnownIdNeedsNoSpace(t *testing.T) {
 	refuse := false
 	table, err := New(0, func(int64) error {
 		if refuse {

@@ -121,16 +121,16 @@ func (t *Table) mapSlots(n int) ([]slot, error) {
 		t.bytes.Add(bytes)
 		return make([]slot, bytes/slotBytes), nil
 	}
-	room, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	memory, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		_ = t.take(-bytes) // returning memory is never refused
 		return nil, fmt.Errorf("index: map %d bytes: %w", bytes, err)
 	}
 	if bytes >= hugeBytes {
-		_ = unix.Madvise(room, unix.MADV_HUGEPAGE) // without huge pages the table is only slower
+		_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // without huge pages the table is only slower
 	}
 	t.bytes.Add(bytes)
-	return unsafe.Slice((*slot)(unsafe.Pointer(&room[0])), int(bytes/slotBytes)), nil
+	return unsafe.Slice((*slot)(unsafe.Pointer(&memory[0])), int(bytes/slotBytes)), nil
 }
 
 func (t *Table) unmapSlots(slots []slot) {
@@ -143,8 +143,8 @@ func (t *Table) unmapSlots(slots []slot) {
 		_ = t.take(-int64(bytes)) // returning memory is never refused
 		return
 	}
-	room := unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)
-	if err := unix.Munmap(room); err != nil {
+	memory := unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)
+	if err := unix.Munmap(memory); err != nil {
 		return // still mapped, and still accounted for
 	}
 	t.bytes.Add(-int64(bytes))

@@ -357,7 +357,7 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	if other.file != nil && other.size >= size || j.opts.Spare == nil {
 		return max(size, other.size)
 	}
-	for room := j.opts.Spare() / spareShare; size > room; size /= 4 {
+	for limit := j.opts.Spare() / spareShare; size > limit; size /= 4 {
 		if size <= max(other.size, fileBytesFirst) {
 			return other.size // the size of the existing file; 0 if there is none
 		}

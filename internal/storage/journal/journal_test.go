@@ -176,9 +176,9 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 	}
 }
 
-// TestRoomIsUsedAgainWhenNobodyNeedsIt has a group that does not sync its own file, and so keeps the space occupied.
+// TestSpaceIsUsedAgainWhenNobodyNeedsIt has a group that does not sync its own file, and so keeps the space occupied.
 // The other groups must continue without the journal.
-func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
+func TestSpaceIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
 	idle, busy := join(t, j, 0), join(t, j, 1)
@@ -269,8 +269,8 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 	}
 }
 
-// TestNoRoomForAFile checks that the groups sync their own files, and that the journal does not try again and again.
-func TestNoRoomForAFile(t *testing.T) {
+// TestNoSpaceForAFile checks that the groups sync their own files, and that the journal does not try again and again.
+func TestNoSpaceForAFile(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {

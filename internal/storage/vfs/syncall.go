@@ -22,7 +22,7 @@ func (OS) SyncAll(dir string) error {
 	unsupported := func(why string) error {
 		return &fs.PathError{Op: "syncall", Path: dir, Err: fmt.Errorf("%w: %s", errors.ErrUnsupported, why)}
 	}
-	if !syncfsTellsErrors() {
+	if !syncfsReportsErrors() {
 		return unsupported("syncfs of this kernel does not tell errors of the device")
 	}
 	if dirty, err := dirtyBytes(); err != nil || dirty > syncAllDirtyMax {
@@ -39,8 +39,8 @@ func (OS) SyncAll(dir string) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncfsTellsErrors reports whether syncfs returns errors of earlier writes, as it does since Linux 5.8.
-var syncfsTellsErrors = sync.OnceValue(func() bool {
+// syncfsReportsErrors reports whether syncfs returns errors of earlier writes, as it does since Linux 5.8.
+var syncfsReportsErrors = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
 		return false

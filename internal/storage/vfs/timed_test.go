@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestTimedTellsEachSyncOfAFile checks that Timed reports each sync with the file's name, the time and the error.
-func TestTimedTellsEachSyncOfAFile(t *testing.T) {
+// TestTimedReportsEachSyncOfAFile checks that Timed reports each sync with the file's name, the time and the error.
+func TestTimedReportsEachSyncOfAFile(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	const late = 20 * time.Millisecond
 	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-func TestMountTellsFileSystemsApart(t *testing.T) {
+func TestMountDistinguishesFileSystems(t *testing.T) {
 	for _, c := range []struct {
 		fsType, driver string
 		size           int64
@@ -199,7 +199,7 @@ func TestMeasureReadRate(t *testing.T) {
 	}
 }
 
-func TestMeasureReadRateKeepsToItsLimitAndTellsErrors(t *testing.T) {
+func TestMeasureReadRateKeepsToItsLimitAndReportsErrors(t *testing.T) {
 	f := vfstest.NewFaulty(vfstest.NewMem())
 	v := mustOpen(t, options(f))
 	check(t, f.MkdirAll(v.GroupDir(storeA)))

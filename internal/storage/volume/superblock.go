@@ -290,7 +290,7 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	if !errors.Is(err, syscall.ENOSPC) || old.superblock.Generation == 0 {
 		return err
 	}
-	v.logger.Warn("no room to write the superblock aside, it is written in place", "volume", v.dir, "error", err)
+	v.logger.Warn("no space to write the superblock aside, it is written in place", "volume", v.dir, "error", err)
 	return v.writeInPlace(name, one, old.older)
 }
 

@@ -30,7 +30,7 @@ var (
 	ErrFormatVersion    = errors.New("volume has a newer format than this program")
 	ErrDamaged          = errors.New("superblock is damaged")
 	ErrFull             = errors.New("volume is full")
-	ErrFreeSpaceUnknown = errors.New("the file system does not tell how much room it has")
+	ErrFreeSpaceUnknown = errors.New("the file system does not report its free space")
 	ErrClosed           = errors.New("volume is closed")
 	ErrChanged          = errors.New("the device does not hold what was written to it")
 )

@@ -221,7 +221,7 @@ func TestFactsAgree(t *testing.T) {
 
 // An entry that another leader truncated no longer counts, even if compaction has removed everything that this leader
 // wrote in its place. The manifest then gives the index at which the next segment begins.
-func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
+func TestWhatWasTruncatedIsNotReadThoughNothingIsLeftOfTheTruncation(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),
 			Name: "7"}, SegmentBytes: 64 << 10,

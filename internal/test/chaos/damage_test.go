@@ -214,7 +214,7 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	if code != 1 {
 		return "", fmt.Errorf("shard %s ended with code %d: %s", victim.name, code, victim.lastWords())
 	}
-	if err := await("the disk is made anew", time.Minute, func() error {
+	if err := await("the disk is created again", time.Minute, func() error {
 		if err := victim.machine.unmount(victim.disk); err != nil {
 			return err
 		}

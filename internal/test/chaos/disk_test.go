@@ -124,8 +124,10 @@ func (m *machine) fill(at string) error {
 	return nil
 }
 
-// makeRoom removes what fill wrote.
-func (m *machine) makeRoom(at string) error { return os.Remove(m.path(filepath.Join(at, "filler"))) }
+// releaseSpace removes what fill wrote.
+func (m *machine) releaseSpace(at string) error {
+	return os.Remove(m.path(filepath.Join(at, "filler")))
+}
 
 // free returns the free bytes of a file system of the machine.
 func (m *machine) free(at string) (int64, error) {

@@ -143,8 +143,8 @@ func (n *nemesis) stop(victim *server) (string, error) {
 		took.Seconds()), nil
 }
 
-// cutOff drops packets between a shard and the other shards, or between a shard and all other machines.
-func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
+// isolate drops packets between a shard and the other shards, or between a shard and all other machines.
+func (n *nemesis) isolate(victim *server, d direction) (string, error) {
 	groups := n.ledBy(victim)
 	var others []string
 	for _, h := range n.shards {
@@ -168,7 +168,7 @@ func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
 	took := time.Since(at)
 	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the partition is under test
 	length := time.Since(at)
-	dropped, err := victim.machine.mend()
+	dropped, err := victim.machine.reconnect()
 	if err := errors.Join(led, err); err != nil {
 		return "", err
 	}
@@ -229,10 +229,10 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 		return "", err
 	}
 	least, err := victim.machine.free(victim.disk)
-	roomMade := false
+	spaceReleased := false
 	defer func() {
-		if !roomMade {
-			_ = victim.machine.makeRoom(victim.disk)
+		if !spaceReleased {
+			_ = victim.machine.releaseSpace(victim.disk)
 		}
 	}()
 	if err != nil {
@@ -257,8 +257,8 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 			return "", err
 		}
 	}
-	roomMade = true
-	if err := victim.machine.makeRoom(victim.disk); err != nil {
+	spaceReleased = true
+	if err := victim.machine.releaseSpace(victim.disk); err != nil {
 		return "", err
 	}
 	if err := await("shard "+victim.name+" takes writes again", time.Minute, func() error {

@@ -142,8 +142,8 @@ func (m *machine) cut(d direction, others []string) error {
 
 var packetsWord = regexp.MustCompile(`counter packets (\d+)`)
 
-// mend ends the partition and returns how many packets each of its rules dropped.
-func (m *machine) mend() (dropped []int, err error) {
+// reconnect ends the partition and returns how many packets each of its rules dropped.
+func (m *machine) reconnect() (dropped []int, err error) {
 	text, err := m.run("nft", "list", "table", "inet", "chaos")
 	if err != nil {
 		return nil, err

@@ -49,9 +49,9 @@ var faults = []*fault{
 	{name: "kill", etcd: true, run: (*nemesis).kill},
 	{name: "stop", run: (*nemesis).stop},
 	{name: "pause", run: (*nemesis).pause},
-	{name: "cut-deaf", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, deaf) }},
-	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, mute) }},
-	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, silent) }},
+	{name: "cut-deaf", run: func(n *nemesis, v *server) (string, error) { return n.isolate(v, deaf) }},
+	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.isolate(v, mute) }},
+	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.isolate(v, silent) }},
 	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: onSlowDisk},
 	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(n *nemesis) *server {
 		return n.shards[filledDisk]

@@ -98,7 +98,7 @@ func TestEmptyDataAreARecord(t *testing.T) {
 	})
 }
 
-func TestConditionsTellTheCurrentVersion(t *testing.T) {
+func TestConditionsReportTheCurrentVersion(t *testing.T) {
 	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		key := client.Key{ID: 5}
@@ -308,7 +308,7 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-func TestBatcherTellsEveryOutcome(t *testing.T) {
+func TestBatcherReportsEveryOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.StartWith(t, storetest.Config{Shards: 2})
 		c := s.Client(t, client.Config{})

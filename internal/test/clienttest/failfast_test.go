@@ -26,7 +26,7 @@ const whole = time.Hour
 
 // This test does not run in a bubble, because it checks the errors of the operating system and of DNS for an address at
 // which nothing listens.
-func TestFailFastTellsAtOnceThatNobodyIsThere(t *testing.T) {
+func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
 		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
 		if err != nil {

@@ -7,9 +7,9 @@ import (
 )
 
 // TouchedBytes returns how many bytes of a mapping occupy memory. It counts up to the capacity of room.
-func TouchedBytes(t *testing.T, room []byte) (touched int64) {
+func TouchedBytes(t *testing.T, mapping []byte) (touched int64) {
 	t.Helper()
-	all := room[:cap(room)]
+	all := mapping[:cap(mapping)]
 	if len(all) == 0 {
 		return 0
 	}

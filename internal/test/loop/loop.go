@@ -100,5 +100,5 @@ func OwnMounts() error {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
 	err := syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), ownMounts+"=1"))
-	return fmt.Errorf("running anew in a mount namespace of its own: %w", err)
+	return fmt.Errorf("running again in a mount namespace of its own: %w", err)
 }

@@ -109,7 +109,7 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 		case <-w.ready:
 		case <-progress.C:
 			s.mu.Lock()
-			w.tellProgress(s.data)
+			w.reportProgress(s.data)
 			s.mu.Unlock()
 		case err := <-received:
 			return err
@@ -121,8 +121,8 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 	}
 }
 
-// tellProgress sends progress to the watches that have received nothing since the last call.
-func (w *watchStream) tellProgress(s *store) {
+// reportProgress sends progress to the watches that have received nothing since the last call.
+func (w *watchStream) reportProgress(s *store) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil && watch.progress {
 			if watch.quiet {

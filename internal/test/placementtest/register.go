@@ -172,7 +172,7 @@ var cases = []struct {
 			r.start(&image, "a", here, placement.ErrRolledBack)
 		}
 	}},
-	{"an image of the last step is not told from the disk", func(r *run) {
+	{"an image of the last step is not distinguished from the disk", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
 		r.write(p, nil)
 		image := r.disk

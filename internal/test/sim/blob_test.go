@@ -43,7 +43,7 @@ func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []format.Blo
 	}
 	w.mu.Lock()
 	var source *process
-	if m := w.at[from]; m != nil && !w.cut[[2]int{m.number, p.machine.number}] && !p.dead {
+	if m := w.at[from]; m != nil && !w.partitioned[[2]int{m.number, p.machine.number}] && !p.dead {
 		source = m.process
 	}
 	w.mu.Unlock()

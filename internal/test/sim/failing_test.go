@@ -119,9 +119,9 @@ func refusedToWrite(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, group.ErrPoisoned)
 }
 
-// withoutRoom is how long a replica may report a full disk after there is free space again. By then it must have
+// withoutSpace is how long a replica may report a full disk after there is free space again. By then it must have
 // continued on its own.
-const withoutRoom = 10 * time.Second
+const withoutSpace = 10 * time.Second
 
 // restarts restarts processes whose replica has failed, because only a start finds out what is on the disk.
 func (w *world) restarts() {
@@ -137,8 +137,8 @@ func (w *world) restarts() {
 					delete(stuck, p)
 				case !known:
 					stuck[p] = time.Now()
-				case time.Since(since) > withoutRoom:
-					w.violate(oracleDisk, "%v: there is room for %v, and its replica does not go on: %v", p.machine, withoutRoom, err)
+				case time.Since(since) > withoutSpace:
+					w.violate(oracleDisk, "%v: there is room for %v, and its replica does not go on: %v", p.machine, withoutSpace, err)
 					w.restartFailed(p, r)
 				}
 				continue

@@ -22,7 +22,7 @@ const healTime = 3 * time.Minute
 func (w *world) heal() {
 	r := rand.New(rand.NewPCG(w.seed, 4))
 	w.mu.Lock()
-	clear(w.cut)
+	clear(w.partitioned)
 	w.bad, w.etcdSilent = false, time.Time{}
 	w.stopping = true
 	for _, m := range w.machines {
@@ -90,7 +90,7 @@ func (w *world) converge() {
 		up := 0
 		for _, p := range w.processes() {
 			for _, member := range m.Progress {
-				if member.ID == p.raftID && p.log.AppliedIndex() == last && w.isMended(p) {
+				if member.ID == p.raftID && p.log.AppliedIndex() == last && w.isRepaired(p) {
 					up++
 				}
 			}
@@ -132,8 +132,8 @@ func (w *world) compare(last uint64) {
 	}
 }
 
-// isMended reports whether nothing is damaged any more.
-func (w *world) isMended(p *process) bool {
+// isRepaired reports whether nothing is damaged any more.
+func (w *world) isRepaired(p *process) bool {
 	return !p.log.Damaged() && (!w.isRotten(p.machine) || w.scrub(p))
 }
 

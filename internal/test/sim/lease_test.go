@@ -13,13 +13,13 @@ import (
 // These situations hardly occur by chance: another member must be elected within half a second of the majority's last
 // answer to the leader, and the leader must not hear about the election.
 
-// handOverBehindCut transfers leadership. From the TimeoutNow message on, the old leader receives nothing, so it
+// transferBehindPartition transfers leadership. From the TimeoutNow message on, the old leader receives nothing, so it
 // continues to believe that it leads.
-func (w *world) handOverBehindCut(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
+func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
-// callComesLate is like handOverBehindCut, but the TimeoutNow message arrives only after the old leader has given the
+// timeoutNowArrivesLate is like transferBehindPartition, but the TimeoutNow message arrives only after the old leader has given the
 // transfer up and has continued to lead.
-func (w *world) callComesLate(_ *operator, r *rand.Rand) bool {
+func (w *world) timeoutNowArrivesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
@@ -43,7 +43,7 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 		w.trap = nil
 		called <- proto.Clone(m).(*raftpb.Message)
 		if late == 0 {
-			w.deafen(leader.machine)
+			w.dropInbound(leader.machine)
 		}
 		return late != 0
 	})
@@ -58,7 +58,7 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 			return false
 		}
 		w.mu.Lock()
-		w.deafen(leader.machine)
+		w.dropInbound(leader.machine)
 		w.mu.Unlock()
 		w.deliver(call)
 	}
@@ -93,11 +93,11 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 		w.trap = nil
 		one = to
 		asked <- proto.Clone(m).(*raftpb.Message)
-		w.cutOff(leader.machine)
+		w.dropOutbound(leader.machine)
 		return true
 	})
 	w.mu.Lock()
-	w.cut[[2]int{leader.machine.number, lonely.machine.number}] = true
+	w.partitioned[[2]int{leader.machine.number, lonely.machine.number}] = true
 	w.mu.Unlock()
 	call := w.await(asked, 4*time.Second, func() { w.readThrough(leader) })
 	if call == nil {
@@ -227,17 +227,17 @@ func (w *world) beCalm(calm bool) {
 	w.calm = calm
 }
 
-// cutOff disconnects a machine from all others. Connections among the others do not change. Called with mu held.
-func (w *world) cutOff(m *machine) {
-	w.deafen(m)
+// dropOutbound disconnects a machine from all others. Connections among the others do not change. Called with mu held.
+func (w *world) dropOutbound(m *machine) {
+	w.dropInbound(m)
 	for _, other := range w.machines {
-		w.cut[[2]int{m.number, other.number}] = true
+		w.partitioned[[2]int{m.number, other.number}] = true
 	}
 }
 
-// deafen drops everything that is sent to a machine. Called with mu held.
-func (w *world) deafen(m *machine) {
+// dropInbound drops everything that is sent to a machine. Called with mu held.
+func (w *world) dropInbound(m *machine) {
 	for _, other := range w.machines {
-		w.cut[[2]int{other.number, m.number}] = true
+		w.partitioned[[2]int{other.number, m.number}] = true
 	}
 }

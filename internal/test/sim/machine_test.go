@@ -87,7 +87,7 @@ type process struct {
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
 	full         atomic.Int32 // number of active faults of a full disk
-	toldAt       time.Time    // guarded by world.mu: arrival of the last planned notice about shards of other members
+	informedAt   time.Time    // guarded by world.mu: arrival of the last planned notice about shards of other members
 }
 
 func (m *machine) options(disk vfs.FS) group.Options {
@@ -194,7 +194,7 @@ func (m *machine) start() {
 	for _, n := range p.neighbours {
 		w.wait.Go(func() { p.writeNeighbour(n) })
 	}
-	w.tellRestart(p.raftID)
+	w.informOfRestart(p.raftID)
 }
 
 // noticeAge opens a volume that was set back to a state without the wanted incarnation. A shard opens its volume
@@ -219,7 +219,7 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	opts := m.options(fs)
 	if w.cfg.journal > 0 {
 		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal,
-			Unsafe: w.cfg.mutation == mutateRoom})
+			Unsafe: w.cfg.mutation == mutateSpace})
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
 	forGood := ended()
@@ -232,10 +232,10 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	case refusedToRead(err) && forGood != nil:
 		w.startLater(m, time.Millisecond)
 		return nil
-	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && cutTail(disk):
+	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && truncateTail(disk):
 		w.startLater(m, time.Millisecond)
 		return nil
-	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead && forGood.cut():
+	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead && forGood.truncateUnreadable():
 		w.startLater(m, time.Millisecond)
 		return nil
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):
@@ -509,7 +509,7 @@ func (w *world) source(m *machine, from uint64) *process {
 	defer w.mu.Unlock()
 	var can []*process
 	for _, p := range all {
-		if p.machine == m || w.cut[[2]int{p.machine.number, m.number}] {
+		if p.machine == m || w.partitioned[[2]int{p.machine.number, m.number}] {
 			continue
 		}
 		if p.raftID == from {

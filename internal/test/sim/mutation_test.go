@@ -43,7 +43,7 @@ var safetyRules = []safetyRule{
 		oracles: []oracle{oracleAgree}},
 	{name: "a leader serves what its predecessors committed", unsafe: rules.Serve, faults: networkFaults, tweak: busy,
 		oracles: stale},
-	{name: "a lease ends", unsafe: rules.Lease, faults: cutFaults, tweak: busy, oracles: stale},
+	{name: "a lease ends", unsafe: rules.Lease, faults: partitionFaults, tweak: busy, oracles: stale},
 	{name: "who may have promised a lease gives no vote", unsafe: rules.LeaseVote, faults: startedFaults, oracles: stale},
 	{name: "a lead that is handed over has no lease", unsafe: rules.LeaseTransfer, faults: handFaults, oracles: stale},
 	{name: "nor has one whose handing over was given up", unsafe: rules.LeaseTransfer, faults: calledFaults,
@@ -66,9 +66,9 @@ var safetyRules = []safetyRule{
 		tweak: journaled, oracles: lost},
 	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults,
 		tweak: journaled, oracles: lost},
-	{name: "the journal's room is free when the segments are synced", mutation: mutateRoom, faults: powerFaults,
+	{name: "the journal's room is free when the segments are synced", mutation: mutateSpace, faults: powerFaults,
 		tweak: journaled, oracles: append([]oracle{oracleDisk}, lost...)},
-	{name: "a repair comes from one that has applied as much", mutation: mutateMend, faults: rotFaults, tweak: rotten,
+	{name: "a repair comes from one that has applied as much", mutation: mutateRepair, faults: rotFaults, tweak: rotten,
 		oracles: []oracle{oracleKept, oracleAgree}},
 }
 
@@ -91,7 +91,7 @@ var (
 		"volume lost at the worst moment": 10, "network healed": 6, "crash": 1,
 	}
 	copyFaults      = map[string]int{"volume copied at the worst moment": 10, "network healed": 6, "crash": 1}
-	cutFaults       = map[string]int{"partition": 10, "network healed": 5}
+	partitionFaults = map[string]int{"partition": 10, "network healed": 5}
 	startedFaults   = map[string]int{"vote asked of one just started": 1}
 	handFaults      = map[string]int{"lead handed over behind a cut": 1}
 	calledFaults    = map[string]int{"call to lead comes late": 1}

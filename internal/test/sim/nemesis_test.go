@@ -23,7 +23,7 @@ var faults = []fault{
 	{"power cut of all", 3, (*world).crashAll},
 	{"orderly restart", 2, (*world).restartOne},
 	{"partition", 8, (*world).partition},
-	{"one-way cut", 4, (*world).cutOneWay},
+	{"one-way cut", 4, (*world).partitionOneWay},
 	{"network healed", 6, (*world).healNetwork},
 	{"network bad", 6, (*world).spoilNetwork},
 	{"slow disk", 4, (*world).slowDisk},
@@ -44,8 +44,8 @@ var faults = []fault{
 	{"reads fail at a start", 6, (*world).failReads},
 	{"the journal rots", 4, (*world).rotJournal},
 	{"reads fail at the worst moment", 2, (*world).worstRead},
-	{"lead handed over behind a cut", 1, (*world).handOverBehindCut},
-	{"call to lead comes late", 1, (*world).callComesLate},
+	{"lead handed over behind a cut", 1, (*world).transferBehindPartition},
+	{"call to lead comes late", 1, (*world).timeoutNowArrivesLate},
 	{"vote asked of one just started", 1, (*world).askJustStarted},
 	{"power cut behind a vote", 1, (*world).voteTwice},
 	{"clock set", 4, (*world).setClock},
@@ -53,7 +53,7 @@ var faults = []fault{
 	{"syncs fail", 6, (*world).failSync},
 	{"writes fail", 5, (*world).failWrite},
 	{"silence of a moment", 6, (*world).silence},
-	{"told late of a silence", 2, (*world).tellLate},
+	{"told late of a silence", 2, (*world).informLate},
 }
 
 // nemesis causes faults until the time with faults is over.
@@ -160,22 +160,22 @@ func (w *world) partition(_ *operator, r *rand.Rand) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	clear(w.cut)
+	clear(w.partitioned)
 	for a := range side {
 		for b := range side {
 			if side[a] != side[b] {
-				w.cut[[2]int{a, b}] = true
+				w.partitioned[[2]int{a, b}] = true
 			}
 		}
 	}
 	return true
 }
 
-func (w *world) cutOneWay(_ *operator, r *rand.Rand) bool {
+func (w *world) partitionOneWay(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a, b := r.IntN(len(w.machines)), r.IntN(len(w.machines))
-	w.cut[[2]int{a, b}] = true
+	w.partitioned[[2]int{a, b}] = true
 	return a != b
 }
 
@@ -185,8 +185,8 @@ func (w *world) healNetwork(_ *operator, _ *rand.Rand) bool { return w.connect()
 func (w *world) connect() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	was := len(w.cut) > 0 || w.bad
-	clear(w.cut)
+	was := len(w.partitioned) > 0 || w.bad
+	clear(w.partitioned)
 	w.bad = false
 	return was
 }

@@ -24,7 +24,7 @@ func (p *process) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		w.noteLead(m)
 		to := w.at[m.GetTo()]
-		if to == nil || w.cut[[2]int{p.machine.number, to.number}] {
+		if to == nil || w.partitioned[[2]int{p.machine.number, to.number}] {
 			continue
 		}
 		if w.trap != nil && w.trap(p, m) {

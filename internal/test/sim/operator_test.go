@@ -124,13 +124,13 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 		}
 	}
 	if !wanted(s.members.LeaderID) && o.random.IntN(3) > 0 {
-		return nil, s.heir(wanted)
+		return nil, s.transferTarget(wanted)
 	}
 	return nil, 0
 }
 
-// heir returns a voter that may lead in place of an unwanted one, or 0 if there is none.
-func (s state) heir(wanted func(uint64) bool) uint64 {
+// transferTarget returns a voter that may lead in place of an unwanted one, or 0 if there is none.
+func (s state) transferTarget(wanted func(uint64) bool) uint64 {
 	for _, id := range s.voters {
 		if id != s.members.LeaderID && wanted(id) {
 			return id
@@ -156,8 +156,8 @@ func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change
 		if wanted(old) || len(s.voters) < o.world.cfg.copies {
 			continue
 		}
-		if heir := s.heir(wanted); old == s.members.LeaderID && heir != 0 {
-			return nil, heir
+		if transferTarget := s.transferTarget(wanted); old == s.members.LeaderID && transferTarget != 0 {
+			return nil, transferTarget
 		} else if old != s.members.LeaderID {
 			c.Changes = append(c.Changes, single(raftpb.ConfChangeRemoveNode, old))
 			break

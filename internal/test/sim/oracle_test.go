@@ -14,7 +14,7 @@ const (
 	oracleLinear  oracle = "there is one order of the calls that fits what every client saw"
 	oracleDisk    oracle = "disks are as the log says, but where bytes rot"
 	oracleDamaged oracle = "who knew that it is damaged does not come to lead"
-	oracleMend    oracle = "what is damaged can be repaired"
+	oracleRepair  oracle = "what is damaged can be repaired"
 	oracleEnd     oracle = "a healed group comes to an end"
 )
 

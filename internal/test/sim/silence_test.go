@@ -15,7 +15,7 @@ func (w *world) watchShards() {
 		for _, p := range w.processes() {
 			for _, other := range w.machines {
 				w.mu.Lock()
-				heard := other.process != nil && !w.cut[[2]int{other.number, p.machine.number}]
+				heard := other.process != nil && !w.partitioned[[2]int{other.number, p.machine.number}]
 				ids := slices.Sorted(maps.Keys(w.at))
 				ids = slices.DeleteFunc(ids, func(id uint64) bool { return w.at[id] != other })
 				w.mu.Unlock()
@@ -28,9 +28,9 @@ func (w *world) watchShards() {
 				for _, id := range ids {
 					switch {
 					case silent[link] > time.Second && before <= time.Second:
-						w.tell(p, id, false)
+						w.inform(p, id, false)
 					case heard && before > time.Second:
-						w.tell(p, id, true)
+						w.inform(p, id, true)
 					}
 				}
 			}
@@ -38,10 +38,10 @@ func (w *world) watchShards() {
 	}
 }
 
-// tell informs a replica that the shard of a member is silent, or is heard again. A shard informs its groups one after
+// inform informs a replica that the shard of a member is silent, or is heard again. A shard informs its groups one after
 // the other, in any order. Therefore the notice may reach this replica late, when other members received theirs long
 // before. Notices do not overtake each other.
-func (w *world) tell(p *process, raftID uint64, heard bool) {
+func (w *world) inform(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	late := time.Duration(0)
@@ -50,10 +50,10 @@ func (w *world) tell(p *process, raftID uint64, heard bool) {
 		w.fired["word of a silence late"]++
 	}
 	at := time.Now().Add(late)
-	if next := p.toldAt.Add(time.Microsecond); at.Before(next) {
+	if next := p.informedAt.Add(time.Microsecond); at.Before(next) {
 		at = next
 	}
-	p.toldAt = at
+	p.informedAt = at
 	time.AfterFunc(time.Until(at), func() {
 		switch {
 		case w.ctx.Err() != nil:
@@ -74,34 +74,34 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.cut) > 0 {
+	if len(w.partitioned) > 0 {
 		return false
 	}
-	w.cutOff(m)
+	w.dropOutbound(m)
 	w.wait.Go(func() {
 		if w.sleep(length) {
-			w.hear(m, nil)
+			w.reconnect(m, nil)
 		}
 	})
 	return true
 }
 
-// hear reconnects a machine with another one in both directions, or with all others if only is nil.
-func (w *world) hear(m, only *machine) {
+// reconnect reconnects a machine with another one in both directions, or with all others if only is nil.
+func (w *world) reconnect(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, other := range w.machines {
 		if only == nil || other == only {
-			delete(w.cut, [2]int{m.number, other.number})
-			delete(w.cut, [2]int{other.number, m.number})
+			delete(w.partitioned, [2]int{m.number, other.number})
+			delete(w.partitioned, [2]int{other.number, m.number})
 		}
 	}
 }
 
-// tellLate makes the leader silent for a second. One member is informed in time, and hears nothing from the leader for
+// informLate makes the leader silent for a second. One member is informed in time, and hears nothing from the leader for
 // longer. Another member is informed only after it has answered the leader again, and then the leader becomes silent
-// once more. tellLate returns true if the leader had a lease when the second member was informed.
-func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
+// once more. informLate returns true if the leader had a lease when the second member was informed.
+func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
 	if leader == nil || w.cfg.copies != 3 || !w.readThrough(leader) {
@@ -126,21 +126,21 @@ func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	w.mu.Lock()
-	w.cutOff(leader.machine)
+	w.dropOutbound(leader.machine)
 	w.mu.Unlock()
 	if !w.sleep(time.Second) {
 		return false
 	}
 	for _, member := range []*process{told, late} {
-		defer w.tell(member, leader.raftID, true) // as the transport does when the silence ends
+		defer w.inform(member, leader.raftID, true) // as the transport does when the silence ends
 	}
 	told.replica.PeerDown(leader.raftID)
-	w.hear(leader.machine, late.machine)
+	w.reconnect(leader.machine, late.machine)
 	if !w.readThrough(leader) {
 		return false
 	}
 	w.mu.Lock()
-	w.cutOff(leader.machine)
+	w.dropOutbound(leader.machine)
 	w.mu.Unlock()
 	late.replica.PeerDown(leader.raftID)
 	w.beCalm(false)

@@ -148,7 +148,7 @@ func (m *machine) refused() {
 	}
 	w.fired["volume set back, and noticed"]++
 	w.lost[m.raftID] = true
-	m.beginAnew()
+	m.takeNewIdentity()
 	m.raftID, m.backup, m.aged, m.cloned = 0, nil, uuid.UUID{}, false
 	m.epoch++
 }

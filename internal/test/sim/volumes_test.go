@@ -62,7 +62,7 @@ func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	old, volume := m.raftID, m.volume
 	sound := w.cfg.mutation != mutateReuse
 	if sound {
-		m.beginAnew()
+		m.takeNewIdentity()
 		m.raftID = 0
 	}
 	w.lost[old] = sound
@@ -75,8 +75,8 @@ func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 }
 
-// beginAnew gives a machine a new volume identity after its disk was replaced. Called with world.mu held.
-func (m *machine) beginAnew() {
+// takeNewIdentity gives a machine a new volume identity after its disk was replaced. Called with world.mu held.
+func (m *machine) takeNewIdentity() {
 	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 }
 
@@ -123,7 +123,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 		}
 		machine.raftID, machine.backup = 0, nil
 		if machine.cloned {
-			machine.beginAnew() // it may be an older state of the machine's own disk; its generation tells
+			machine.takeNewIdentity() // it may be an older state of the machine's own disk; its generation tells
 		}
 		w.wait.Go(ends[i])
 		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))

@@ -29,7 +29,7 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 			return false
 		}
 		w.trap = nil
-		w.cutOff(w.at[m.GetTo()]) // this message itself still passes
+		w.dropOutbound(w.at[m.GetTo()]) // this message itself still passes
 		voted <- proto.Clone(m).(*raftpb.Message)
 		return false
 	})

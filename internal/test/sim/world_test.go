@@ -50,14 +50,14 @@ const (
 	mutateSteps             // volumes are distinguished only by their generations, not by steps
 	mutateBlobs             // followers accept entries without the blobs to which they refer
 	mutateTail              // damage below the synced mark is treated as a torn write
-	mutateMend              // damage is repaired from any replica, even from one that has applied less
+	mutateRepair            // damage is repaired from any replica, even from one that has applied less
 	mutateCopy              // a copy of a volume continues under its Raft id
 	mutateJournal           // the content of the journal is not written to the segments after a power cut
 	mutateRead              // unreadable data at the end of the log is treated as a torn write
 	mutateDoubt             // the content of an unreadable journal record is forgotten
 	// compaction drops what a repeated request needs: deletes, and the request ids of superseded writes
 	mutateTombstones
-	mutateRoom // space in the journal is reused before the segments are synced
+	mutateSpace // space in the journal is reused before the segments are synced
 )
 
 // world is the state of a run. Everything happens in one bubble of testing/synctest.
@@ -78,23 +78,23 @@ type world struct {
 		list []string
 	}
 
-	mu         sync.Mutex // guards all below
-	random     *rand.Rand // used by the network
-	machines   []*machine
-	at         map[uint64]*machine                  // Raft id -> its present or former machine
-	lost       map[uint64]bool                      // incarnations whose disk is gone
-	leads      map[uint64]uint64                    // term -> who has led in it
-	cut        map[[2]int]bool                      // [from, to]: messages are dropped
-	bad        bool                                 // the network loses, repeats and delays messages
-	trap       trap                                 // nil: none
-	calm       bool                                 // clients only read
-	stopping   bool                                 // no new calls and no new faults
-	volumes    map[uuid.UUID]placement.VolumeRecord // in etcd
-	etcdSilent time.Time                            // etcd does not answer until then
-	fired      map[string]int
-	violations []violation
-	history    []operation
-	members    map[uint64]bool // at the end of the run
+	mu          sync.Mutex // guards all below
+	random      *rand.Rand // used by the network
+	machines    []*machine
+	at          map[uint64]*machine                  // Raft id -> its present or former machine
+	lost        map[uint64]bool                      // incarnations whose disk is gone
+	leads       map[uint64]uint64                    // term -> who has led in it
+	partitioned map[[2]int]bool                      // [from, to]: messages are dropped
+	bad         bool                                 // the network loses, repeats and delays messages
+	trap        trap                                 // nil: none
+	calm        bool                                 // clients only read
+	stopping    bool                                 // no new calls and no new faults
+	volumes     map[uuid.UUID]placement.VolumeRecord // in etcd
+	etcdSilent  time.Time                            // etcd does not answer until then
+	fired       map[string]int
+	violations  []violation
+	history     []operation
+	members     map[uint64]bool // at the end of the run
 }
 
 // result is the result of a run.
@@ -133,7 +133,7 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 func newWorld(seed uint64, cfg config) *world {
 	w := &world{
 		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
-		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{},
+		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, partitioned: map[[2]int]bool{},
 		fired:   map[string]int{},
 		volumes: map[uuid.UUID]placement.VolumeRecord{},
 	}
@@ -163,7 +163,7 @@ func (w *world) live() {
 	w.wait.Go(w.churn)
 	w.wait.Go(w.reuse)
 	w.wait.Go(w.watchShards)
-	w.wait.Go(w.mends)
+	w.wait.Go(w.repairs)
 	w.wait.Go(w.scrubs)
 	w.wait.Go(w.restarts)
 	w.wait.Go(w.steps)
@@ -258,12 +258,12 @@ func (w *world) leader() (leader *process) {
 	return leader
 }
 
-// tellRestart informs the other replicas that a process has restarted.
-func (w *world) tellRestart(raftID uint64) {
+// informOfRestart informs the other replicas that a process has restarted.
+func (w *world) informOfRestart(raftID uint64) {
 	for _, p := range w.processes() {
 		if p.raftID != raftID {
-			w.tell(p, raftID, false)
-			w.tell(p, raftID, true)
+			w.inform(p, raftID, false)
+			w.inform(p, raftID, true)
 		}
 	}
 }

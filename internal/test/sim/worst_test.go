@@ -92,11 +92,11 @@ func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine
 func (w *world) only(open func(from, to int) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	clear(w.cut)
+	clear(w.partitioned)
 	for a := range w.machines {
 		for b := range w.machines {
 			if a != b && !open(a, b) {
-				w.cut[[2]int{a, b}] = true
+				w.partitioned[[2]int{a, b}] = true
 			}
 		}
 	}

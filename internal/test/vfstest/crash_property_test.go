@@ -98,15 +98,15 @@ func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) 
 		have := got[i*sector : min(len(got), (i+1)*sector)]
 		known := slices.ContainsFunc(history, func(h []byte) bool { return bytes.Equal(sectorAt(h, i)[:len(have)], have) })
 		// The size that survives may cut a sector. A longer size may show zeros after the end of a shorter content.
-		if !known && !cutOfHistory(have, i, history) {
+		if !known && !prefixOfHistory(have, i, history) {
 			t.Fatalf("%s: sector %d of %d bytes is none that the file had since the last sync", s, i, len(got))
 		}
 	}
 }
 
-// cutOfHistory reports whether a sector has a content from the history that was cut at some size from the history and
+// prefixOfHistory reports whether a sector has a content from the history that was cut at some size from the history and
 // filled up with zeros.
-func cutOfHistory(have []byte, i int, history [][]byte) bool {
+func prefixOfHistory(have []byte, i int, history [][]byte) bool {
 	for _, h := range history {
 		at := min(max(len(h)-i*sector, 0), len(have))
 		if !bytes.Equal(have[at:], make([]byte, len(have)-at)) {

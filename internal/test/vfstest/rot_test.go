@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestRotChangesWhatIsOnTheDiskAlone(t *testing.T) {
+func TestRotChangesOnlyWhatIsOnTheDisk(t *testing.T) {
 	m := NewMem()
 	f, err := m.Create("f")
 	must := func(err error) {

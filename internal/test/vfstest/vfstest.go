@@ -292,7 +292,7 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	wantSize(t, f, 20_003)
 	want := append([]byte("begin"), make([]byte, 19_998)...)
 	if got := Read(t, fsys, name); !bytes.Equal(got, want) {
-		t.Error("content changed, or the new room does not read as zero")
+		t.Error("content changed, or the new space does not read as zero")
 	}
 }
 

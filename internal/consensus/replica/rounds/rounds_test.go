@@ -176,7 +176,7 @@ func TestTheClockWritesAMarkOnceAndRests(t *testing.T) {
 	})
 }
 
-func TestRoomMadeWakesThoseThatAreStuck(t *testing.T) {
+func TestFreedSpaceWakesThoseThatAreStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCommitter()
 		defer c.Close()

@@ -138,9 +138,9 @@ func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) 
 	return p
 }
 
-func (q *Queue) admit(w *Write, p *Pending, noRoom error) error {
-	if noRoom != nil {
-		return noRoom
+func (q *Queue) admit(w *Write, p *Pending, diskFull error) error {
+	if diskFull != nil {
+		return diskFull
 	}
 	p.bytes = frameBytes(w)
 	if q.inFlightBytes > 0 && q.inFlightBytes+p.bytes > q.opts.InFlightBytesMax {

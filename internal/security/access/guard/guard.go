@@ -212,7 +212,7 @@ func (g *Guard) take(text []byte) {
 	if text == nil && last != nil {
 		g.counts.errors.Inc()
 		g.cfg.Logger.Error(
-			"etcd has no table of grants any more: the last one stays in use until one is set, or this process is started anew",
+			"etcd has no table of grants any more: the last one stays in use until one is set, or this process is started again",
 			"version", last.Version())
 		return
 	}

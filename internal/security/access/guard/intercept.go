@@ -110,7 +110,7 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 		c.finished("", "", err)
 		return err
 	}
-	if cut := message.CutterOf(ctx); cut != nil {
+	if cut := message.AbortOf(ctx); cut != nil {
 		over := c.last(func(err error) {
 			cut(err)
 			cancel()

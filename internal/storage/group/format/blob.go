@@ -169,7 +169,7 @@ func createBlob(fs vfs.FS, dir string, id uuid.UUID, suffix string) (*blobFileWr
 	tmp := path.Join(dir, BlobName(id)+suffix)
 	f, err := fs.Create(tmp)
 	if err != nil {
-		return nil, fmt.Errorf("create blob: %w", Lacking(err))
+		return nil, fmt.Errorf("create blob: %w", MarkShortage(err))
 	}
 	return &blobFileWriter{fs: fs, dir: dir, tmp: tmp, file: f, ref: BlobRef{ID: id},
 		chunk: make([]byte, 0, BlobChunkBytes+BlobCRCBytes)}, nil
@@ -204,7 +204,7 @@ func (w *blobFileWriter) flush() {
 	crc := blobChunkChecksum(w.chunk, w.ref.ID, w.number)
 	b := binary.LittleEndian.AppendUint32(w.chunk, crc)
 	if _, err := w.file.WriteAt(b, BlobHeaderBytes+w.number*(BlobChunkBytes+BlobCRCBytes)); err != nil {
-		w.err = fmt.Errorf("write blob %s: %w", w.ref.ID, Lacking(err))
+		w.err = fmt.Errorf("write blob %s: %w", w.ref.ID, MarkShortage(err))
 		return
 	}
 	w.ref.Size += int64(len(w.chunk))
@@ -229,7 +229,7 @@ func (w *blobFileWriter) Commit() (BlobRef, error) {
 		return BlobRef{}, w.err
 	}
 	if err := w.finish(); err != nil {
-		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, Lacking(err))
+		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, MarkShortage(err))
 		return BlobRef{}, w.err
 	}
 	return w.ref, nil

@@ -46,16 +46,16 @@ func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
 	tmp := path.Join(dir, name+TmpSuffix)
 	if err := writeAside(fs, tmp, content); err != nil {
-		return Lacking(err)
+		return MarkShortage(err)
 	}
 	if err := fs.Rename(tmp, path.Join(dir, name)); err != nil {
-		return Lacking(err)
+		return MarkShortage(err)
 	}
-	return Lacking(fs.SyncDir(dir))
+	return MarkShortage(fs.SyncDir(dir))
 }
 
 func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
-	f, err := CreateAnew(fs, tmp)
+	f, err := CreateReplacing(fs, tmp)
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,8 @@ func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
 	return f.Sync()
 }
 
-// CreateAnew creates a file. It first removes a file of that name that was left by a crash.
-func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
+// CreateReplacing creates a file. It first removes a file of that name that was left by a crash.
+func CreateReplacing(fs vfs.FS, name string) (vfs.File, error) {
 	f, err := fs.Create(name)
 	if !errors.Is(err, iofs.ErrExist) {
 		return f, err
@@ -93,20 +93,20 @@ func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	return err
 }
 
-// Lacking marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory as
-// ErrLack.
-func Lacking(err error) error {
+// MarkShortage marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory as
+// ErrShortage.
+func MarkShortage(err error) error {
 	switch {
 	case Passes(err):
 		return err
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
-	case vfs.IsLack(err):
-		return fmt.Errorf("%w: %w", ErrLack, err)
+	case vfs.IsShortage(err):
+		return fmt.Errorf("%w: %w", ErrShortage, err)
 	}
 	return err
 }
 
 // Passes reports whether the cause of an error may go away without a repair, so that the caller can wait and try
-// again: ErrNoSpace or ErrLack. Such an error left the files unchanged.
-func Passes(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrLack) }
+// again: ErrNoSpace or ErrShortage. Such an error left the files unchanged.
+func Passes(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrShortage) }

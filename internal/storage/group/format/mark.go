@@ -121,7 +121,7 @@ func CreateMark(fs vfs.FS, dir string) error {
 // created again by CreateMark.
 func WriteMark(f vfs.File, m Mark) error {
 	if _, err := f.WriteAt(EncodeMark(m), int64(m.Sequence%MarkSlots)*BlockBytes); err != nil {
-		return Lacking(err)
+		return MarkShortage(err)
 	}
 	return f.Sync()
 }

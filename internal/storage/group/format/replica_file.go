@@ -139,7 +139,7 @@ func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
 		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), err)
 	}
 	if err := fs.MkdirAll(dir); err != nil {
-		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), Lacking(err))
+		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), MarkShortage(err))
 	}
 	if old, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes); err == nil && bytes.Equal(old, b) {
 		return fs.SyncDir(dir) // the name of the file may not be durable yet

@@ -120,9 +120,9 @@ func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, cr
 func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time,
 	rewritten bool) (vfs.File, error) {
 	name := path.Join(dir, SegmentName(m.Number))
-	f, err := CreateAnew(fs, name)
+	f, err := CreateReplacing(fs, name)
 	if err != nil {
-		return nil, Lacking(err)
+		return nil, MarkShortage(err)
 	}
 	header := SegmentHeader{
 		Store: identity.Store, Group: identity.Group, ID: m.ID,
@@ -136,7 +136,7 @@ func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegm
 		err = fs.SyncDir(dir)
 	}
 	if err != nil {
-		return nil, Lacking(errors.Join(err, f.Close(), fs.Remove(name)))
+		return nil, MarkShortage(errors.Join(err, f.Close(), fs.Remove(name)))
 	}
 	return f, nil
 }

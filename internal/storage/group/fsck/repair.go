@@ -77,7 +77,7 @@ func (r *repairer) repair() error {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
 	}
 	if r.badReplica && r.replica == nil {
-		return errors.New("which replica this was is not known any more: remove the folder, and it joins anew as another one")
+		return errors.New("which replica this was is not known any more: remove the folder, and it joins again as another one")
 	}
 	for _, s := range r.scans {
 		for _, at := range s.Confs {
@@ -97,10 +97,10 @@ func (r *repairer) repair() error {
 		return err
 	}
 	if err := r.quarantine(); err != nil { // 1
-		return fmt.Errorf("quarantine: %w", format.Lacking(err))
+		return fmt.Errorf("quarantine: %w", format.MarkShortage(err))
 	}
 	if err := r.writeSegments(); err != nil { // 2, 3
-		return format.Lacking(err)
+		return format.MarkShortage(err)
 	}
 	if err := r.ctx.Err(); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []for
 
 // copyRange copies a range of a file into a new file and syncs it. Unreadable sectors are copied as bytes 0xff.
 func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err error) {
-	out, err := format.CreateAnew(r.fs, name)
+	out, err := format.CreateReplacing(r.fs, name)
 	if err != nil {
 		return err
 	}

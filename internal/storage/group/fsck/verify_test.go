@@ -83,7 +83,7 @@ func TestVerifyNamesEveryBitFlipped(t *testing.T) {
 	}
 }
 
-func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
+func TestVerifyNamesTheIdsThatWereHit(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	for _, name := range []string{format.SegmentName(1), format.SegmentName(2), format.SegmentName(3)} {
 		for _, f := range g.Frames[name] {
@@ -144,7 +144,7 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 }
 
 // Rule 3: bad bytes above the synced mark are a torn tail; below the mark they are damage.
-func TestRule3_VerifyTellsATornTailFromDamage(t *testing.T) {
+func TestRule3_VerifyDistinguishesATornTailFromDamage(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	// The hints are removed because they cover the tail.
 	grouptest.Must(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))

@@ -40,7 +40,7 @@ func walked(t *testing.T, image []byte, m format.ManifestSegment) *Walk {
 
 // An entry that made another one void may be damaged while the void entry is whole, even if the whole entries around
 // the bad bytes have consecutive indexes.
-func TestBadBytesBetweenNeighboursTellWhatTheyHide(t *testing.T) {
+func TestBadBytesBetweenNeighboursShowWhatTheyHide(t *testing.T) {
 	for what, puts := range map[string][][2]uint64{
 		"the term rises behind them": {{1, 1}, {2, 2}, {2, 3}, {3, 3}},
 		"the term falls behind them": {{1, 1}, {2, 4}, {2, 3}, {3, 3}},
@@ -62,7 +62,7 @@ func TestBadBytesBetweenNeighboursTellWhatTheyHide(t *testing.T) {
 
 // If the term decreases after bad bytes, they certainly hide a truncation, even in a group that was never recorded as
 // having several voters.
-func TestBadBytesThatHideACutForSureLoseWhatTookItsPlace(t *testing.T) {
+func TestBadBytesThatHideATruncationForSureLoseWhatTookItsPlace(t *testing.T) {
 	image, m, _ := written(t, [][2]uint64{{1, 1}, {2, 4}, {3, 4}, {2, 3}, {3, 3}, {4, 3}}, 3, 4)
 	w := walked(t, image, m)
 	damages, _ := w.Explain("g", m, m.LastIndex, nil, false)

@@ -197,7 +197,7 @@ func TestFrameReaderGoesOnBehindBadBytes(t *testing.T) {
 	}
 }
 
-func TestFrameReaderTellsZerosFromBadBytes(t *testing.T) {
+func TestFrameReaderDistinguishesZerosFromBadBytes(t *testing.T) {
 	image, _ := buildImage(rand.New(rand.NewPCG(5, 6)), 3, 100)
 	n := int64(len(image))
 	for _, room := range []int{1, 7, 79, 80, 81, 4096, 5 << 20} {

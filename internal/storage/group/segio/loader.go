@@ -79,8 +79,8 @@ func (l *Loader) Close() {
 	kept := l.kept
 	l.kept, l.keptBytes, l.closed = nil, 0, true
 	l.mu.Unlock()
-	for _, room := range kept {
-		_ = unix.Munmap(room) // fails only for memory that is not mapped
+	for _, buffer := range kept {
+		_ = unix.Munmap(buffer) // fails only for memory that is not mapped
 	}
 }
 
@@ -90,17 +90,17 @@ func (l *Loader) Close() {
 func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 	if !fresh {
-		if room := l.takeKept(size); room != nil {
-			return room[:bytes], nil
+		if buffer := l.takeKept(size); buffer != nil {
+			return buffer[:bytes], nil
 		}
 	}
-	room, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	buffer, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
 	// See ADR 13. The error is ignored because a kernel without this flag has no huge pages.
-	_ = unix.Madvise(room, unix.MADV_NOHUGEPAGE)
-	return room[:bytes], nil
+	_ = unix.Madvise(buffer, unix.MADV_NOHUGEPAGE)
+	return buffer[:bytes], nil
 }
 
 // takeKept returns the smallest kept memory that is large enough and not much larger than requested.
@@ -108,8 +108,8 @@ func (l *Loader) takeKept(size int64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	best := -1
-	for i, room := range l.kept {
-		have := int64(cap(room))
+	for i, buffer := range l.kept {
+		have := int64(cap(buffer))
 		if have >= size && have <= size+size/4 && (best < 0 || have < int64(cap(l.kept[best]))) {
 			best = i
 		}
@@ -117,26 +117,26 @@ func (l *Loader) takeKept(size int64) []byte {
 	if best < 0 {
 		return nil
 	}
-	room := l.kept[best]
+	buffer := l.kept[best]
 	l.kept[best] = l.kept[len(l.kept)-1]
 	l.kept = l.kept[:len(l.kept)-1]
-	l.keptBytes -= int64(cap(room))
-	return room
+	l.keptBytes -= int64(cap(buffer))
+	return buffer
 }
 
 // Release takes back memory from Allocate. touched is the number of bytes that were written to: if it is small, most
 // of the mapping is not backed by physical memory yet, so the mapping is not worth keeping.
-func (l *Loader) Release(room []byte, touched int64) {
-	room = room[:cap(room)]
+func (l *Loader) Release(buffer []byte, touched int64) {
+	buffer = buffer[:cap(buffer)]
 	l.mu.Lock()
-	if !l.closed && touched >= int64(len(room))/4*3 && l.keptBytes+int64(len(room)) <= l.opts.KeepBytes {
-		l.kept = append(l.kept, room)
-		l.keptBytes += int64(len(room))
+	if !l.closed && touched >= int64(len(buffer))/4*3 && l.keptBytes+int64(len(buffer)) <= l.opts.KeepBytes {
+		l.kept = append(l.kept, buffer)
+		l.keptBytes += int64(len(buffer))
 		l.mu.Unlock()
 		return
 	}
 	l.mu.Unlock()
-	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(room), len(room))) // fails only for memory that is not mapped
+	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(buffer), len(buffer))) // fails only for memory that is not mapped
 }
 
 // ImageRead reads one file into memory. During the read, the bytes up to a growing bound may already be used.

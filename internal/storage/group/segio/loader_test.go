@@ -224,14 +224,14 @@ func TestImagesTakeWhatIsWritten(t *testing.T) {
 		{"a small segment read whole", 5 << 10, false, 5 << 10},
 		{"a segment read whole that ends just behind a huge page", 4<<20 + 1, false, 4<<20 + 1},
 	} {
-		room, err := NewLoader(LoaderOptions{}).Allocate(c.bytes, c.grows)
+		buffer, err := NewLoader(LoaderOptions{}).Allocate(c.bytes, c.grows)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for at := int64(0); at < c.written; at += 4096 {
-			room[at] = 1
+			buffer[at] = 1
 		}
-		if taken := grouptest.TouchedBytes(t, room); taken < c.written || taken > c.written+4096 {
+		if taken := grouptest.TouchedBytes(t, buffer); taken < c.written || taken > c.written+4096 {
 			t.Errorf("%s: %d bytes were written to, %d of memory are taken", c.what, c.written, taken)
 		}
 	}

@@ -61,7 +61,7 @@ func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 func (w *Writer) flush() error {
 	_, err := w.file.WriteAt(w.buf, w.Bytes-int64(len(w.buf)))
 	w.buf = w.buf[:0]
-	return format.Lacking(err)
+	return format.MarkShortage(err)
 }
 
 // Finish makes all appended entries durable.
@@ -69,5 +69,5 @@ func (w *Writer) Finish() error {
 	if err := w.flush(); err != nil {
 		return err
 	}
-	return format.Lacking(w.file.Sync())
+	return format.MarkShortage(w.file.Sync())
 }

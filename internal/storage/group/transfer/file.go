@@ -27,7 +27,7 @@ type InstallFile interface {
 func (i *Install) File(f File) (InstallFile, error) {
 	w, err := i.open(f)
 	if err != nil {
-		return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.Lacking(err))
+		return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.MarkShortage(err))
 	}
 	return w, nil
 }
@@ -134,7 +134,7 @@ func (w *installFile) Write(p []byte) (int, error) {
 		err = w.writeOut(w.arrivals.advance(w.at))
 	}
 	if err != nil {
-		w.err = w.failed(format.Lacking(err))
+		w.err = w.failed(format.MarkShortage(err))
 	}
 	return n, w.err
 }
@@ -177,7 +177,7 @@ func (w *installFile) Commit() error {
 	}
 	err := w.commit()
 	if err != nil {
-		w.err = w.failed(format.Lacking(err))
+		w.err = w.failed(format.MarkShortage(err))
 		if errors.Is(err, format.ErrCorrupt) || w.unwritten {
 			w.err = errors.Join(w.err, w.discard())
 		}

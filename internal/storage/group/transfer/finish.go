@@ -17,7 +17,7 @@ import (
 // folder.
 func (i *Install) Finish(ctx context.Context) error {
 	if err := i.finish(ctx); err != nil {
-		return fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.Lacking(err))
+		return fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.MarkShortage(err))
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	fail := func(err error) (*Install, error) {
-		return nil, fmt.Errorf("install group %s in %s: %w", opts.Identity.Name, opts.Dir, format.Lacking(err))
+		return nil, fmt.Errorf("install group %s in %s: %w", opts.Identity.Name, opts.Dir, format.MarkShortage(err))
 	}
 	m, _, err := format.DecodeManifest(manifest)
 	if err != nil {

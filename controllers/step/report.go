@@ -26,9 +26,9 @@ type News struct {
 	Message string
 }
 
-// Tell writes news to the log, which is permanent, and as an event of the reconciled object. Every function that acts
+// Report writes news to the log, which is permanent, and as an event of the reconciled object. Every function that acts
 // reports its actions with Tell.
-func Tell(ctx context.Context, recorder events.EventRecorder, about client.Object, n News) {
+func Report(ctx context.Context, recorder events.EventRecorder, about client.Object, n News) {
 	LogNews(ctx, n)
 	if recorder == nil {
 		return

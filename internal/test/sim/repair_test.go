@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mends repairs damaged replicas from the leader, as a shard does, and checks that no replica becomes leader while it
+// repairs repairs damaged replicas from the leader, as a shard does, and checks that no replica becomes leader while it
 // is damaged.
-func (w *world) mends() {
+func (w *world) repairs() {
 	r := rand.New(rand.NewPCG(w.seed, 6))
 	following := map[*process][]format.Damage{} // damage known at the start of a process, or while it followed
 	for tick := 1; w.sleep(100 * time.Millisecond); tick++ {
@@ -30,7 +30,7 @@ func (w *world) mends() {
 			}
 			following[p] = w.watchDamaged(p, following[p])
 			if tick%3 == 0 {
-				w.mend(p, r)
+				w.repair(p, r)
 			}
 		}
 	}
@@ -65,20 +65,20 @@ func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage
 	return damages
 }
 
-// mend tries once to repair a replica.
-func (w *world) mend(p *process, r *rand.Rand) {
+// repair tries once to repair a replica.
+func (w *world) repair(p *process, r *rand.Rand) {
 	leader := p.replica.Status().LeaderID
 	if leader == 0 || leader == p.raftID {
 		return // a leader transfers its leadership first
 	}
 	w.mu.Lock()
 	source := (*process)(nil)
-	if m := w.at[leader]; m != nil && !w.cut[[2]int{m.number, p.machine.number}] &&
-		!w.cut[[2]int{p.machine.number, m.number}] {
+	if m := w.at[leader]; m != nil && !w.partitioned[[2]int{m.number, p.machine.number}] &&
+		!w.partitioned[[2]int{p.machine.number, m.number}] {
 		source = m.process
 	}
 	w.mu.Unlock()
-	if w.cfg.mutation == mutateMend {
+	if w.cfg.mutation == mutateRepair {
 		source = w.farthestBehind(p)
 	}
 	if source == nil || source == p {
@@ -89,7 +89,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 		if err != nil {
 			break
 		}
-		err = p.log.RepairFrom(w.ctx, repair, mendSource{p, source, r})
+		err = p.log.RepairFrom(w.ctx, repair, repairSource{p, source, r})
 		w.trace("%v: repair of %s, indexes %v, from %v: %v; there was %v", p.machine, repair.File, repair.Ranges,
 			source.machine, err, p.log.Stats().Damages)
 		if err == nil {
@@ -107,7 +107,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 		w.wait.Go(func() { p.reinstall(source.raftID) })
 	case errors.Is(err, group.ErrVersionNotFound): // compaction removed the entry in the meantime
 	default:
-		w.violate(oracleMend, "%v: repair from %v: %v", p.machine, source.machine, err)
+		w.violate(oracleRepair, "%v: repair from %v: %v", p.machine, source.machine, err)
 	}
 }
 
@@ -126,14 +126,14 @@ func isDamage(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// mendSource is the replica from which another one is repaired.
-type mendSource struct {
+// repairSource is the replica from which another one is repaired.
+type repairSource struct {
 	to, from *process
 	random   *rand.Rand
 }
 
 // Entries implements group.RepairSource.
-func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group.RangeAnswer, err error) {
+func (s repairSource) Entries(_ context.Context, span group.IndexRange) (out group.RangeAnswer, err error) {
 	w := s.to.machine.world
 	w.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
 	for out.Through = span.First - 1; out.Through < span.Last; {
@@ -147,7 +147,7 @@ func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group
 		}
 		out.Through = got.Through
 	}
-	if w.cfg.mutation == mutateMend {
+	if w.cfg.mutation == mutateRepair {
 		// Pretend that the source has applied as much as the damaged replica.
 		out.Through, out.Applied = max(out.Through, span.Last), s.to.log.AppliedIndex()
 	}
@@ -155,14 +155,14 @@ func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group
 }
 
 // FetchBlob implements group.RepairSource.
-func (s mendSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
+func (s repairSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	s.to.machine.world.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
 	return s.from.copyBlob(s.to, ref)
 }
 
-// cutTail truncates the log at the first damage of its active segment, as if the entries there had never been
+// truncateTail truncates the log at the first damage of its active segment, as if the entries there had never been
 // acknowledged.
-func cutTail(disk *vfstest.Mem) bool {
+func truncateTail(disk *vfstest.Mem) bool {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 {
 		return false

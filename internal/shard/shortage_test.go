@@ -26,13 +26,13 @@ func TestALackThatPassesEndsNoGroup(t *testing.T) {
 		for _, residency := range []group.Residency{group.Index, group.Resident} {
 			t.Run(fmt.Sprintf("%v/%v", errno, residency), func(t *testing.T) {
 				t.Parallel()
-				inBubble(t, func(t *bubble) { lackThatPasses(t, errno, residency) })
+				inBubble(t, func(t *bubble) { temporaryShortage(t, errno, residency) })
 			})
 		}
 	}
 }
 
-func lackThatPasses(t *bubble, errno syscall.Errno, residency group.Residency) {
+func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency) {
 	opens := []vfstest.OpKind{vfstest.OpOpen, vfstest.OpCreate, vfstest.OpMkdir, vfstest.OpRename}
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
 		opens = append(opens, vfstest.OpSyncDir) // which opens the folder
@@ -105,9 +105,9 @@ func lackThatPasses(t *bubble, errno syscall.Errno, residency group.Residency) {
 	f.shard.Kill()
 
 	// So does a start that lacks descriptors in the middle.
-	lackTill := time.Now().Add(5 * time.Second)
+	shortageUntil := time.Now().Add(5 * time.Second)
 	loads := faulty.Add(&vfstest.Fault{Err: errno, Match: func(op vfstest.Op) bool {
-		return op.Kind == vfstest.OpOpen && strings.Contains(op.Name, "/segment-") && time.Now().Before(lackTill)
+		return op.Kind == vfstest.OpOpen && strings.Contains(op.Name, "/segment-") && time.Now().Before(shortageUntil)
 	}})
 	f.again(nil)
 	if loads.Fired() == 0 {

@@ -24,7 +24,7 @@ func TestRule4_DamageThatHidesACut(t *testing.T) {
 		step = 7
 	}
 	for n := 0; n < 1<<9; n += step {
-		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0,
+		c := hiddenTruncation{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0,
 			none: n&64 > 0, two: n&128 > 0, older: n&256 > 0}
 		t.Run(fmt.Sprintf("%+v", c), c.test)
 	}
@@ -33,8 +33,8 @@ func TestRule4_DamageThatHidesACut(t *testing.T) {
 // placeOf returns the offset of the frame of an entry that is not applied yet.
 func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).loc.Offset() }
 
-// hiddenCut is one case of a hidden truncation.
-type hiddenCut struct {
+// hiddenTruncation is one case of a hidden truncation.
+type hiddenTruncation struct {
 	hint  bool // there is a hint
 	void  bool // the content of the void entry is damaged too
 	end   bool // no entry follows the damaged one in the same batch
@@ -46,7 +46,7 @@ type hiddenCut struct {
 	older bool // another segment has a version of the record that the void version would have superseded
 }
 
-func (c hiddenCut) test(t *testing.T) {
+func (c hiddenTruncation) test(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
 	if c.older {
@@ -184,7 +184,7 @@ func (c hiddenCut) test(t *testing.T) {
 
 // givenUp checks that the void entry does not come back when the damage is given up. The older version must be back
 // instead.
-func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
+func (c hiddenTruncation) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
 	opts.FS = disk
 	ok(t, giveUp(opts))
 	l, _, err := Load(t.Context(), opts, nil)

@@ -56,7 +56,7 @@ func (f *Watcher[R]) announce(ctx context.Context, state placement.Group) error 
 	}
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
-	r.Standing, r.Untold, r.Confirmed = member.Standing{}, false, f.View.Meta.EpochBase+uint64(stored.Revision)
+	r.Standing, r.NeverReported, r.Confirmed = member.Standing{}, false, f.View.Meta.EpochBase+uint64(stored.Revision)
 	f.Actions.Publish()
 	return nil
 }

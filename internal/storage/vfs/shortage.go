@@ -15,10 +15,10 @@ var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, sysc
 // and of the file systems for tests.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
-// IsLack reports whether an operation failed because the system lacked descriptors or memory at that moment, before
+// IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before
 // the operation changed anything. Such an operation may be tried again. A failed write or sync is never a lack,
 // because it is unknown what it did. If several errors are joined, the first one counts.
-func IsLack(err error) bool {
+func IsShortage(err error) bool {
 	var path *fs.PathError
 	var link *os.LinkError
 	var call *os.SyscallError

@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// TestALackIsToldFromAFailure checks that an operation that opens, makes or renames a file may lack something for a
+// TestAShortageIsDistinguishedFromAFailure checks that an operation that opens, makes or renames a file may lack something for a
 // moment, and that a failed write or sync is never such a lack. The test uses a real folder and the descriptor limit
 // of this process.
-func TestALackIsToldFromAFailure(t *testing.T) {
+func TestAShortageIsDistinguishedFromAFailure(t *testing.T) {
 	at := func(op string, cause error) error { return &fs.PathError{Op: op, Path: "f", Err: cause} }
 	for _, c := range []struct {
 		err  error
@@ -33,7 +33,7 @@ func TestALackIsToldFromAFailure(t *testing.T) {
 		{nil, false},
 		{errors.New("too many open files"), false},
 	} {
-		if vfs.IsLack(c.err) != c.lack {
+		if vfs.IsShortage(c.err) != c.lack {
 			t.Errorf("%v: a lack is %v", c.err, !c.lack)
 		}
 	}
@@ -55,7 +55,7 @@ func TestALackIsToldFromAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{"create": create, "sync of a folder": sync, "list": list} {
-		if !vfs.IsLack(err) {
+		if !vfs.IsShortage(err) {
 			t.Errorf("%s without a descriptor: %v is no lack", what, err)
 		}
 	}
