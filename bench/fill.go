@@ -29,7 +29,7 @@ type dataset struct {
 	size           int   // bytes of data in each record
 	open           bool  // the active segments are not sealed
 	allocatedAhead bool  // allocateAhead has run
-	killed         bool  // the logs were closed without writing hints, which is the state after a kill and not after a stop
+	killed         bool  // the logs were closed without writing hints, as after a kill
 	grows          bool  // writeAndKill adds records
 	// ownSyncs: a load syncs each active segment separately. Otherwise one sync of the whole file system serves all of
 	// them.

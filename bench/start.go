@@ -133,7 +133,8 @@ func (s *startBench) measure(ctx context.Context) error {
 	}
 	if s.residency == group.Resident {
 		touched := loaders.touched
-		cells = append(cells, start("stop", "stop, touched", touched, nil), start("kill", "kill, touched", touched, allocateAhead))
+		cells = append(cells, start("stop", "stop, touched", touched, nil),
+			start("kill", "kill, touched", touched, allocateAhead))
 		more, err := s.otherWays(ctx, datasets["sealed"], records)
 		if err != nil {
 			return err

@@ -22,8 +22,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// allocateAhead brings the active segments into the state that a kill leaves: space that was allocated ahead beyond their
-// end, partly filled with zeros. A start does not change this space, so allocateAhead does nothing the second time.
+// allocateAhead brings the active segments into the state that a kill leaves: space that was allocated ahead beyond
+// their end, partly filled with zeros. A start does not change this space, so allocateAhead does nothing the second
+// time.
 func (d *dataset) allocateAhead(residency group.Residency) error {
 	if d.allocatedAhead {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// partitionWaitMax limits how long a call may wait when a node is partitioned during a move. Calls wait less even on a slow
-// machine. The test prints the actual time.
+// partitionWaitMax limits how long a call may wait when a node is partitioned during a move. Calls wait less even on a
+// slow machine. The test prints the actual time.
 const partitionWaitMax = 30 * time.Second
 
 // waited reports how long calls had to wait after an event. It fails if a call failed or waited too long, or if an

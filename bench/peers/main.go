@@ -299,9 +299,9 @@ func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []resu
 	return ratios, nil
 }
 
-// checkSpace returns an error if disk space or memory are insufficient for the run. A store needs at most four times the
-// size of its data while it compacts. A file of 1 KiB needs 4 KiB and its inode. Memory must hold the data twice if a
-// peer maps its files.
+// checkSpace returns an error if disk space or memory are insufficient for the run. A store needs at most four times
+// the size of its data while it compacts. A file of 1 KiB needs 4 KiB and its inode. Memory must hold the data twice if
+// a peer maps its files.
 func (b *bench) checkSpace() error {
 	var disk, memory int64
 	for _, s := range b.opts.sizes {

@@ -61,7 +61,8 @@ func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, ve
 	}
 }
 
-// resolveInterrupted finds out the result of the interrupted write, and repeats it. The write must be stored exactly once.
+// resolveInterrupted finds out the result of the interrupted write, and repeats it. The write must be stored exactly
+// once.
 func (w *writer) resolveInterrupted(ctx context.Context) {
 	op := w.cut
 	if op == nil {

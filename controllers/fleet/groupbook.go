@@ -105,8 +105,8 @@ func (b *GroupBook) Forget(store types.NamespacedName, pool string, now time.Tim
 	}
 }
 
-// ElectionPending reports whether a group of a store has lost its leader and does not count as leaderless yet. The shards of
-// the store should then be asked again soon.
+// ElectionPending reports whether a group of a store has lost its leader and does not count as leaderless yet. The
+// shards of the store should then be asked again soon.
 func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	if b == nil {
 		return false

@@ -38,7 +38,8 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"),
 		"a-2": said(100, 10, "1", "2")}, now)
-	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 || got.ElectionPending {
+	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 ||
+		got.ElectionPending {
 		t.Fatalf("all well: %+v", got)
 	}
 	now = now.Add(10 * time.Second)

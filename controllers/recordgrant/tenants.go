@@ -62,7 +62,9 @@ func (r *Reconciler) reportTenants(ctx context.Context, tenants *tenants, versio
 	return nil
 }
 
-func (r *Reconciler) reportTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64, out step.Outcome) error {
+func (r *Reconciler) reportTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64,
+	out step.Outcome,
+) error {
 	after := t.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation

@@ -104,7 +104,8 @@ func (o *observedMember) unscheduled(bound bool) string {
 		return fmt.Sprintf("node %s is cordoned, and its disk is there: kubectl uncordon %s when the node is to work again",
 			o.Cordoned, o.Cordoned)
 	}
-	return "no node can take its pod: free some resources, or change spec.etcd.managed.resources or spec.etcd.managed.scheduling; " +
+	return "no node can take its pod: free some resources, or change spec.etcd.managed.resources or " +
+		"spec.etcd.managed.scheduling; " +
 		"the scheduler says: " + words
 }
 

@@ -41,7 +41,8 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 		switch {
 		case claim.Status.Phase != corev1.ClaimBound:
 			// The API refuses changes to an unbound claim, and deleting such a claim loses no data.
-			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is created again with %s", claim.Name, wanted.String())
+			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is created again with %s", claim.Name,
+				wanted.String())
 		case !expandable && has.Cmp(wanted) >= 0:
 			return claimFits, "" // the volume can be larger than its claim, because a disk can be
 		case !expandable:
@@ -162,7 +163,8 @@ func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string
 			class)
 	case claimInfeasible:
 		next.Reason, next.Stalled = "ResizeInfeasible", true
-		next.Message += ". Free some space in the storage, set spec.storage.size back, or add a second pool and drain this one " +
+		next.Message += ". Free some space in the storage, set spec.storage.size back, or add a second pool and drain " +
+			"this one " +
 			"(state: Drained)"
 	default:
 		next.Reason = "Resizing"
@@ -214,7 +216,8 @@ func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcom
 	if err := g.removeSet(ctx, o.Set, metav1.DeletePropagationOrphan); err != nil {
 		return step.Retry(err)
 	}
-	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is created again for its larger claim; its pod stays", o.Name),
+	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is created again for its larger claim; its pod "+
+		"stays", o.Name),
 		step.PauseShort)
 }
 

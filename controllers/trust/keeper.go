@@ -39,7 +39,8 @@ var (
 	ErrNoAuthority = errors.New("the Secret with the authorities of the store does not exist")
 	// ErrOtherAuthority means that the Secret holds other authorities than those that the store's processes were
 	// given.
-	ErrOtherAuthority = errors.New("the Secret holds other authorities than those that the processes of the store were given to trust")
+	ErrOtherAuthority = errors.New("the Secret holds other authorities than those that the processes of the store " +
+		"were given to trust")
 	// ErrNotOurs means that a Secret of this name belongs to somebody else.
 	ErrNotOurs = errors.New("it was not made by the operator")
 )

@@ -53,7 +53,8 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	reason, text := c.whyFree(name, stats)
 	add(reason, r.Free-r.Unlooked, "%s", text)
 	add(holdNewest, r.Newest,
-		"they are in the newest segment, which is compacted when it is full (at %s; it has %s)%s or free space is low, and with "+
+		"they are in the newest segment, which is compacted when it is full (at %s; it has %s)%s or free space is "+
+			"low, and with "+
 			"--all",
 		units.Bytes(r.SegmentMax), units.Bytes(r.NewestEnd), c.whyNewest())
 	add(holdVersions, r.Versions, "retention keeps the newest %d versions of a record", max(1, retention.Versions))

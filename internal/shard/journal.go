@@ -20,7 +20,8 @@ var (
 	descJournalKept = desc("journal_kept_groups",
 		"Groups whose part of a journal is kept aside because it could not be written to their files, as of the start.")
 	descJournalRefused = desc("journal_refused_total",
-		"Writes that the journal did not take, because it had no space yet or is broken: their groups synced their own files.")
+		"Writes that the journal did not take, because it had no space yet or is broken: their groups synced their "+
+			"own files.")
 )
 
 // openJournal writes the rest of an old journal into the segments, before any other code reads them, and begins a new

@@ -39,8 +39,8 @@ func TestARingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestSlowCallsAreReported checks that slow calls are reported with method, group and outcome, the newest first. Streams,
-// and calls whose time depends on the size of a group, never count as slow.
+// TestSlowCallsAreReported checks that slow calls are reported with method, group and outcome, the newest first.
+// Streams, and calls whose time depends on the size of a group, never count as slow.
 //
 // In real time: a call takes no virtual time.
 func TestSlowCallsAreReported(t *testing.T) {

@@ -60,6 +60,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 			return
 		}
 		s.problems.Note(
-			"reporting the step of the volume to etcd: until then, an image of its disk that is put back is not distinguished from it", err)
+			"reporting the step of the volume to etcd: until then, an image of its disk that is put back is not "+
+				"distinguished from it", err)
 	}
 }

@@ -188,7 +188,8 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 			"uncordon %s when the node is to work again; the scheduler says: %s", o.NodeName, o.NodeName, words)
 	}
 	return v1alpha1.ShardUnschedulable,
-		"no node can take the pod: free some resources, or change spec.resources or spec.scheduling; the scheduler says: " + words
+		"no node can take the pod: free some resources, or change spec.resources or spec.scheduling; the scheduler " +
+			"says: " + words
 }
 
 // waitingState checks a container that does not run.

@@ -332,7 +332,8 @@ func Failed(name, shard string, err error) error {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
 	}
 	answer := Fail(codes.FailedPrecondition, reason.GroupFailed,
-		"group %s could not be loaded by shard %s: %v; repair or restore it, then start the shard again: calls fail until then",
+		"group %s could not be loaded by shard %s: %v; repair or restore it, then start the shard again: calls fail "+
+			"until then",
 		name, shard, err)
 	answer.Metadata = map[string]string{"group": name, "shard": shard}
 	return answer

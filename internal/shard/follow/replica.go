@@ -142,8 +142,9 @@ func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	node, serves := owned.Node()
 	r := &member.Replica{
 		Name: g.Name, RaftID: g.RaftID, Phase: g.Phase, Standing: g.Standing,
-		Foreign: g.Foreign, Exchanged: g.Exchanged, Unreadable: g.Unreadable, NeverReported: g.NeverReported, Confirmed: g.Confirmed,
-		Fetching: g.IsFetching(), Serves: serves, KnownIndex: g.ConfIndex,
+		Foreign: g.Foreign, Exchanged: g.Exchanged, Unreadable: g.Unreadable, NeverReported: g.NeverReported,
+		Confirmed: g.Confirmed,
+		Fetching:  g.IsFetching(), Serves: serves, KnownIndex: g.ConfIndex,
 	}
 	if state.UUID == g.UUID && !member.Names(state, g.RaftID) {
 		if serves {

@@ -168,7 +168,8 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		named   bool
 	}{
 		{"named here", members(7, with(on(here, 1, placement.Voter))...), neverReported, Standing{}, true},
-		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), neverReported,
+		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack),
+			neverReported,
 			Standing{}, false},
 		{"has left", members(7, others...), nil, Standing{Reason: HasLeft}, false},
 		{"claimed", members(7, with(placement.Member{RaftID: 1})...), neverReported, Standing{Reason: Unconfirmed}, false},

@@ -212,7 +212,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()),
 		units.Bytes(reserve))
-	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is superseded and " +
+	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
+		"superseded and " +
 		"still stored"
 	switch {
 	case s.GetCapacityBytes() <= 0:

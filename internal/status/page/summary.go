@@ -86,7 +86,8 @@ func Summarize(f *Facts) Summary {
 			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named,
 				some(f.Damaged)),
 			Do: fmt.Sprintf(
-				"With several copies it is repaired from another one automatically. Else restore these records, or accept the loss: "+
+				"With several copies it is repaired from another one automatically. Else restore these records, or accept "+
+					"the loss: "+
 					"sheaf group accept-loss %s --yes.", one),
 		}
 	case f.EtcdSilent >= EtcdSilentMin:

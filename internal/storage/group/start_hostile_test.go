@@ -47,7 +47,8 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	}}
 }
 
-// TestAStartDoesNotTruncateWhatItCannotRead checks that a block which cannot be read is not taken for the end of the log.
+// TestAStartDoesNotTruncateWhatItCannotRead checks that a block which cannot be read is not taken for the end of the
+// log.
 // Reads of a torn write never return an error.
 func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {

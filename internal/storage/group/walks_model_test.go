@@ -130,8 +130,9 @@ func (w *writtenLog) syncedMark() int64 {
 	return mark
 }
 
-// truncateTail removes everything after the first bad bytes above the synced mark, because the log ends there. It reports
-// whether there are such bytes; zeros up to the end do not count, because they are free space that was never written.
+// truncateTail removes everything after the first bad bytes above the synced mark, because the log ends there. It
+// reports whether there are such bytes; zeros up to the end do not count, because they are free space that was never
+// written.
 func (w *writtenLog) truncateTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {

@@ -88,8 +88,8 @@ func (c *walkCase) small() []modelEntry {
 	return batch
 }
 
-// truncateLog lets a new leader overwrite entries that are not applied. The leader writes other entries, or those that the
-// last truncation made void.
+// truncateLog lets a new leader overwrite entries that are not applied. The leader writes other entries, or those that
+// the last truncation made void.
 func (c *walkCase) truncateLog() error {
 	from := c.model.applied + 1 + c.random.Uint64N(c.model.last-c.model.applied)
 	c.term++

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// TestAShortageIsDistinguishedFromAFailure checks that an operation that opens, makes or renames a file may lack something for a
-// moment, and that a failed write or sync is never such a lack. The test uses a real folder and the descriptor limit
-// of this process.
+// TestAShortageIsDistinguishedFromAFailure checks that an operation that opens, makes or renames a file may lack
+// something for a moment, and that a failed write or sync is never such a lack. The test uses a real folder and the
+// descriptor limit of this process.
 func TestAShortageIsDistinguishedFromAFailure(t *testing.T) {
 	at := func(op string, cause error) error { return &fs.PathError{Op: op, Path: "f", Err: cause} }
 	for _, c := range []struct {

@@ -30,12 +30,12 @@ type hostile struct {
 // block is near the end of the active segment, or in the journal. If the group has only one copy, the reads succeed
 // after a few refusals, because otherwise its data would be lost for good.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
-	return w.partitionOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
+	return w.powerCutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
 
 // rotJournal flips a bit in a record of the journal after a power cut.
 func (w *world) rotJournal(o *operator, r *rand.Rand) bool {
-	return w.cfg.copies > 1 && w.partitionOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
+	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
 }
 
 // worstRead makes a block unreadable, or damages a record of the journal, at a moment when the other members lack what
@@ -50,9 +50,9 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// partitionOne cuts the power of one machine and then calls do, which changes its disk. It chooses only a machine whose disk
-// may be lost, unless the group has only one copy. do is called with world.mu held.
-func (w *world) partitionOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
+// powerCutOne cuts the power of one machine and then calls do, which changes its disk. It chooses only a machine whose
+// disk may be lost, unless the group has only one copy. do is called with world.mu held.
+func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m := w.one(r)
@@ -147,7 +147,8 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 	}
 }
 
-// truncateUnreadable truncates a segment at the block that cannot be read, as a program does that mistakes it for a torn write.
+// truncateUnreadable truncates a segment at the block that cannot be read, as a program does that mistakes it for a
+// torn write.
 func (h *hostile) truncateUnreadable() bool {
 	f, err := h.disk.OpenWrite(h.name)
 	if err != nil || journal.IsName(path.Base(h.name)) {

@@ -17,8 +17,8 @@ import (
 // continues to believe that it leads.
 func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
-// timeoutNowArrivesLate is like transferBehindPartition, but the TimeoutNow message arrives only after the old leader has given the
-// transfer up and has continued to lead.
+// timeoutNowArrivesLate is like transferBehindPartition, but the TimeoutNow message arrives only after the old leader
+// has given the transfer up and has continued to lead.
 func (w *world) timeoutNowArrivesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }

@@ -235,7 +235,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && truncateTail(disk):
 		w.startLater(m, time.Millisecond)
 		return nil
-	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead && forGood.truncateUnreadable():
+	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead &&
+		forGood.truncateUnreadable():
 		w.startLater(m, time.Millisecond)
 		return nil
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):

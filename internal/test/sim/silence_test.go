@@ -38,9 +38,9 @@ func (w *world) watchShards() {
 	}
 }
 
-// inform informs a replica that the shard of a member is silent, or is heard again. A shard informs its groups one after
-// the other, in any order. Therefore the notice may reach this replica late, when other members received theirs long
-// before. Notices do not overtake each other.
+// inform informs a replica that the shard of a member is silent, or is heard again. A shard informs its groups one
+// after the other, in any order. Therefore the notice may reach this replica late, when other members received theirs
+// long before. Notices do not overtake each other.
 func (w *world) inform(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,9 +98,9 @@ func (w *world) reconnect(m, only *machine) {
 	}
 }
 
-// informLate makes the leader silent for a second. One member is informed in time, and hears nothing from the leader for
-// longer. Another member is informed only after it has answered the leader again, and then the leader becomes silent
-// once more. informLate returns true if the leader had a lease when the second member was informed.
+// informLate makes the leader silent for a second. One member is informed in time, and hears nothing from the leader
+// for longer. Another member is informed only after it has answered the leader again, and then the leader becomes
+// silent once more. informLate returns true if the leader had a lease when the second member was informed.
 func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()

@@ -92,7 +92,7 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 // rotBoth makes both copies of the manifest, or both slots of the mark, go bad after a power cut. Without a manifest
 // nobody can tell how the replica voted, so another incarnation takes its place. Without a mark nothing is damaged.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
-	return w.cfg.copies > 1 && w.partitionOne(o, r, func(m *machine) bool {
+	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
 		if err != nil || !found || file.Joining || file.RaftID != m.raftID {
 			return false

@@ -93,7 +93,8 @@ func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	return err
 }
 
-// MarkShortage marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory as
+// MarkShortage marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory
+// as
 // ErrShortage.
 func MarkShortage(err error) error {
 	switch {

@@ -77,7 +77,8 @@ func (r *repairer) repair() error {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
 	}
 	if r.badReplica && r.replica == nil {
-		return errors.New("which replica this was is not known any more: remove the folder, and it joins again as another one")
+		return errors.New("which replica this was is not known any more: remove the folder, and it joins again as " +
+			"another one")
 	}
 	for _, s := range r.scans {
 		for _, at := range s.Confs {
