@@ -216,8 +216,7 @@ func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcom
 	if err := g.removeSet(ctx, o.Set, metav1.DeletePropagationOrphan); err != nil {
 		return step.Retry(err)
 	}
-	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is created again for its larger claim; its pod "+
-		"stays", o.Name),
+	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is recreated for its larger claim; its pod stays", o.Name),
 		step.PauseShort)
 }
 
