@@ -89,7 +89,7 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:items:Maximum=100000
 	Parked []int32 `json:"parked,omitempty"`
 	// Replace are numbers of shards whose volume is given up, once for each time that a number is put here: the claim
-	// is deleted, the shard gets another volume of the StorageClass, and its copies are created again on it. One shard at a
+	// is deleted, the shard gets another volume of the StorageClass, and its copies are made again on it. One shard at a
 	// time, and only when every group on it has a majority of its copies elsewhere; a store with one copy of each group
 	// refuses it (condition Stalled, reason ReplaceRefused).
 	// +optional

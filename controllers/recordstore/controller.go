@@ -158,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if changed {
-		r.written.Store(store.UID, time.Now())
+		r.written.Store(store.UID, r.now())
 		r.tell(ctx, before, &store)
 	}
 	if out.IsComplete() {

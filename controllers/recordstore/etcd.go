@@ -131,9 +131,9 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 	if err != nil {
 		return step.Retry(err)
 	}
-	victim := etcdPodToReplace(run.etcdPods, set, time.Now())
+	victim := etcdPodToReplace(run.etcdPods, set, r.now())
 	if victim == nil {
-		victim = run.staleMember(*set.Spec.Replicas, time.Now())
+		victim = run.staleMember(*set.Spec.Replicas, r.now())
 	}
 	if victim == nil {
 		return step.Complete()

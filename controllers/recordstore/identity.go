@@ -62,7 +62,7 @@ func (r *Reconciler) gatherPools(ctx context.Context, run *storeRun) step.Outcom
 	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
 	run.reported = r.Groups.Sum(client.ObjectKeyFromObject(run.store), run.pools)
 	if at, ok := r.written.Load(run.store.UID); ok {
-		run.keeps = time.Since(at.(time.Time)) < step.PauseShort
+		run.keeps = r.now().Sub(at.(time.Time)) < step.PauseShort
 	}
 	run.first = decideFirst(run.store, run.pools, r.arrived.last(run.store.UID), r.now())
 	return step.Complete()

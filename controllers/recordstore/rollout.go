@@ -64,7 +64,7 @@ func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Ou
 	run.etcdHasTLS = workload.MountsTLS(&set.Spec.Template.Spec)
 	wanted := workload.ImageOf(store, r.Image)
 	run.etcdImage = etcdImage(wanted, fleet.ImageOf(&set.Spec.Template.Spec), run.etcdPods, run.gatewayRuns(wanted),
-		time.Now())
+		r.now())
 	return step.Complete()
 }
 

@@ -55,7 +55,7 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		// which the shard had not been woken yet.
 		st.view.Own, st.news = true, true
 		w.give(st)
-		st.groups, st.targets, st.stale[1], st.stale[2] = own.Groups, own.Targets, true, true
+		st.groups, st.targets, st.changed.groups, st.changed.targets = own.Groups, own.Targets, true, true
 		f := &ownFollower{watcher: w, st: st, shardAt: map[string]int64{}, touched: map[string]bool{},
 			woken: map[string]int64{}}
 		prefix := w.store.prefix + wakesKey + w.own.Shard + "/"
@@ -270,7 +270,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 		if !f.own.has(st.groups[group], st.targets[group]) {
 			delete(st.groups, group)
 			delete(st.targets, group)
-			st.stale[1], st.stale[2] = true, true
+			st.changed.groups, st.changed.targets = true, true
 		}
 	}
 	clear(f.touched)

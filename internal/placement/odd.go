@@ -92,7 +92,7 @@ func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) b
 		return false
 	}
 	st.odd[name] = Odd{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error()}
-	st.staleOdd = true
+	st.changed.odd = true
 	return true
 }
 
@@ -100,7 +100,7 @@ func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) b
 func (st *state) notOdd(name string) {
 	if _, known := st.odd[name]; known {
 		delete(st.odd, name)
-		st.staleOdd = true
+		st.changed.odd = true
 	}
 }
 

@@ -24,16 +24,18 @@ type state struct {
 	setBack      string // why this state is older than an earlier view; empty if it is not older
 	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
 	view         View
-	stale        [4]bool // whether shards, groups, targets and states have changed since the last publish
+	changed      changedParts
 	shards       map[string]Shard
 	groups       map[string]Group
 	targets      map[string]Target
 	states       map[string]ShardState
 	weights      map[string]*shardWeights // by shard
 	odd          map[string]Odd           // keys that cannot be used, without the prefix
-	staleOdd     bool                     // odd has changed since the last publish
 	news         bool                     // something has changed, but not the epoch
 }
+
+// changedParts are the parts of a state that have changed since the last publish.
+type changedParts struct{ shards, groups, targets, states, odd bool }
 
 // wroteAt says when a key was written; 0 if the key does not exist.
 type wroteAt struct {
@@ -44,7 +46,8 @@ type wroteAt struct {
 func newState() *state {
 	return &state{
 		shards: map[string]Shard{}, groups: map[string]Group{}, targets: map[string]Target{}, states: map[string]ShardState{},
-		weights: map[string]*shardWeights{}, stale: [4]bool{true, true, true, true}, odd: map[string]Odd{},
+		weights: map[string]*shardWeights{},
+		changed: changedParts{shards: true, groups: true, targets: true, states: true}, odd: map[string]Odd{},
 	}
 }
 
@@ -71,7 +74,7 @@ func (st *state) wrote(name string, revision int64) {
 
 // publish returns a View of the state. Later changes of the state do not change it.
 func (st *state) publish() View {
-	if st.stale[0] || st.stale[3] {
+	if st.changed.shards || st.changed.states {
 		st.view.Shards = maps.Clone(st.shards)
 		for name, state := range st.states {
 			if shard, ok := st.view.Shards[name]; ok {
@@ -80,20 +83,20 @@ func (st *state) publish() View {
 			}
 		}
 	}
-	if st.stale[1] || st.stale[0] && len(st.weights) > 0 {
+	if st.changed.groups || st.changed.shards && len(st.weights) > 0 {
 		st.view.Groups = maps.Clone(st.groups)
 		st.weigh(st.view.Groups)
 	}
-	if st.stale[2] {
+	if st.changed.targets {
 		st.view.Targets = maps.Clone(st.targets)
 	}
-	if st.stale[3] {
+	if st.changed.states {
 		st.view.States = maps.Clone(st.states)
 	}
-	if st.staleOdd {
+	if st.changed.odd {
 		st.view.Odd = maps.Clone(st.odd)
 	}
-	st.stale, st.staleOdd = [4]bool{}, false
+	st.changed = changedParts{}
 	st.view.Epoch, st.view.Mark, st.view.SetBack = st.epoch(), st.mark(), st.setBack
 	return st.view
 }
@@ -160,24 +163,24 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 	case shardsKey:
 		var shard Shard
 		if shard, err = decodeShard(rest, kv.Value); err == nil {
-			st.shards[rest], st.stale[0] = shard, true
+			st.shards[rest], st.changed.shards = shard, true
 		}
 	case groupsKey:
 		st.wrote(name, kv.ModRevision)
 		var g Group
 		if g, err = decodeGroup(rest, kv.Value, kv.ModRevision); err == nil {
-			st.groups[rest], st.stale[1] = g, true
+			st.groups[rest], st.changed.groups = g, true
 		}
 	case targetsKey:
 		st.wrote(name, kv.ModRevision)
 		var t Target
 		if t, err = decodeTarget(rest, kv.Value, kv.ModRevision); err == nil {
-			st.targets[rest], st.stale[2] = t, true
+			st.targets[rest], st.changed.targets = t, true
 		}
 	case statesKey:
 		var w wish
 		if w, err = decodeWish(rest, kv.Value); err == nil {
-			st.states[rest], st.stale[3] = w.State, true
+			st.states[rest], st.changed.states = w.State, true
 		}
 	case weightsKey:
 		err = st.putWeights(rest, kv)
@@ -199,16 +202,16 @@ func (st *state) drop(name string) bool {
 		st.view.Freeze, st.freezeAt = nil, 0
 	case statesKey:
 		delete(st.states, rest)
-		st.stale[3] = true
+		st.changed.states = true
 	case shardsKey:
 		delete(st.shards, rest)
-		st.stale[0] = true
+		st.changed.shards = true
 	case groupsKey:
 		delete(st.groups, rest)
-		st.stale[1] = true
+		st.changed.groups = true
 	case targetsKey:
 		delete(st.targets, rest)
-		st.stale[2] = true
+		st.changed.targets = true
 	default:
 		return false
 	}

@@ -151,7 +151,7 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	if err := w.put(shard, part, kv); err != nil {
 		return err
 	}
-	st.weights[shard], st.stale[1] = w, true
+	st.weights[shard], st.changed.groups = w, true
 	return nil
 }
 
@@ -165,12 +165,12 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 			continue
 		}
 		st.notOdd(name)
-		changed = changed || st.staleOdd
+		changed = changed || st.changed.odd
 		shard, part, _ := strings.Cut(strings.TrimPrefix(name, weightsKey), "/")
 		if w := st.weights[shard]; w != nil {
 			delete(w.parts, part)
 			delete(w.at, part)
-			w.all, st.stale[1], changed = nil, true, true
+			w.all, st.changed.groups, changed = nil, true, true
 		}
 	}
 	st.news = st.news || changed

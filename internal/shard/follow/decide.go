@@ -149,7 +149,7 @@ func (f *Watcher[R]) decideOne(todo *Work[R], v *member.View, view placement.Vie
 	case member.Nothing:
 	}
 	if a.Named {
-		seen := [3]int64{state.Revision, view.Targets[state.Name].Revision, replacedMembers(view, state)}
+		seen := look{state.Revision, view.Targets[state.Name].Revision, replacedMembers(view, state)}
 		if r := owned.Known(); r.seen != seen {
 			r.seen = seen
 			f.Actions.Look(owned)

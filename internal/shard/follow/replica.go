@@ -45,9 +45,13 @@ type Replica struct {
 	StopFetch context.CancelFunc // ends Fetch
 	// Stored is the group as this shard last wrote it to etcd: views may be older.
 	Stored placement.Group
-	// seen is the state at the last look: the revisions of the group and its target, and how many shards of its members
-	// have another volume now.
-	seen [3]int64
+	seen   look
+}
+
+// look is what a look at a group compares with the one before. A group that has not changed is not looked at again.
+type look struct {
+	group, target int64 // revisions in etcd
+	replaced      int64 // members whose shards have another volume now
 }
 
 // Owned is a replica as its shard holds it: a type that embeds Replica, and knows the node that serves it.
