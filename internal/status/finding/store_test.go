@@ -110,7 +110,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		}, severity: Warning, where: "group 7", words: []string{"start shard b"}},
 		"copy made anew": {group: func(g *recordv1.Group) {
 			g.Members = []*recordv1.Member{{Shard: "b", Active: true, NeedsFiles: true}}
-		}, severity: Note, where: "group 7", words: []string{"anew"}},
+		}, severity: Note, where: "group 7", words: []string{"again"}},
 		"superseded": {group: func(g *recordv1.Group) {
 			g.StoredBytes, g.SupersededBytes = 1<<30, 1<<30-1
 		}, severity: Note, where: "group 7 on shard a",
