@@ -113,7 +113,7 @@ type memberRow struct {
 	Healthy bool   `json:"healthy"`
 	Trouble string `json:"trouble,omitempty"`
 	Index   uint64 `json:"index"`
-	DBBytes int64  `json:"db_bytes"`
+	DBBytes int64  `json:"dbBytes"`
 	Version string `json:"version"`
 	Address string `json:"address"`
 }

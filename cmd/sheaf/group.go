@@ -125,8 +125,8 @@ func (a *app) groupCompact() *cobra.Command {
 			}
 			if a.Out.JSON {
 				return a.Out.WriteJSON(map[string]any{
-					"group": args[0], "segments_rewritten": r.GetSegmentsRewritten(), "entries_dropped": r.GetEntriesDropped(),
-					"bytes_before": r.GetBytesBefore(), "bytes_after": r.GetBytesAfter(),
+					"group": args[0], "segmentsRewritten": r.GetSegmentsRewritten(), "entriesDropped": r.GetEntriesDropped(),
+					"bytesBefore": r.GetBytesBefore(), "bytesAfter": r.GetBytesAfter(),
 				})
 			}
 			_, err = fmt.Fprintf(a.Out.Out, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0],

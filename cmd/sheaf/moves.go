@@ -163,12 +163,12 @@ type moveRow struct {
 	From           []string  `json:"from"`
 	To             []string  `json:"to"`
 	Bytes          int64     `json:"bytes"`
-	BytesDone      int64     `json:"bytes_done"`
-	BytesPerSecond float64   `json:"bytes_per_second"`
-	ETASeconds     *float64  `json:"eta_seconds,omitempty"`
+	BytesDone      int64     `json:"bytesDone"`
+	BytesPerSecond float64   `json:"bytesPerSecond"`
+	ETASeconds     *float64  `json:"etaSeconds,omitempty"`
 	Reason         string    `json:"reason"`
 	Copies         []copyRow `json:"copies,omitempty"`
-	SharedDomains  []string  `json:"shared_domains,omitempty"`
+	SharedDomains  []string  `json:"sharedDomains,omitempty"`
 }
 
 // copyRow is a copy that is being created.
@@ -176,10 +176,10 @@ type copyRow struct {
 	Shard          string   `json:"shard"`
 	Phase          string   `json:"phase"`
 	From           string   `json:"from,omitempty"`
-	BytesTotal     int64    `json:"bytes_total"`
-	BytesDone      int64    `json:"bytes_done"`
-	BytesPerSecond float64  `json:"bytes_per_second"`
-	ETASeconds     *float64 `json:"eta_seconds,omitempty"`
+	BytesTotal     int64    `json:"bytesTotal"`
+	BytesDone      int64    `json:"bytesDone"`
+	BytesPerSecond float64  `json:"bytesPerSecond"`
+	ETASeconds     *float64 `json:"etaSeconds,omitempty"`
 }
 
 func movesJSON(moves []*recordv1.Move) []moveRow {

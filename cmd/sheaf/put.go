@@ -63,8 +63,8 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 				return err
 			}
 			return a.Out.WriteJSON(map[string]any{
-				"id": strconv.FormatInt(k.ID, 10), "version": result.Version, "size_bytes": result.Size,
-				"commit_time": cli.FormatTime(result.CommitTime), "crc32c": cli.FormatCRC(result.CRC32C),
+				"id": strconv.FormatInt(k.ID, 10), "version": result.Version, "sizeBytes": result.Size,
+				"commitTime": cli.FormatTime(result.CommitTime), "crc32c": cli.FormatCRC(result.CRC32C),
 			})
 		}),
 	}

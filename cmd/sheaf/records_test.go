@@ -164,7 +164,7 @@ func TestCommandsOnRecords(t *testing.T) {
 			"2020-02-03T04:05:06.000000007Z").Want(t, 0)
 		var r struct {
 			ID, Group, Version, Timestamp, Data string
-			SizeBytes                           int64 `json:"size_bytes"`
+			SizeBytes                           int64 `json:"sizeBytes"`
 			Attributes                          map[string]string
 		}
 		p.do(t, "", "get", "600", "-o", "json").Want(t, 0).JSON(t, &r)
@@ -190,7 +190,7 @@ func TestCommandsOnRecords(t *testing.T) {
 		}
 		p.do(t, "", "rm", "700").Want(t, 0)
 		var rows []struct {
-			SizeBytes int64 `json:"size_bytes"`
+			SizeBytes int64 `json:"sizeBytes"`
 			Deleted   bool
 		}
 		p.do(t, "", "versions", "700", "-o", "json").Want(t, 0).JSON(t, &rows)
@@ -253,7 +253,7 @@ func TestCommandsOnRecords(t *testing.T) {
 			Shards []struct {
 				Name       string
 				Alive      bool
-				FileSystem string `json:"file_system"`
+				FileSystem string `json:"fileSystem"`
 			}
 			Groups []struct{ State string }
 		}

@@ -181,30 +181,35 @@ func loadWords(l *recordv1.Load) string {
 
 // shardRow and groupRow are the printed forms of a shard and a group. Figures are null if the shard does not answer.
 type shardRow struct {
-	Name           string   `json:"name"`
-	Address        string   `json:"address"`
-	Alive          bool     `json:"alive"`
-	VolumeUUID     string   `json:"volume_uuid"`
-	Generation     uint64   `json:"generation"`
-	Path           string   `json:"path"`
-	FileSystem     string   `json:"file_system"`
-	CapacityBytes  *int64   `json:"capacity_bytes"`
-	FreeBytes      *int64   `json:"free_bytes"`
-	ReserveBytes   *int64   `json:"reserve_bytes"`
-	MemoryNeed     *int64   `json:"memory_need_bytes"`
-	MemoryUsed     *int64   `json:"memory_used_bytes"`
-	MemoryLimit    *int64   `json:"memory_limit_bytes"`
-	Residency      string   `json:"residency"`
-	Groups         int32    `json:"groups"`
-	Leaders        int32    `json:"leaders"`
-	Version        string   `json:"version"`
-	LoadDone       *bool    `json:"load_done"`
-	LoadBytesTotal *int64   `json:"load_bytes_total"`
-	LoadBytesDone  *int64   `json:"load_bytes_done"`
-	LoadRate       *float64 `json:"load_bytes_per_second"`
-	DeviceRate     *float64 `json:"device_bytes_per_second"`
-	LoadSeconds    *float64 `json:"load_seconds"`
-	ETASeconds     *float64 `json:"load_eta_seconds"`
+	Name          string   `json:"name"`
+	Address       string   `json:"address"`
+	Alive         bool     `json:"alive"`
+	VolumeUUID    string   `json:"volumeUUID"`
+	Generation    uint64   `json:"generation"`
+	Path          string   `json:"path"`
+	FileSystem    string   `json:"fileSystem"`
+	CapacityBytes *int64   `json:"capacityBytes"`
+	FreeBytes     *int64   `json:"freeBytes"`
+	ReserveBytes  *int64   `json:"reserveBytes"`
+	MemoryNeed    *int64   `json:"memoryNeedBytes"`
+	MemoryUsed    *int64   `json:"memoryUsedBytes"`
+	MemoryLimit   *int64   `json:"memoryLimitBytes"`
+	Residency     string   `json:"residency"`
+	Groups        int32    `json:"groups"`
+	Leaders       int32    `json:"leaders"`
+	Version       string   `json:"version"`
+	Load          *loadRow `json:"load"`
+}
+
+// loadRow has the names that the shard's own /status uses.
+type loadRow struct {
+	Done                 bool    `json:"done"`
+	BytesTotal           int64   `json:"bytesTotal"`
+	BytesDone            int64   `json:"bytesDone"`
+	BytesPerSecond       float64 `json:"bytesPerSecond"`
+	DeviceBytesPerSecond float64 `json:"deviceBytesPerSecond"` // 0: not measured
+	ElapsedSeconds       float64 `json:"elapsedSeconds"`
+	ETASeconds           float64 `json:"etaSeconds"`
 }
 
 type groupRow struct {
@@ -216,15 +221,15 @@ type groupRow struct {
 	Message         string           `json:"message,omitempty"`
 	Leader          bool             `json:"leader"`
 	Role            string           `json:"role,omitempty"`
-	RaftID          uint64           `json:"raft_id,omitempty"`
-	MatchIndex      *uint64          `json:"match_index,omitempty"`
-	LagEntries      *uint64          `json:"lag_entries,omitempty"`
+	RaftID          uint64           `json:"raftId,omitempty"`
+	MatchIndex      *uint64          `json:"matchIndex,omitempty"`
+	LagEntries      *uint64          `json:"lagEntries,omitempty"`
 	Records         int64            `json:"records"`
-	StoredBytes     int64            `json:"stored_bytes"`
-	SupersededBytes int64            `json:"superseded_bytes"`
+	StoredBytes     int64            `json:"storedBytes"`
+	SupersededBytes int64            `json:"supersededBytes"`
 	Segments        int32            `json:"segments"`
-	AppliedIndex    uint64           `json:"applied_index"`
-	MemoryBytes     int64            `json:"memory_bytes"`
+	AppliedIndex    uint64           `json:"appliedIndex"`
+	MemoryBytes     int64            `json:"memoryBytes"`
 	Damages         []cli.DamageJSON `json:"damages,omitempty"`
 }
 
@@ -241,13 +246,11 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 			Residency: s.GetResidency(), Groups: s.GetGroups(), Leaders: s.GetLeaders(), Version: s.GetVersion(),
 		}
 		if s.GetAlive() {
-			l := s.GetLoad()
 			row.CapacityBytes, row.FreeBytes, row.ReserveBytes = &s.CapacityBytes, &s.FreeBytes, &s.ReserveBytes
 			row.MemoryNeed, row.MemoryUsed, row.MemoryLimit = &s.MemoryNeedBytes, &s.MemoryUsedBytes, &s.MemoryLimitBytes
-			if l != nil {
-				row.LoadDone, row.LoadBytesTotal, row.LoadBytesDone = &l.Done, &l.BytesTotal, &l.BytesDone
-				row.LoadRate, row.DeviceRate = &l.BytesPerSecond, &l.DeviceBytesPerSecond
-				row.LoadSeconds, row.ETASeconds = &l.ElapsedSeconds, &l.EtaSeconds
+			if l := s.GetLoad(); l != nil {
+				row.Load = &loadRow{l.GetDone(), l.GetBytesTotal(), l.GetBytesDone(), l.GetBytesPerSecond(),
+					l.GetDeviceBytesPerSecond(), l.GetElapsedSeconds(), l.GetEtaSeconds()}
 			}
 		}
 		out.Shards = append(out.Shards, row)

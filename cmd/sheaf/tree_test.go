@@ -125,15 +125,15 @@ func compareTrees(t testing.TB, got, want map[string]string) {
 // importReport is what import prints with -o json.
 type importReport struct {
 	Stored       int64            `json:"stored"`
-	StoredBytes  int64            `json:"stored_bytes"`
-	AlreadyThere int64            `json:"already_there"`
+	StoredBytes  int64            `json:"storedBytes"`
+	AlreadyThere int64            `json:"alreadyThere"`
 	Updated      int64            `json:"updated"`
 	Deleted      int64            `json:"deleted"`
 	Empty        int64            `json:"empty"`
 	Symlinks     int64            `json:"symlinks"`
 	Large        int64            `json:"large"`
 	Skipped      int64            `json:"skipped"`
-	NotKept      map[string]int64 `json:"not_kept"`
+	NotKept      map[string]int64 `json:"notKept"`
 	Failed       map[string]int64 `json:"failed"`
 }
 

@@ -228,7 +228,7 @@ func TestImportCountsWhatItDoesNotKeep(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(root, "empty/empty"), 0o755))
 	must(t, os.Link(filepath.Join(root, "sub/one"), filepath.Join(root, "two")))
 	must(t, os.Truncate(filepath.Join(root, "plain"), 1<<20))
-	want := map[string]int64{"empty_folders": 1, "hard_links": 2, "holes": 1}
+	want := map[string]int64{"emptyFolders": 1, "hardLinks": 2, "holes": 1}
 	words := []string{"1 empty folder,", "2 hard links", "1 file's holes"}
 	if unix.Setxattr(filepath.Join(root, "attributes"), "user.x", []byte("x"), 0) == nil {
 		want["attributes"], words = 1, append(words, "1 file's extended attributes")

@@ -19,11 +19,11 @@ type DamageJSON struct {
 	Group       string   `json:"group"`
 	Shard       string   `json:"shard,omitempty"`
 	File        string   `json:"file"`
-	OffsetBytes int64    `json:"offset_bytes"`
-	LengthBytes int64    `json:"length_bytes"`
+	OffsetBytes int64    `json:"offsetBytes"`
+	LengthBytes int64    `json:"lengthBytes"`
 	What        string   `json:"what"`
 	IDs         []string `json:"ids"`
-	IDsUnknown  bool     `json:"ids_unknown"`
+	IDsUnknown  bool     `json:"idsUnknown"`
 }
 
 // DamagesJSON turns damages into their printed form.

@@ -45,7 +45,7 @@ type ExportReport struct {
 	Files      int64   `json:"files"`
 	Bytes      int64   `json:"bytes"`
 	Symlinks   int64   `json:"symlinks"`
-	NoPath     int64   `json:"no_path"`    // records that no import made, written to _records/GROUP/ID
+	NoPath     int64   `json:"noPath"`     // records that no import made, written to _records/GROUP/ID
 	Privileged int64   `json:"privileged"` // files whose setuid, setgid or sticky bit was left out
 	Failed     Failed  `json:"failed,omitempty"`
 	Seconds    float64 `json:"seconds"`

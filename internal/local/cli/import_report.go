@@ -13,27 +13,27 @@ import (
 
 // ImportReport is the result of an import.
 type ImportReport struct {
-	DryRun       bool    `json:"dry_run,omitempty"`
+	DryRun       bool    `json:"dryRun,omitempty"`
 	Stored       int64   `json:"stored"`
-	StoredBytes  int64   `json:"stored_bytes"`
-	AlreadyThere int64   `json:"already_there"`
+	StoredBytes  int64   `json:"storedBytes"`
+	AlreadyThere int64   `json:"alreadyThere"`
 	Updated      int64   `json:"updated"`
 	Deleted      int64   `json:"deleted"`
 	Empty        int64   `json:"empty"`
 	Symlinks     int64   `json:"symlinks"`
 	Large        int64   `json:"large"`
 	Skipped      int64   `json:"skipped"` // sockets, devices, pipes, and links with --symlinks skip
-	NotKept      NotKept `json:"not_kept"`
+	NotKept      NotKept `json:"notKept"`
 	Failed       Failed  `json:"failed,omitempty"`
 	Seconds      float64 `json:"seconds"`
-	ImportID     string  `json:"import_id,omitempty"`
+	ImportID     string  `json:"importId,omitempty"`
 }
 
 // NotKept counts properties of the tree that its records do not have. Files that were already stored and were not read
 // are not counted.
 type NotKept struct {
-	EmptyFolders int64 `json:"empty_folders"`
-	HardLinks    int64 `json:"hard_links"` // files with more than one name: each name becomes a separate record
+	EmptyFolders int64 `json:"emptyFolders"`
+	HardLinks    int64 `json:"hardLinks"`  // files with more than one name: each name becomes a separate record
 	Holes        int64 `json:"holes"`      // files with holes: they become zeros
 	Owners       int64 `json:"owners"`     // files of a user or group other than that of the importing process
 	Attributes   int64 `json:"attributes"` // files with extended attributes, ACLs or capabilities

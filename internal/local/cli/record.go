@@ -22,12 +22,12 @@ type RecordJSON struct {
 	Group            string            `json:"group"`
 	Version          string            `json:"version"`
 	Timestamp        string            `json:"timestamp"`
-	CommitTime       string            `json:"commit_time"`
-	SizeBytes        int64             `json:"size_bytes"`
+	CommitTime       string            `json:"commitTime"`
+	SizeBytes        int64             `json:"sizeBytes"`
 	CRC32C           string            `json:"crc32c,omitempty"`
 	Deleted          bool              `json:"deleted,omitempty"`
 	Attributes       map[string]string `json:"attributes,omitempty"`
-	AttributesBase64 map[string]string `json:"attributes_base64,omitempty"`
+	AttributesBase64 map[string]string `json:"attributesBase64,omitempty"`
 	Data             *string           `json:"data,omitempty"` // base64
 }
 

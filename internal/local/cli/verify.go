@@ -39,7 +39,7 @@ type VerifyGroupReport struct {
 	Dir       string `json:"dir"`
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
-	TornBytes int64  `json:"torn_bytes,omitempty"`
+	TornBytes int64  `json:"tornBytes,omitempty"`
 	// the replica is still joining: it has no data that count yet
 	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // as found before a repair
