@@ -229,6 +229,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto, shell
 	hack/kube/build_test.sh
 	hack/commit-subjects_test.sh
 	hack/commit-subjects.sh
+	LANES=none hack/mutants/run.sh
 	@if command -v shellcheck >/dev/null; then shellcheck -x hack/cluster/cluster hack/cluster/*.sh hack/kube/*.sh; fi
 
 ##@ Generate

@@ -2,7 +2,7 @@
 # Runs mutants. A mutant is a patch that removes one fix, and a test must find it (README.md in this folder).
 #
 #   hack/mutants/run.sh [NAME...]      without names: all of them
-#   LANES="test race"                  only mutants of these lanes
+#   LANES="test race"                  only mutants of these lanes; LANES=none runs none and checks that all of them can run
 #   ONLY_CHANGED=1 [REF=origin/main]   only mutants whose files, test or patch differ from the merge base with REF
 #   TIMES=10                           runs each mutant ten times, and counts how often it was found
 #
@@ -105,7 +105,7 @@ mutant() {
   clean "$name" || return 1
   if ! git -C "$tree" apply --whitespace=nowarn "$root/hack/mutants/$name.diff" 2>"$log"; then
     cat "$log"
-    echo "FAILED $name: the patch does not apply: write it anew for the code of today"
+    echo "FAILED $name: the patch does not apply: write it again for the code of today"
     return 1
   fi
   if ! compile "$work/mutated" "$(header "$name" Package)" "$lane" >"$log" 2>&1; then
@@ -133,7 +133,8 @@ mutant() {
   if [ -n "${VERBOSE:-}" ]; then { grep -vE '^(=== |--- PASS|PASS)' "$log" || true; } | sed -n "1,${VERBOSE}p"; fi
 }
 
-# check NAME checks that the headers are complete, and that the patch changes only production code.
+# check NAME checks that the headers are complete, that the test exists, that the patch applies, and that it changes only
+# production code.
 check() {
   [ -e "hack/mutants/$1.diff" ] || die "there is no hack/mutants/$1.diff; hack/mutants/README.md lists what there is"
   local key
@@ -143,6 +144,10 @@ check() {
   [[ $lanes == *" $(header "$1" Lane) "* ]] || die "hack/mutants/$1.diff: Lane is one of$lanes"
   grep -qF "| \`$1\` |" hack/mutants/README.md || die "hack/mutants/README.md has no row for $1: add one to its tables"
   if files "$1" | grep -E '_test\.go$'; then die "hack/mutants/$1.diff changes a test: a mutant takes back a cure alone"; fi
+  git -C "$tree" apply --check --whitespace=nowarn "$root/hack/mutants/$1.diff" ||
+    die "hack/mutants/$1.diff does not apply: write it again for the code of today"
+  key=$(header "$1" Test | grep -oE '[A-Z][A-Za-z0-9_]*' | head -1)
+  grep -qE "^func $key[A-Za-z0-9_]*\\(" "$tree/$(header "$1" Package)"/*_test.go || die "hack/mutants/$1.diff names the test $key, which does not exist"
 }
 
 names=("$@")
