@@ -24,6 +24,15 @@ type snapshot struct {
 	Missing []string
 }
 
+// findings returns what is wrong, the worst first.
+func (s *snapshot) findings() []finding.Finding {
+	o := s.Objects
+	if s.Live.Err == nil && s.Live.Facts.Whole {
+		o.Answer = &s.Live.Facts
+	}
+	return finding.Find(o)
+}
+
 // gather reads everything about a store. Only the pools and pods have to be readable.
 func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore) (*snapshot, error) {
 	s := &snapshot{Objects: finding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}

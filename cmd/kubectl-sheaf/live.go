@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // live is what a gateway reports about its store. It has more than the status, such as leaders and the progress of
@@ -19,6 +20,7 @@ type live struct {
 	Shards []*recordv1.Shard
 	Groups []*recordv1.Group // one row for each copy
 	Moves  []*recordv1.Move
+	Facts  finding.Facts // the same, as findings need it
 	// Err says why the gateway's report is missing; nil: it is present.
 	Err error
 }
@@ -45,6 +47,7 @@ func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patie
 			return fmt.Errorf("ask for moves: %w", err)
 		}
 		l.Shards, l.Groups, l.Moves = shards.GetShards(), groups.GetGroups(), moves.GetMoves()
+		l.Facts = finding.Listed(shards, groups)
 		return nil
 	})
 	return l

@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
@@ -172,7 +171,7 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 
 // reportSummary adds the output of status and the report of a gateway.
 func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
-	found := finding.Find(s.Objects)
+	found := s.findings()
 	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups,
 		"live/moves.json": s.Live.Moves}
 	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339),

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	kubefinding "sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -50,7 +49,7 @@ problem; warnings and notes leave it at 0.`,
 				if s.Live.Err = errNotAsked; ask {
 					s.Live = a.askGateway(cmd.Context(), &stores[n], patience)
 				}
-				found := kubefinding.Find(s.Objects)
+				found := s.findings()
 				all = append(all, found...)
 				if n > 0 && output == "" {
 					fmt.Fprintln(a.out)

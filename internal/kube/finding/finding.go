@@ -1,5 +1,6 @@
-// Package finding says what is wrong with a store, based on the Kubernetes objects that belong to it. Find is a pure
-// function from objects to sentences. It has no client and no clock.
+// Package finding says what is wrong with a store, based on the Kubernetes objects that belong to it, and on what a
+// gateway answers: what is wrong in that answer is decided by the package of sheaf doctor. Find is a pure function from
+// objects to sentences. It has no client and no clock.
 package finding
 
 import (
@@ -39,6 +40,8 @@ type Objects struct {
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
 	Events   []corev1.Event // events about any of these
+	// Answer is what a gateway said about shards and groups; nil if none was asked, or none answered.
+	Answer *finding.Facts
 }
 
 // PodsOf returns the pods of a component, by name, and the number of ready ones.
@@ -68,13 +71,14 @@ const (
 // Find checks all objects. The worst finding comes first, and the order is deterministic. The result may be empty but
 // is never nil.
 func Find(o Objects) []Finding {
-	l := &look{Objects: o, found: []Finding{}, told: map[string]bool{}}
+	l := &look{Objects: o, found: []Finding{}, told: map[string]bool{}, explained: map[string]finding.Severity{}}
 	l.operator()
 	for i := range o.Pools {
 		l.pool(&o.Pools[i])
 	}
 	l.store()
 	l.groups()
+	l.answer()
 	l.etcd()
 	l.gateways()
 	l.claims()
@@ -92,6 +96,8 @@ type look struct {
 	Objects
 	found []Finding
 	told  map[string]bool // names of objects that already have a finding
+	// explained has the shards of which objects say what is wrong, with the worst severity.
+	explained map[string]finding.Severity
 }
 
 // add adds a finding about an object, and remembers the object's name.

@@ -35,7 +35,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 		c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)
 	}
-	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionSpaceAvailable); c != nil {
+	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionSpaceAvailable); c != nil && l.Answer == nil {
 		severity := Warning
 		if c.Reason == "VolumeFull" {
 			severity = Problem
@@ -60,7 +60,12 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 
 // shard adds a finding about one shard if its state needs one.
 func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
-	pod := workload.ShardPod(s.Name)
+	pod, before := workload.ShardPod(s.Name), len(l.found)
+	defer func() {
+		if len(l.found) > before {
+			l.explained[s.Name] = l.found[before].Severity
+		}
+	}()
 	describe := l.kubectl("describe pod %s", pod)
 	add := func(severity finding.Severity, command string) {
 		l.told[pod] = true
@@ -68,7 +73,7 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 	}
 	switch s.State {
 	case v1alpha1.ShardServing, v1alpha1.ShardDraining:
-		if s.DamagedGroups > 0 {
+		if s.DamagedGroups > 0 && l.Answer == nil {
 			l.add(Problem, "shard", s.Name, fmt.Sprintf("kubectl sheaf -n %s report %s", l.Store.Namespace, l.Store.Name),
 				"%d of its %d groups hold damaged entries: %s", s.DamagedGroups, s.Groups, s.Message)
 		}

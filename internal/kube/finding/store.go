@@ -55,6 +55,9 @@ func (l *look) groups() {
 			"the data of %d groups are lost: every copy is on a volume that is gone. Bring one back, or restore "+
 				"the records from a backup%s", g.DataLost, examples(g.NotWell))
 	}
+	if l.Answer != nil { // its rows name each group
+		return
+	}
 	if g.Damaged > 0 {
 		l.add(Problem, "RecordStore", name, describe,
 			"%d groups hold damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+

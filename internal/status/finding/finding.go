@@ -98,9 +98,18 @@ func Problems(all []Finding, here string) (words []string) {
 
 // List collects findings; equal findings of many groups become one. The zero value is ready.
 type List struct {
-	all   []Finding
-	same  map[Finding]*[]string // names of groups, by the finding without a name
-	names []Finding             // keys of same, in the order of their first finding
+	managed bool // see Facts.Managed
+	all     []Finding
+	same    map[Finding]*[]string // names of groups, by the finding without a name
+	names   []Finding             // keys of same, in the order of their first finding
+}
+
+// byHand returns a next step that starts processes; empty where an operator runs them.
+func (f *List) byHand(do string) string {
+	if f.managed {
+		return ""
+	}
+	return do
 }
 
 // Add adds a finding.

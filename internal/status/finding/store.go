@@ -31,6 +31,8 @@ type Facts struct {
 	Groups   []*recordv1.Group
 	// Whole means that these are all copies of the store. Otherwise findings do not rely on other copies.
 	Whole bool
+	// Managed means that an operator runs the processes. Then no next step says to start one by hand.
+	Managed bool
 }
 
 // Listed returns the facts of a whole store from the two lists of AdminService.
@@ -41,7 +43,7 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 
 // Of returns what is wrong with the shards and groups in the collected data, the worst first.
 func Of(seen Facts) []Finding {
-	var f List
+	f := List{managed: seen.Managed}
 	for _, p := range seen.Store {
 		f.Add(Problem, "store", p, "")
 	}
@@ -73,7 +75,7 @@ func Of(seen Facts) []Finding {
 		if st.waits != "" {
 			what += ": " + st.waits
 		}
-		f.Add(Problem, "store", what, "start shards, at least as many as a group has copies: sheaf shard --help")
+		f.Add(Problem, "store", what, f.byHand("start shards, at least as many as a group has copies: sheaf shard --help"))
 		return f.Sorted()
 	}
 	for name, g := range st.groups {
@@ -81,10 +83,10 @@ func Of(seen Facts) []Finding {
 		case !seen.Whole || odd[name] || g.led || g.loading || g.unserved():
 		case g.pending == g.copies:
 			f.ofGroup(Problem, name, "", strings.TrimSuffix("it is not served yet, writes and reads wait: "+g.waits, ": "),
-				"start more shards, or wait where all run")
+				f.byHand("start more shards, or wait where all run"))
 		default:
 			f.ofGroup(Problem, name, "", "no copy of it leads: writes and reads wait",
-				"wait for an election of some seconds; if it stays, start the shards that hold the other copies")
+				f.byHand("wait for an election of some seconds; if it stays, start the shards that hold the other copies"))
 		}
 	}
 	return f.Sorted()
@@ -191,7 +193,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 		if s.GetPlacementState() != recordv1.PlacementState_PLACEMENT_STATE_DRAINING {
 			do += "; if it does not come back: sheaf shards drain " + s.GetName()
 		}
-		f.Add(Problem, where, what+l.words(), do+"; if its disk is lost: docs/operations/troubleshooting.md, What is lost")
+		f.Add(Problem, where, what+l.words(),
+			f.byHand(do+"; if its disk is lost: docs/operations/troubleshooting.md, What is lost"))
 		return
 	}
 	if m := s.GetMessage(); m != "" {
@@ -298,15 +301,15 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		if !g.GetLost() && path != "" {
 			do = "with the shard stopped, sheaf verify " + path + " reads all of it; then start the shard again"
 		}
-		f.ofGroup(Problem, name, shard, what, do)
+		f.ofGroup(Problem, name, shard, what, f.byHand(do))
 	case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
 		if st.lacks[shard] == nil {
-			f.ofGroup(Problem, name, shard, what, "start the shards that hold it")
+			f.ofGroup(Problem, name, shard, what, f.byHand("start the shards that hold it"))
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		if cannotWrite(g) {
-			f.ofGroup(Problem, name, shard, what, "repair what it names (of a disk dmesg says more), then start shard "+shard+
-				" again")
+			f.ofGroup(Problem, name, shard, what,
+				f.byHand("repair what it names (of a disk dmesg says more), then start shard "+shard+" again"))
 		}
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
 		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // else it is a problem of the group
@@ -318,7 +321,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.lacks[m.GetShard()] != nil:
 		case !m.GetActive():
 			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
-				"start shard "+at)
+				f.byHand("start shard "+at))
 		case m.GetNeedsFiles():
 			f.ofGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is copied again", "wait")
 		}
