@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -124,8 +125,14 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 			Expect(second.Status.TableVersion).To(Equal(int64(3)))
 			Expect(table().Grants).To(HaveLen(2))
 			Expect(api.Delete(ctx, first)).To(Succeed())
+			finalizers := func(words string) client.Patch { // the controller may write at the same moment
+				return client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":`+words+`}}`))
+			}
+			Expect(api.Patch(ctx, second, finalizers(`["example.org/holds-it"]`))).To(Succeed())
 			Expect(api.Delete(ctx, second)).To(Succeed())
 			Eventually(func() int { return len(table().Grants) }).Should(BeZero())
+			expect(second, v1alpha1.ConditionReady, metav1.ConditionFalse, "Deleting")
+			Expect(api.Patch(ctx, second, finalizers(`null`))).To(Succeed())
 		})
 
 		It("is held up by an etcd that does not answer for its own store alone", func(ctx context.Context) {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -39,6 +41,61 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 		out.Verbs = append(out.Verbs, verb)
 	}
 	return out
+}
+
+// keepLast takes the grants and tenants out of a table that cannot be in one, such as a grant with a verb of a later
+// version. What the table before has of them stays in use. It returns the grants with the reasons, by name, and adds the
+// tenants to refused. One bad object does not keep the others out of the table.
+func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome) map[string]step.Outcome {
+	if check(next, next.Grants, next.Tenants) == nil {
+		return nil
+	}
+	refused := map[string]step.Outcome{}
+	grants := slices.Clone(next.Grants)
+	next.Grants = next.Grants[:0]
+	for _, g := range grants {
+		if err := check(next, []access.Grant{g}, nil); err != nil {
+			last := slices.IndexFunc(before.Grants, func(b access.Grant) bool {
+				return b.Name == g.Name && check(next, []access.Grant{b}, nil) == nil
+			})
+			refused[g.Name] = refusal(err, last >= 0)
+			if last < 0 {
+				continue
+			}
+			g = before.Grants[last]
+		}
+		next.Grants = append(next.Grants, g)
+	}
+	tenants := slices.Clone(next.Tenants)
+	next.Tenants = next.Tenants[:0]
+	for _, t := range tenants {
+		if err := check(next, nil, []access.Tenant{t}); err != nil {
+			last := slices.IndexFunc(before.Tenants, func(b access.Tenant) bool { return b.Name == t.Name })
+			refusedTenants[t.Name] = refusal(err, last >= 0)
+			if last < 0 {
+				continue
+			}
+			t = before.Tenants[last]
+		}
+		next.Tenants = append(next.Tenants, t)
+	}
+	return refused
+}
+
+// check returns why a table with the issuers of another one and these grants and tenants would be refused.
+func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) error {
+	alone := *of
+	alone.Version, alone.Grants, alone.Tenants = 1, grants, tenants
+	_, err := access.Compile(&alone)
+	return err
+}
+
+func refusal(err error, hasLast bool) step.Outcome {
+	words := "it is not in the table"
+	if hasLast {
+		words = "the last one that was in the table stays in use"
+	}
+	return step.Fail("Refused", fmt.Sprintf("%v: %s", err, words))
 }
 
 func texts(from []v1alpha1.GrantGroupText) (out []string) {

@@ -88,17 +88,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list RecordGrants: %w", err)
 	}
-	var grants []v1alpha1.RecordGrant
-	for i := range all.Items {
-		if g := &all.Items[i]; g.Spec.StoreRef.Name == req.Name && g.DeletionTimestamp == nil {
-			grants = append(grants, *g)
+	var grants, leaving []v1alpha1.RecordGrant
+	for _, g := range all.Items {
+		switch {
+		case g.Spec.StoreRef.Name != req.Name:
+		case g.DeletionTimestamp != nil:
+			leaving = append(leaving, g)
+		default:
+			grants = append(grants, g)
 		}
 	}
 	tenants, err := r.tenants(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	version, out := r.write(ctx, req.NamespacedName, grants, tenants)
+	version, refused, out := r.write(ctx, req.NamespacedName, grants, tenants)
 	var force *fleet.GrantsInForce
 	if out.IsComplete() {
 		what, known, again := r.inForce(ctx, req.NamespacedName, version)
@@ -115,7 +119,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	for i := range grants {
 		of := out
-		if lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
+		if own, is := refused[grants[i].Name]; is && out.IsComplete() {
+			of = own
+		} else if lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
 			of = step.Fail("IssuerUnknown", lacks)
 		}
 		if err := r.tell(ctx, &grants[i], version, of, force); err != nil {
@@ -125,58 +131,68 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.reportTenants(ctx, tenants, version, out); err != nil {
 		return ctrl.Result{}, err
 	}
+	for i := range leaving {
+		err := step.SayDeleting(ctx, r.Client, &leaving[i], func(g *v1alpha1.RecordGrant) *[]metav1.Condition {
+			return &g.Status.Conditions
+		})
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	return out.Result()
 }
 
-// write updates the table of a store from its grants and tenants.
+// write updates the table of a store from its grants and tenants. It returns the grants that cannot be in a table, by
+// name: they do not keep the others out.
 func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant,
-	tenants *tenants) (version int64, out step.Outcome) {
+	tenants *tenants) (version int64, refused map[string]step.Outcome, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
 	err := r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && store.DeletionTimestamp != nil:
-		return 0, step.Fail(reasonStoreUnknown, fmt.Sprintf(
+		return 0, nil, step.Fail(reasonStoreUnknown, fmt.Sprintf(
 			"there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
 	case err != nil:
-		return 0, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
+		return 0, nil, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
 	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
-		return 0, step.Wait("StoreStarts", "the RecordStore has no placement yet", step.PauseShort)
+		return 0, nil, step.Wait("StoreStarts", "the RecordStore has no placement yet", step.PauseShort)
 	}
 	text, revision, err := r.table(ctx, store)
 	if err != nil {
-		return 0, step.Retry(fmt.Errorf("read the table of grants: %w", err))
+		return 0, nil, step.Retry(fmt.Errorf("read the table of grants: %w", err))
 	}
 	there := &access.Table{}
 	if text != nil {
 		if there, err = access.ParseTable(text); err != nil {
-			return 0, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v",
+			return 0, nil, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v",
 				err))
 		}
 	}
 	issuer, err := r.serviceAccounts(ctx)
 	if err != nil {
-		return 0, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
+		return 0, nil, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
 	}
 	next := compile(key.Namespace, key.Name, grants, issuer)
 	next.Tenants = tenants.compile(store.Spec.Groups.Routing)
 	next.Issuers = append(next.Issuers, r.tokenIssuers(ctx, store, there, issuer.URL)...)
 	dropUnknown(next)
+	refused = keepLast(next, there, tenants.refused)
 	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
-		return there.Version, step.Complete().Again(keysAgain)
+		return there.Version, refused, step.Complete().Again(keysAgain)
 	}
 	next.Version++
 	encoded, err := next.Encode()
 	if err != nil {
-		return 0, step.Fail("TableRefused", fmt.Sprintf(
+		return 0, nil, step.Fail("TableRefused", fmt.Sprintf(
 			"the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
 	}
 	if err := r.putTable(ctx, store, encoded, revision); err != nil {
-		return 0, step.Retry(fmt.Errorf("write the table of grants: %w", err))
+		return 0, nil, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
 		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants),
 			len(next.Tenants))})
-	return next.Version, step.Complete().Again(keysAgain)
+	return next.Version, refused, step.Complete().Again(keysAgain)
 }
 
 func (r *Reconciler) table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error) {

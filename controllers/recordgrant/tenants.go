@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,6 +25,7 @@ import (
 // tenants are the RecordTenants of a store.
 type tenants struct {
 	all     []v1alpha1.RecordTenant
+	leaving []v1alpha1.RecordTenant // being deleted: they are not in the table any more
 	refused map[string]step.Outcome // tenants that are not in the table, by name
 }
 
@@ -35,8 +37,12 @@ func (r *Reconciler) tenants(ctx context.Context, store types.NamespacedName) (*
 	}
 	out := &tenants{}
 	for i := range list.Items {
-		if t := &list.Items[i]; t.Spec.StoreRef.Name == store.Name && t.DeletionTimestamp == nil {
-			out.all = append(out.all, *t)
+		switch t := list.Items[i]; {
+		case t.Spec.StoreRef.Name != store.Name:
+		case t.DeletionTimestamp != nil:
+			out.leaving = append(out.leaving, t)
+		default:
+			out.all = append(out.all, t)
 		}
 	}
 	return out, nil
@@ -56,6 +62,14 @@ func (r *Reconciler) reportTenants(ctx context.Context, tenants *tenants, versio
 			own = out
 		}
 		if err := r.reportTenant(ctx, &tenants.all[i], version, own); err != nil {
+			return err
+		}
+	}
+	for i := range tenants.leaving {
+		err := step.SayDeleting(ctx, r.Client, &tenants.leaving[i], func(t *v1alpha1.RecordTenant) *[]metav1.Condition {
+			return &t.Status.Conditions
+		})
+		if err != nil {
 			return err
 		}
 	}
