@@ -136,7 +136,7 @@ func (c *MemberConfig) markBehind(words string) error {
 
 // behindWords returns etcd's recorded message.
 func (c *MemberConfig) behindWords() string {
-	content, err := os.ReadFile(filepath.Join(c.Dir, memberFolder, behindName))
+	content, err := readSmall(filepath.Join(c.Dir, memberFolder, behindName))
 	var said behind
 	if err != nil || json.Unmarshal(content, &said) != nil {
 		return "its words are lost"

@@ -68,6 +68,39 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	}
 }
 
+// TestAnOddOwnerFileIsNamed checks that a file that does not say whose a folder is stops the start, with its name, and
+// that the folder remains as it was.
+func TestAnOddOwnerFileIsNamed(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty": "", "null": "null", "a list": "[1]", "an empty object": "{}", "zeros": strings.Repeat("\x00", 4096),
+		"a format of later":  `{"format":2,"name":"a","token":"t1"}`,
+		"an absurd format":   `{"format":1e300,"name":"a","token":"t1"}`,
+		"a name that is odd": `{"format":1,"name":["a"],"token":"t1"}`,
+		"of another":         `{"format":1,"name":"b","token":"t1"}`,
+		"deep":               strings.Repeat("[", 1<<15),
+		"very large":         `{"format":1,"name":"a","token":"t1"` + strings.Repeat(" ", 1<<20) + "}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := memberConfig(t, "a")
+			file := filepath.Join(cfg.Dir, "sheaf-etcd.json")
+			if err := errors.Join(os.MkdirAll(cfg.Dir, 0o700), os.WriteFile(file, []byte(content), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			before := tree(t, cfg.Dir)
+			m, err := etcd.StartMember(testContext(t), cfg)
+			if err == nil {
+				m.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), cfg.Dir) {
+				t.Errorf("error %v does not name %s", err, cfg.Dir)
+			}
+			if after := tree(t, cfg.Dir); !slices.Equal(before, after) {
+				t.Errorf("the folder was written to: it had %q, has %q", before, after)
+			}
+		})
+	}
+}
+
 // Files that are added beside the data of a member later must not prevent a restart, which would cost the quorum.
 func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -99,7 +100,7 @@ func (c *MemberConfig) takeFolder() error {
 		return err
 	}
 	file := filepath.Join(c.Dir, ownerFileName)
-	content, err := os.ReadFile(file)
+	content, err := readSmall(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if c.hasData() {
 			return fmt.Errorf("%w: %s has data of an etcd, but no file %s: give an empty folder", ErrOtherCluster, c.Dir,
@@ -133,6 +134,22 @@ func (c *MemberConfig) takeFolder() error {
 		return c.emptyExisting("there is no other member")
 	}
 	return nil
+}
+
+// smallFileMax is the size in bytes above which a file of this package is damaged.
+const smallFileMax = 64 << 10
+
+// readSmall reads a file that writeSynced wrote.
+func readSmall(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(f, smallFileMax+1))
+	if err == nil && len(content) > smallFileMax {
+		err = fmt.Errorf("%s has more than %d bytes: bring it back from a copy", name, smallFileMax)
+	}
+	return content, errors.Join(err, f.Close())
 }
 
 // writeSynced writes a small JSON file under a temporary name, syncs and renames it, and syncs the folder.
