@@ -1,0 +1,50 @@
+package controllers
+
+import (
+	"context"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// An object of somebody else in the namespace whose content cannot be used ends no reconcile in a panic, and keeps a
+// store from nothing.
+var _ = Describe("An odd object", func() {
+	DescribeTable("of somebody else leaves the store as it is", func(ctx context.Context, prepare func(*storePlay)) {
+		p := newStorePlay(ctx)
+		prepare(p)
+		p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		pool := p.getPool(ctx)
+		Expect(pool.Status.ShardStatuses).To(HaveLen(2))
+	},
+		Entry("a Shard of no pool, with figures that cannot be", func(p *storePlay) {
+			shard := &v1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: "ssd-100000", Namespace: p.Namespace,
+				Labels: map[string]string{v1alpha1.LabelStore: "quotes", v1alpha1.LabelPool: "ssd"}},
+				Spec: v1alpha1.ShardSpec{Pool: "ssd", Number: 100000}}
+			Expect(api.Create(context.Background(), shard)).To(Succeed())
+			shard.Status = v1alpha1.ShardStatus{Name: "?", Number: -1, State: "Odd", Groups: -1, Records: -1,
+				Volume: &v1alpha1.VolumeStatus{CapacityBytes: -1, FreeBytes: -1}}
+			Expect(api.Status().Update(context.Background(), shard)).To(Succeed())
+		}),
+		Entry("pods and claims with labels of the store that name no number", func(p *storePlay) {
+			labels := map[string]string{v1alpha1.LabelStore: "quotes", v1alpha1.LabelPool: "ssd",
+				v1alpha1.LabelShard: "9999999999999999999", v1alpha1.LabelComponent: "shard"}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stranger", Namespace: p.Namespace, Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}}}
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ssd-x-0",
+				Namespace: p.Namespace, Labels: labels}}
+			claim.Spec.StorageClassName = new(classGrows)
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+			claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1")}
+			Expect(api.Create(context.Background(), pod)).To(Succeed())
+			Expect(api.Create(context.Background(), claim)).To(Succeed())
+		}),
+	)
+})
