@@ -44,6 +44,8 @@ var (
 	ErrQuotaExceeded = errors.New("quota exceeded")
 	// ErrHashRouting: the store uses Hash routing, so its groups are fixed and none can be created.
 	ErrHashRouting = errors.New("hash routing")
+	// ErrGroupNotEmpty: the group holds something, so it is not deleted.
+	ErrGroupNotEmpty = errors.New("group not empty")
 	// ErrUnavailable: no server could answer before the deadline. This includes a last answer that named another
 	// server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
 	ErrUnavailable = errors.New("unavailable")
@@ -140,6 +142,8 @@ func (e *Error) Is(target error) bool {
 		return e.Reason == reason.GroupLimit
 	case ErrHashRouting:
 		return e.Reason == reason.HashRouting
+	case ErrGroupNotEmpty:
+		return e.Reason == reason.GroupNotEmpty
 	case ErrVersionMismatch:
 		return e.Reason == reason.VersionMismatch
 	case ErrExists:

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -343,6 +345,24 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 		options ...grpc.CallOption) error {
 		_, err := recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group},
 			options...)
+		return err
+	})
+}
+
+// DeleteGroup deletes a group of Named routing that holds nothing. It returns ErrGroupNotEmpty if the group holds
+// something, which includes tombstones that are not yet compacted and request ids of the last minutes, and
+// ErrGroupNotFound if there is no such group. It needs the verb admin-write. A later group of the same name is a
+// different group. After another error the group may be deleted: call DeleteGroup again.
+func (c *Client) DeleteGroup(ctx context.Context, group string) error {
+	attempts := 0
+	return c.do(ctx, call{op: "delete group " + group}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) error {
+		attempts++
+		_, err := recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group},
+			options...)
+		if attempts > 1 && status.Code(err) == codes.NotFound {
+			return nil // an earlier attempt has deleted the group
+		}
 		return err
 	})
 }

@@ -2017,6 +2017,87 @@ func (x *CreateGroupResponse) GetUuid() string {
 	return ""
 }
 
+type DeleteGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As RecordKey.group.
+	Group         string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroupRequest) Reset() {
+	*x = DeleteGroupRequest{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroupRequest) ProtoMessage() {}
+
+func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
+func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DeleteGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+type DeleteGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroupResponse) Reset() {
+	*x = DeleteGroupResponse{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroupResponse) ProtoMessage() {}
+
+func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
+func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
 type PlanMovesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Moves per page, as the groups of ListGroupsRequest: 1 to 1,000; 0: all in one answer, of some 200 bytes each.
@@ -2029,7 +2110,7 @@ type PlanMovesRequest struct {
 
 func (x *PlanMovesRequest) Reset() {
 	*x = PlanMovesRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2122,7 @@ func (x *PlanMovesRequest) String() string {
 func (*PlanMovesRequest) ProtoMessage() {}
 
 func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2135,7 @@ func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
 func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanMovesRequest) GetPageSize() int32 {
@@ -2082,7 +2163,7 @@ type PlanMovesResponse struct {
 
 func (x *PlanMovesResponse) Reset() {
 	*x = PlanMovesResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2175,7 @@ func (x *PlanMovesResponse) String() string {
 func (*PlanMovesResponse) ProtoMessage() {}
 
 func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2188,7 @@ func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
 func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanMovesResponse) GetMoves() []*Move {
@@ -2157,7 +2238,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2250,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2263,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Move) GetGroup() string {
@@ -2281,7 +2362,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2374,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2387,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerifyRequest) GetGroup() string {
@@ -2338,7 +2419,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2431,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2444,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifyResponse) GetBytes() int64 {
@@ -2410,7 +2491,7 @@ type VerifiedCopy struct {
 
 func (x *VerifiedCopy) Reset() {
 	*x = VerifiedCopy{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2503,7 @@ func (x *VerifiedCopy) String() string {
 func (*VerifiedCopy) ProtoMessage() {}
 
 func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2516,7 @@ func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifiedCopy.ProtoReflect.Descriptor instead.
 func (*VerifiedCopy) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerifiedCopy) GetShard() string {
@@ -2489,7 +2570,7 @@ type CompactRequest struct {
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2582,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2595,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -2559,7 +2640,7 @@ type CompactResponse struct {
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2652,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2665,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -2638,7 +2719,7 @@ type CompactionHold struct {
 
 func (x *CompactionHold) Reset() {
 	*x = CompactionHold{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2731,7 @@ func (x *CompactionHold) String() string {
 func (*CompactionHold) ProtoMessage() {}
 
 func (x *CompactionHold) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2744,7 @@ func (x *CompactionHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactionHold.ProtoReflect.Descriptor instead.
 func (*CompactionHold) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CompactionHold) GetReason() string {
@@ -2697,7 +2778,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2790,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2803,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -2745,7 +2826,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2838,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2851,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -2799,7 +2880,7 @@ type SetShardStateRequest struct {
 
 func (x *SetShardStateRequest) Reset() {
 	*x = SetShardStateRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2892,7 @@ func (x *SetShardStateRequest) String() string {
 func (*SetShardStateRequest) ProtoMessage() {}
 
 func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2905,7 @@ func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardStateRequest.ProtoReflect.Descriptor instead.
 func (*SetShardStateRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetShardStateRequest) GetShard() string {
@@ -2849,7 +2930,7 @@ type SetShardStateResponse struct {
 
 func (x *SetShardStateResponse) Reset() {
 	*x = SetShardStateResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +2942,7 @@ func (x *SetShardStateResponse) String() string {
 func (*SetShardStateResponse) ProtoMessage() {}
 
 func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +2955,7 @@ func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardStateResponse.ProtoReflect.Descriptor instead.
 func (*SetShardStateResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 type RemoveShardRequest struct {
@@ -2887,7 +2968,7 @@ type RemoveShardRequest struct {
 
 func (x *RemoveShardRequest) Reset() {
 	*x = RemoveShardRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +2980,7 @@ func (x *RemoveShardRequest) String() string {
 func (*RemoveShardRequest) ProtoMessage() {}
 
 func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +2993,7 @@ func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardRequest.ProtoReflect.Descriptor instead.
 func (*RemoveShardRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RemoveShardRequest) GetShard() string {
@@ -2930,7 +3011,7 @@ type RemoveShardResponse struct {
 
 func (x *RemoveShardResponse) Reset() {
 	*x = RemoveShardResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3023,7 @@ func (x *RemoveShardResponse) String() string {
 func (*RemoveShardResponse) ProtoMessage() {}
 
 func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3036,7 @@ func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardResponse.ProtoReflect.Descriptor instead.
 func (*RemoveShardResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 type DescribeVolumeRequest struct {
@@ -2966,7 +3047,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3059,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3072,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 type DescribeVolumeResponse struct {
@@ -3022,7 +3103,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3115,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3128,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -3140,7 +3221,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3233,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3246,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -3247,7 +3328,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3340,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3353,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -3555,7 +3636,10 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"?\n" +
 	"\x13CreateGroupResponse\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
-	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"N\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"*\n" +
+	"\x12DeleteGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\"\x15\n" +
+	"\x13DeleteGroupResponse\"N\n" +
 	"\x10PlanMovesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -3719,14 +3803,15 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x12MOVE_PHASE_WAITING\x10\x01\x12\x16\n" +
 	"\x12MOVE_PHASE_COPYING\x10\x02\x12\x1a\n" +
 	"\x16MOVE_PHASE_CATCHING_UP\x10\x03\x12\x18\n" +
-	"\x14MOVE_PHASE_SWITCHING\x10\x042\xcd\a\n" +
+	"\x14MOVE_PHASE_SWITCHING\x10\x042\xa7\b\n" +
 	"\fAdminService\x12U\n" +
 	"\n" +
 	"ListGroups\x12\".sheaf.record.v1.ListGroupsRequest\x1a#.sheaf.record.v1.ListGroupsResponse\x12U\n" +
 	"\n" +
 	"ListShards\x12\".sheaf.record.v1.ListShardsRequest\x1a#.sheaf.record.v1.ListShardsResponse\x12T\n" +
 	"\tWatchLoad\x12!.sheaf.record.v1.WatchLoadRequest\x1a\".sheaf.record.v1.WatchLoadResponse0\x01\x12X\n" +
-	"\vCreateGroup\x12#.sheaf.record.v1.CreateGroupRequest\x1a$.sheaf.record.v1.CreateGroupResponse\x12R\n" +
+	"\vCreateGroup\x12#.sheaf.record.v1.CreateGroupRequest\x1a$.sheaf.record.v1.CreateGroupResponse\x12X\n" +
+	"\vDeleteGroup\x12#.sheaf.record.v1.DeleteGroupRequest\x1a$.sheaf.record.v1.DeleteGroupResponse\x12R\n" +
 	"\tPlanMoves\x12!.sheaf.record.v1.PlanMovesRequest\x1a\".sheaf.record.v1.PlanMovesResponse\x12I\n" +
 	"\x06Verify\x12\x1e.sheaf.record.v1.VerifyRequest\x1a\x1f.sheaf.record.v1.VerifyResponse\x12L\n" +
 	"\aCompact\x12\x1f.sheaf.record.v1.CompactRequest\x1a .sheaf.record.v1.CompactResponse\x12U\n" +
@@ -3749,7 +3834,7 @@ func file_sheaf_record_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
@@ -3773,26 +3858,28 @@ var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(*WatchLoadResponse)(nil),      // 19: sheaf.record.v1.WatchLoadResponse
 	(*CreateGroupRequest)(nil),     // 20: sheaf.record.v1.CreateGroupRequest
 	(*CreateGroupResponse)(nil),    // 21: sheaf.record.v1.CreateGroupResponse
-	(*PlanMovesRequest)(nil),       // 22: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),      // 23: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                   // 24: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),          // 25: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 26: sheaf.record.v1.VerifyResponse
-	(*VerifiedCopy)(nil),           // 27: sheaf.record.v1.VerifiedCopy
-	(*CompactRequest)(nil),         // 28: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 29: sheaf.record.v1.CompactResponse
-	(*CompactionHold)(nil),         // 30: sheaf.record.v1.CompactionHold
-	(*AcceptLossRequest)(nil),      // 31: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 32: sheaf.record.v1.AcceptLossResponse
-	(*SetShardStateRequest)(nil),   // 33: sheaf.record.v1.SetShardStateRequest
-	(*SetShardStateResponse)(nil),  // 34: sheaf.record.v1.SetShardStateResponse
-	(*RemoveShardRequest)(nil),     // 35: sheaf.record.v1.RemoveShardRequest
-	(*RemoveShardResponse)(nil),    // 36: sheaf.record.v1.RemoveShardResponse
-	(*DescribeVolumeRequest)(nil),  // 37: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 38: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 39: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 40: sheaf.record.v1.GroupFacts
-	nil,                            // 41: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(*DeleteGroupRequest)(nil),     // 22: sheaf.record.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),    // 23: sheaf.record.v1.DeleteGroupResponse
+	(*PlanMovesRequest)(nil),       // 24: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 25: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 26: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 27: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 28: sheaf.record.v1.VerifyResponse
+	(*VerifiedCopy)(nil),           // 29: sheaf.record.v1.VerifiedCopy
+	(*CompactRequest)(nil),         // 30: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 31: sheaf.record.v1.CompactResponse
+	(*CompactionHold)(nil),         // 32: sheaf.record.v1.CompactionHold
+	(*AcceptLossRequest)(nil),      // 33: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 34: sheaf.record.v1.AcceptLossResponse
+	(*SetShardStateRequest)(nil),   // 35: sheaf.record.v1.SetShardStateRequest
+	(*SetShardStateResponse)(nil),  // 36: sheaf.record.v1.SetShardStateResponse
+	(*RemoveShardRequest)(nil),     // 37: sheaf.record.v1.RemoveShardRequest
+	(*RemoveShardResponse)(nil),    // 38: sheaf.record.v1.RemoveShardResponse
+	(*DescribeVolumeRequest)(nil),  // 39: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 40: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 41: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 42: sheaf.record.v1.GroupFacts
+	nil,                            // 43: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
@@ -3810,42 +3897,44 @@ var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	16, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
 	4,  // 13: sheaf.record.v1.Shard.placement_state:type_name -> sheaf.record.v1.PlacementState
 	17, // 14: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	41, // 15: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	24, // 16: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	43, // 15: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	26, // 16: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
 	6,  // 17: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
 	9,  // 18: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
 	10, // 19: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	27, // 20: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
-	30, // 21: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
+	29, // 20: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
+	32, // 21: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
 	10, // 22: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
 	4,  // 23: sheaf.record.v1.SetShardStateRequest.state:type_name -> sheaf.record.v1.PlacementState
-	39, // 24: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	40, // 25: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	41, // 24: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	42, // 25: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
 	17, // 26: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
 	11, // 27: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
 	13, // 28: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
 	18, // 29: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
 	20, // 30: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	22, // 31: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	25, // 32: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	28, // 33: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	31, // 34: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	33, // 35: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
-	35, // 36: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
-	37, // 37: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	12, // 38: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	14, // 39: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	19, // 40: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	21, // 41: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	23, // 42: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	26, // 43: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	29, // 44: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	32, // 45: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	34, // 46: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
-	36, // 47: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
-	38, // 48: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	38, // [38:49] is the sub-list for method output_type
-	27, // [27:38] is the sub-list for method input_type
+	22, // 31: sheaf.record.v1.AdminService.DeleteGroup:input_type -> sheaf.record.v1.DeleteGroupRequest
+	24, // 32: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	27, // 33: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	30, // 34: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	33, // 35: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	35, // 36: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
+	37, // 37: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
+	39, // 38: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	12, // 39: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	14, // 40: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	19, // 41: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	21, // 42: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	23, // 43: sheaf.record.v1.AdminService.DeleteGroup:output_type -> sheaf.record.v1.DeleteGroupResponse
+	25, // 44: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	28, // 45: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	31, // 46: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	34, // 47: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	36, // 48: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
+	38, // 49: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
+	40, // 50: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	39, // [39:51] is the sub-list for method output_type
+	27, // [27:39] is the sub-list for method input_type
 	27, // [27:27] is the sub-list for extension type_name
 	27, // [27:27] is the sub-list for extension extendee
 	0,  // [0:27] is the sub-list for field type_name
@@ -3859,14 +3948,14 @@ func file_sheaf_record_v1_admin_proto_init() {
 	file_sheaf_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_sheaf_record_v1_admin_proto_msgTypes[17].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	AdminService_ListShards_FullMethodName     = "/sheaf.record.v1.AdminService/ListShards"
 	AdminService_WatchLoad_FullMethodName      = "/sheaf.record.v1.AdminService/WatchLoad"
 	AdminService_CreateGroup_FullMethodName    = "/sheaf.record.v1.AdminService/CreateGroup"
+	AdminService_DeleteGroup_FullMethodName    = "/sheaf.record.v1.AdminService/DeleteGroup"
 	AdminService_PlanMoves_FullMethodName      = "/sheaf.record.v1.AdminService/PlanMoves"
 	AdminService_Verify_FullMethodName         = "/sheaf.record.v1.AdminService/Verify"
 	AdminService_Compact_FullMethodName        = "/sheaf.record.v1.AdminService/Compact"
@@ -52,6 +53,13 @@ type AdminServiceClient interface {
 	WatchLoad(ctx context.Context, in *WatchLoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLoadResponse], error)
 	// CreateGroup makes a group. Only in Named routing. ALREADY_EXISTS where it is there.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
+	// DeleteGroup deletes a group that holds nothing: no record, no mark of a delete that must be remembered, no version
+	// that retention keeps, no write that may be repeated by its request id, and nothing that is being written; else
+	// FAILED_PRECONDITION GROUP_NOT_EMPTY, which says what it holds. A put at the same moment is refused, as UNAVAILABLE,
+	// or it keeps the group. The files go to the trash of the shards. A later group of the same name is another one. Only
+	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE and UNKNOWN the group may be deleted:
+	// call again, until the answer is NOT_FOUND.
+	DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error)
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
 	// without doing it, by group. On a shard: the copies that are being made there. Each page is planned anew: a move that
 	// begins or ends between two pages is shown or not.
@@ -130,6 +138,16 @@ func (c *adminServiceClient) CreateGroup(ctx context.Context, in *CreateGroupReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateGroupResponse)
 	err := c.cc.Invoke(ctx, AdminService_CreateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteGroupResponse)
+	err := c.cc.Invoke(ctx, AdminService_DeleteGroup_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -224,6 +242,13 @@ type AdminServiceServer interface {
 	WatchLoad(*WatchLoadRequest, grpc.ServerStreamingServer[WatchLoadResponse]) error
 	// CreateGroup makes a group. Only in Named routing. ALREADY_EXISTS where it is there.
 	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
+	// DeleteGroup deletes a group that holds nothing: no record, no mark of a delete that must be remembered, no version
+	// that retention keeps, no write that may be repeated by its request id, and nothing that is being written; else
+	// FAILED_PRECONDITION GROUP_NOT_EMPTY, which says what it holds. A put at the same moment is refused, as UNAVAILABLE,
+	// or it keeps the group. The files go to the trash of the shards. A later group of the same name is another one. Only
+	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE and UNKNOWN the group may be deleted:
+	// call again, until the answer is NOT_FOUND.
+	DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error)
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
 	// without doing it, by group. On a shard: the copies that are being made there. Each page is planned anew: a move that
 	// begins or ends between two pages is shown or not.
@@ -270,6 +295,9 @@ func (UnimplementedAdminServiceServer) WatchLoad(*WatchLoadRequest, grpc.ServerS
 }
 func (UnimplementedAdminServiceServer) CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateGroup not implemented")
+}
+func (UnimplementedAdminServiceServer) DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteGroup not implemented")
 }
 func (UnimplementedAdminServiceServer) PlanMoves(context.Context, *PlanMovesRequest) (*PlanMovesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanMoves not implemented")
@@ -374,6 +402,24 @@ func _AdminService_CreateGroup_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).CreateGroup(ctx, req.(*CreateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DeleteGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DeleteGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DeleteGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DeleteGroup(ctx, req.(*DeleteGroupRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -522,6 +568,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateGroup",
 			Handler:    _AdminService_CreateGroup_Handler,
+		},
+		{
+			MethodName: "DeleteGroup",
+			Handler:    _AdminService_DeleteGroup_Handler,
 		},
 		{
 			MethodName: "PlanMoves",

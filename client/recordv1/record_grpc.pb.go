@@ -64,7 +64,8 @@ const (
 //	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does
 //	                    not help: do not repeat the call. A shard says so of its own copy, a gateway where no majority
 //	                    of the copies is left.
-//	                    HASH_ROUTING (AdminService.CreateGroup): the groups of this store are fixed
+//	                    HASH_ROUTING (AdminService.CreateGroup, DeleteGroup): the groups of this store are fixed;
+//	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
@@ -313,7 +314,8 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does
 //	                    not help: do not repeat the call. A shard says so of its own copy, a gateway where no majority
 //	                    of the copies is left.
-//	                    HASH_ROUTING (AdminService.CreateGroup): the groups of this store are fixed
+//	                    HASH_ROUTING (AdminService.CreateGroup, DeleteGroup): the groups of this store are fixed;
+//	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -14,14 +15,15 @@ import (
 func (a *app) groupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "group",
-		Short:   "Create, check, compact a group, or accept its losses",
+		Aliases: []string{"groups"},
+		Short:   "Create, check, compact or delete a group, or accept its losses",
 		GroupID: groupCare,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("say what to do with which group: create, verify, compact or accept-loss")
+			return fmt.Errorf("say what to do with which group: create, verify, compact, delete or accept-loss")
 		},
 	}
-	cmd.AddCommand(a.groupCreate(), a.groupVerify(), a.groupCompact(), a.groupAcceptLoss())
+	cmd.AddCommand(a.groupCreate(), a.groupVerify(), a.groupCompact(), a.groupDelete(), a.groupAcceptLoss())
 	return cmd
 }
 
@@ -161,6 +163,31 @@ func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
 		}
 	}
 	return nil
+}
+
+func (a *app) groupDelete() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete GROUP...",
+		Short: "Delete groups that hold nothing (Named routing)",
+		Long: `Deletes groups that hold nothing: no record, and nothing of deleted ones that is still kept
+(sheaf group compact GROUP --all frees it, once retention and repeated writes allow that). A group that
+holds something stays, and the command says what it holds. A put at the same moment is refused, or keeps
+the group. Its files go to the trash of the shards, for an hour. A group that is created later under the
+same name is another one.`,
+		Example: `  sheaf groups delete old-1 old-2`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			var failed error
+			for _, group := range args {
+				if _, err := conn.Admin.DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group}); err != nil {
+					failed = errors.Join(failed, fmt.Errorf("deleting group %s: %w", group, err))
+					continue
+				}
+				a.Out.Sayf("group %s: deleted", group)
+			}
+			return failed
+		}),
+	}
 }
 
 func (a *app) groupAcceptLoss() *cobra.Command {

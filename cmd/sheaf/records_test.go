@@ -378,4 +378,12 @@ func TestNamedRoutingNeedsAGroup(t *testing.T) {
 	}
 	p.do(t, "", "group", "create", "delta").Want(t, 0)
 	p.do(t, "", "group", "create", "delta").Want(t, 1)
+	p.do(t, "", "groups", "delete", "alpha", "delta").Want(t, 1).Has(t, "group delta: deleted").
+		Has(t, "deleting group alpha: ").Has(t, "it holds 1 record")
+	p.do(t, "", "group", "delete", "delta").Want(t, 3)
+	p.do(t, "", "group", "delete").Want(t, 2)
+	p.do(t, "d", "put", "1", "--group", "delta").Want(t, 0)
+	if o := p.do(t, "", "get", "1", "--group", "alpha").Want(t, 0); o.Stdout != "a" {
+		t.Errorf("alpha: %q", o.Stdout)
+	}
 }

@@ -146,6 +146,16 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	return &recordv1.CreateGroupResponse{Group: g.Name, Uuid: g.UUID.String()}, nil
 }
 
+// DeleteGroup implements AdminService.
+func (a *adminServer) DeleteGroup(ctx context.Context, request *recordv1.DeleteGroupRequest) (
+	out *recordv1.DeleteGroupResponse, err error) {
+	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
+		out, err = c.DeleteGroup(ctx, request)
+		return err
+	})
+	return out, err
+}
+
 // atGroup makes a call to the shard that leads a group. It does not retry a call that may have started.
 func (a *adminServer) atGroup(ctx context.Context, group string,
 	do func(context.Context, recordv1.AdminServiceClient) error) error {

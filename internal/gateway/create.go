@@ -27,7 +27,7 @@ type quotaError struct {
 
 func (e *quotaError) Error() string {
 	return fmt.Sprintf("tenant %s: the quota %s of %d is used up: %d groups begin with %q. "+
-		"Put into one of these, or have the quota raised",
+		"Put into one of these, delete empty ones (sheaf groups delete), or have the quota raised",
 		e.tenant.Name, access.TenantGroups, e.tenant.Quotas.Of(access.TenantGroups), e.groups, e.tenant.Prefix)
 }
 
@@ -70,7 +70,8 @@ func createError(name string, err error, outcome bool) error {
 			},
 		})
 	case errors.Is(err, placement.ErrGroupLimit):
-		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v: put into groups that exist", name, err)
+		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v: put into groups that exist, or delete "+
+			"empty ones (sheaf groups delete)", name, err)
 	}
 	return etcdFailed(err, outcome, "group %q is not known here, and cannot be looked up or made", name)
 }
@@ -122,8 +123,8 @@ func (t *table) warnings() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("it has %d groups, of at most %d: nobody can create a group beyond that, and the limit "+
-		"of a store cannot be raised. Lower the quotas of groups of tenants that create many (sheaf auth tenants), and "+
-		"put into fewer groups", len(t.named), limit)}
+		"of a store cannot be raised. Delete empty groups (sheaf groups delete), and lower the quotas of groups of tenants "+
+		"that create many (sheaf auth tenants)", len(t.named), limit)}
 }
 
 // groupLimit returns the number of groups up to which first writes create groups; 0: they create none.

@@ -90,7 +90,7 @@ func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 				}
 			}
 			if text := err.Error(); !strings.Contains(text, `tenant one: the quota groups of 3 is used up: 3 groups begin `+
-				`with "team-". Put into one of these, or`) {
+				`with "team-". Put into one of these, delete`) {
 				t.Error(text)
 			}
 		}

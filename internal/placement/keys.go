@@ -29,6 +29,7 @@ const (
 	keeperKey  = "wakes-keeper"        // see wakes.go
 	weightsKey = "weights/"            // see weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
+	deletedKey = "within-deleted/"     // NAME: exists while the group NAME is deleted; only its number is read
 	withinKey  = "within/"             // PREFIX: written with each group that CreateGroup makes within a bound, create.go
 )
 

@@ -129,6 +129,10 @@ type Group struct {
 	// Followers may also drop tombstones up to this index.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
+	// Deleted is when the group was deleted, in UTC; empty: it exists. The key of a deleted group remains, because a
+	// missing key means that etcd was set back (rule 9). No View has the group.
+	Deleted string `json:"deleted,omitempty"`
+
 	// Revision is etcd's revision of the key when the key was read; 0 for a group that is not stored. Store.PutGroup
 	// writes only if the key still has this revision.
 	Revision int64 `json:"-"`
@@ -158,10 +162,12 @@ const (
 
 // View is the placement in etcd at one revision. Maps are keyed by name and must not be changed.
 type View struct {
-	Epoch   uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
-	Meta    Meta
-	Shards  map[string]Shard // all registered shards, which are therefore live; States overrides their State
-	Groups  map[string]Group
+	Epoch  uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
+	Meta   Meta
+	Shards map[string]Shard // all registered shards, which are therefore live; States overrides their State
+	Groups map[string]Group
+	// Deleted holds the UUIDs of deleted groups by name, as long as no new group has taken the name.
+	Deleted map[string]uuid.UUID
 	Targets map[string]Target
 	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
 	// Domains holds the failure domains of all shards that this process has seen registered, including those that are

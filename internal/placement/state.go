@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 
+	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -84,7 +85,13 @@ func (st *state) publish() View {
 		}
 	}
 	if st.changed.groups || st.changed.shards && len(st.weights) > 0 {
-		st.view.Groups = maps.Clone(st.groups)
+		st.view.Groups, st.view.Deleted = maps.Clone(st.groups), map[string]uuid.UUID{}
+		for name, g := range st.groups {
+			if g.Deleted != "" {
+				st.view.Deleted[name] = g.UUID
+				delete(st.view.Groups, name)
+			}
+		}
 		st.weigh(st.view.Groups)
 	}
 	if st.changed.targets {

@@ -127,7 +127,11 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	if len(answer.Kvs) == 0 {
 		return Group{}, fmt.Errorf("%w: %s", ErrNoGroup, name)
 	}
-	return decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
+	g, err := decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
+	if err == nil && g.Deleted != "" {
+		return Group{}, fmt.Errorf("%w: %s was deleted at %s", ErrNoGroup, name, g.Deleted)
+	}
+	return g, err
 }
 
 // PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the
@@ -142,7 +146,7 @@ func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
 // write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	return s.putGroup(ctx, g, func(there Group) (rider, error) {
-		if there.Revision == 0 {
+		if there.Revision == 0 || there.Deleted != "" {
 			return rider{}, fmt.Errorf("%w: %s", ErrNoGroup, g.Name)
 		}
 		return rider{}, there.acceptsLeader(g)
@@ -182,6 +186,8 @@ func (s *Store) putGroup(ctx context.Context, g Group, look func(there Group) (r
 		switch {
 		case frozen:
 			return Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name, ErrFrozen)
+		case there.group.Deleted != "" && g.Revision == 0:
+			besides.also = append(besides.also, clientv3.OpDelete(s.prefix+deletedKey+g.Name))
 		case there.group.Revision != g.Revision:
 			return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
 		}

@@ -309,6 +309,80 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	}
 }
 
+// A group that was deleted is in no view, does not count within a bound, and is not written by a leader that does not
+// know it. Its name is free. No process takes the end of a group for an etcd that was set back.
+func TestADeletedGroupIsNoSetback(t *testing.T) { synctest.Test(t, aDeletedGroupIsNoSetback) }
+
+func aDeletedGroupIsNoSetback(t *testing.T) {
+	ctx := testContext(t)
+	etcd := memetcdtest.New(t)
+	store := newStore(t, etcd.Client(t))
+	named := placement.Routing{Mode: placement.Named}
+	if _, err := store.InitMeta(ctx, placement.Meta{StoreUUID: uuid.New(), Routing: named, Copies: 1}); err != nil {
+		t.Fatal(err)
+	}
+	one := placement.Bound{Prefix: "t-", Most: 1}
+	g, _, err := store.CreateGroup(ctx, placement.NewGroup(named, "t-1", 0), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.SetTargets(ctx, []placement.Target{{Group: "t-1", Shards: []string{"s1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	followed := store.Watch(ctx)
+	if view := <-followed; view.Groups["t-1"].UUID != g.UUID {
+		t.Fatalf("%+v", view)
+	}
+	stale := g
+	stale.Revision--
+	if err := store.DeleteGroup(ctx, stale); !errors.Is(err, placement.ErrChanged) {
+		t.Errorf("delete of a group that has changed since: %v", err)
+	}
+	if err := store.DeleteGroup(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	var last placement.View
+	for range 2 {
+		time.Sleep(time.Minute)
+		for more := true; more; {
+			select {
+			case last = <-followed:
+			default:
+				more = false
+			}
+		}
+		etcd.BreakWatches() // whoever listed the group before lists again
+	}
+	if len(last.Groups) != 0 || last.Deleted["t-1"] != g.UUID || last.Held() != "" ||
+		len(last.Targets["t-1"].Shards) != 0 {
+		t.Errorf("groups %v, targets %v, deleted %v, held: %s", last.Groups, last.Targets, last.Deleted, last.Held())
+	}
+	if why, held := store.LastAnswer(); held != "" {
+		t.Errorf("%v, held: %s", why, held)
+	}
+	if _, err := store.PutGroupAsLeader(ctx, g); !errors.Is(err, placement.ErrNoGroup) {
+		t.Errorf("its leader writes it: %v", err)
+	}
+	if _, err := store.Group(ctx, "t-1"); !errors.Is(err, placement.ErrNoGroup) {
+		t.Errorf("%v", err)
+	}
+	next, created, err := store.CreateGroup(ctx, placement.NewGroup(named, "t-1", 0), one)
+	if err != nil || !created || next.UUID == g.UUID {
+		t.Fatalf("%+v, %v, %v", next, created, err)
+	}
+	if _, _, err := store.CreateGroup(ctx, placement.NewGroup(named, "t-2", 0), one); !errors.Is(err,
+		placement.ErrGroupLimit) {
+		t.Errorf("a second group within a bound of one: %v", err)
+	}
+	ledgers, err := store.Ledgers(ctx, []placement.TenantKey{{Name: "t", Prefix: "t-"}})
+	if err != nil || ledgers[0].Groups != 1 {
+		t.Errorf("%+v, %v", ledgers, err)
+	}
+	if view, err := store.View(ctx); err != nil || view.Groups["t-1"].UUID != next.UUID || len(view.Deleted) != 0 {
+		t.Errorf("%+v, %v", view, err)
+	}
+}
+
 func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 	synctest.Test(t, registerShardRefusesAnotherVolumeAndAClone)
 }

@@ -24,20 +24,19 @@ type TenantKey struct{ Name, Prefix string }
 // Ledgers reads the ledgers of tenants and counts their groups. The result has the order of tenants.
 func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, error) {
 	out := make([]Ledger, 0, len(tenants))
-	for part := range slices.Chunk(tenants, txnOpsMax/2) {
-		ops := make([]clientv3.Op, 0, 2*len(part))
+	for part := range slices.Chunk(tenants, txnOpsMax/3) {
+		ops := make([]clientv3.Op, 0, 3*len(part))
 		for _, t := range part {
-			ops = append(ops, clientv3.OpGet(l.prefix+tenantsKey+t.Name),
-				clientv3.OpGet(l.prefix+groupsKey+t.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
+			ops = append(append(ops, clientv3.OpGet(l.prefix+tenantsKey+t.Name)), l.countOps(t.Prefix)...)
 		}
 		answer, err := l.client.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("read what tenants store from etcd: %w", err)
 		}
 		for i := range part {
-			there := only(answer.Responses[2*i].GetResponseRange().Kvs)
+			there := only(answer.Responses[3*i].GetResponseRange().Kvs)
 			out = append(out, Ledger{Value: there.Value, Revision: there.ModRevision,
-				Groups: answer.Responses[2*i+1].GetResponseRange().Count})
+				Groups: counted(answer.Responses[3*i+1:])})
 		}
 	}
 	return out, nil

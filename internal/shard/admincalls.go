@@ -49,6 +49,11 @@ func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damag
 	return f.s.acceptLoss(ctx, g.(*served).group)
 }
 
+// DeleteGroup implements serve.Admin.
+func (f forAdmin) DeleteGroup(ctx context.Context, g serve.Group) error {
+	return f.s.deleteGroup(ctx, g.(*served))
+}
+
 // DescribeVolume implements serve.Admin.
 func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	s := f.s

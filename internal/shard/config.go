@@ -180,6 +180,7 @@ type Registry interface {
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
+	DeleteGroup(ctx context.Context, g placement.Group) error
 	LastAnswer() (last time.Time, held string)
 }
 

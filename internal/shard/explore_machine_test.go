@@ -73,6 +73,13 @@ func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placeme
 	return l.memRegistry.PutGroupAsLeader(ctx, g)
 }
 
+func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
+	if l.dead.Load() {
+		return errDown
+	}
+	return l.memRegistry.DeleteGroup(ctx, g)
+}
+
 // machine is an in-memory disk, and the shard that runs on it, if any. Only the nemesis starts and ends the shard.
 type machine struct {
 	x    *exploration

@@ -361,6 +361,24 @@ func (r *memRegistry) PutGroupAsLeader(ctx context.Context, g placement.Group) (
 	return r.PutGroup(ctx, g)
 }
 
+func (r *memRegistry) DeleteGroup(_ context.Context, g placement.Group) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.down || r.refuse:
+		return errDown
+	case r.view.Groups[g.Name].Revision != g.Revision:
+		return placement.ErrChanged
+	}
+	r.changeLocked(func(v *placement.View) {
+		deleted := map[string]uuid.UUID{g.Name: g.UUID}
+		maps.Copy(deleted, v.Deleted)
+		delete(v.Groups, g.Name)
+		v.Deleted = deleted
+	})
+	return nil
+}
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // fixture is a running shard with a client.

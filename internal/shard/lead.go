@@ -131,6 +131,11 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 			return false // the watcher first announces the group to etcd
 		}
 		m := sv.replica.Members()
+		if sv.replica.Ended() {
+			err := q.resume(ctx, sv, m, state.Group)
+			q.problems.Note("resuming group "+g.Name, err)
+			return true
+		}
 		if isPlain(sv, m, state) {
 			return false
 		}

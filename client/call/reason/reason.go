@@ -42,6 +42,7 @@ const (
 	GroupLimit    = "GROUP_LIMIT"
 	QuotaExceeded = "QUOTA_EXCEEDED"
 	HashRouting   = "HASH_ROUTING"
+	GroupNotEmpty = "GROUP_NOT_EMPTY"
 	UseDownload   = "USE_DOWNLOAD"
 	UseUpload     = "USE_UPLOAD"
 	CursorExpired = "CURSOR_EXPIRED"

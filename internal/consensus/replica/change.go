@@ -48,6 +48,8 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 		return ErrNoLeader
 	case c.members.isChanging():
 		return ErrChanging
+	case c.members.ended && !ends(change):
+		return fmt.Errorf("%w: %w", ErrChanging, ErrEnded)
 	}
 	if err := c.members.check(change); err != nil {
 		return err

@@ -52,6 +52,7 @@ type core struct {
 	transfer transfer
 	full     fullLog
 
+	ending  bool          // End is in progress
 	formed  bool          // Options.Forming has admitted writes
 	changed chan struct{} // closed by announce; nil if nobody waits
 	// hangs is closed and replaced if a disk hangs when the leadership is lost: no round ends then, so no round

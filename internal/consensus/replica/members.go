@@ -29,6 +29,7 @@ type members struct {
 	index    uint64            // index of the change that led to conf
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
+	ended    bool              // conf says that the group is ended, see EndedID
 
 	change       *memberChange // the change in progress; nil if there is none
 	confirmation confirmation  // the confirmation of the last change
@@ -52,6 +53,7 @@ func (m *members) set(conf *raftpb.ConfState, at uint64) {
 	id := m.node.id
 	voters, learners := conf.GetVoters(), slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
 	m.isMember = isVoter(conf, id) || slices.Contains(learners, id)
+	m.ended = isEnded(conf)
 	m.sole = len(voters) == 1 && voters[0] == id && !m.isJoint()
 	m.idle.onlyMember.Store(m.sole && len(learners) == 0)
 }

@@ -71,6 +71,8 @@ func (c *core) mayWrite() error {
 	switch {
 	case !c.node.serving:
 		return ErrNoLeader
+	case c.ending || c.members.ended:
+		return fmt.Errorf("%w: %w", ErrNoLeader, ErrEnded)
 	case !c.formed:
 		return c.mayForm()
 	}

@@ -166,6 +166,7 @@ var requests = map[string]string{
 	recordv1.RecordService_Watch_FullMethodName:         `{"group":"a"}`,
 	recordv1.AdminService_ListGroups_FullMethodName:     `{"group":"a"}`,
 	recordv1.AdminService_CreateGroup_FullMethodName:    `{"group":"a"}`,
+	recordv1.AdminService_DeleteGroup_FullMethodName:    `{"group":"a"}`,
 	recordv1.AdminService_Verify_FullMethodName:         `{"group":"a"}`,
 	recordv1.AdminService_Compact_FullMethodName:        `{"group":"a"}`,
 	recordv1.AdminService_AcceptLoss_FullMethodName:     `{"group":"a"}`,

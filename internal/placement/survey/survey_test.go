@@ -33,7 +33,9 @@ func FuzzVolume(f *testing.F) {
 	answer(func(*recordv1.DescribeVolumeResponse) {})
 	answer(func(out *recordv1.DescribeVolumeResponse) { out.Facts = nil })
 	answer(func(out *recordv1.DescribeVolumeResponse) { out.Facts.Groups, out.Facts.Copies = math.MaxInt32, -3 })
-	answer(func(out *recordv1.DescribeVolumeResponse) { out.Facts.Epoch, out.Generation = math.MaxUint64, math.MaxUint64 })
+	answer(func(out *recordv1.DescribeVolumeResponse) {
+		out.Facts.Epoch, out.Generation = math.MaxUint64, math.MaxUint64
+	})
 	answer(func(out *recordv1.DescribeVolumeResponse) { out.StoreUuid, out.Groups[0].Uuid = "", "not a UUID" })
 	answer(func(out *recordv1.DescribeVolumeResponse) {
 		out.Groups = append(out.Groups, proto.CloneOf(out.Groups[0]), &recordv1.GroupFacts{})

@@ -103,6 +103,7 @@ var rules = map[string]Rule{
 	recordv1.AdminService_PlanMoves_FullMethodName:      granted(AdminRead, InAll),
 	recordv1.AdminService_DescribeVolume_FullMethodName: granted(AdminRead, InAll),
 	recordv1.AdminService_CreateGroup_FullMethodName:    granted(AdminWrite, InGroup),
+	recordv1.AdminService_DeleteGroup_FullMethodName:    granted(AdminWrite, InGroup),
 	recordv1.AdminService_Verify_FullMethodName:         granted(AdminWrite, InGroup),
 	recordv1.AdminService_Compact_FullMethodName:        granted(AdminWrite, InGroup),
 	recordv1.AdminService_AcceptLoss_FullMethodName:     granted(AdminWrite, InGroup),

@@ -55,15 +55,22 @@ func (f *Watcher[R]) Decide(view placement.View) Work[R] {
 	for _, owned := range f.Replicas {
 		if !known[owned] {
 			v.Known = false
+			v.Deleted = isDeleted(view, owned.Known())
 			if name := owned.Known().Name; view.GroupUnknown(name) {
 				v.Unread = view.OddGroup(name)
 			}
 			f.decideOne(&todo, v, view, placement.Group{}, owned)
-			v.Unread = ""
+			v.Unread, v.Deleted = "", false
 		}
 	}
 	f.Actions.Connect(f.peers())
 	return todo
+}
+
+// isDeleted reports whether etcd says that the group of a replica was deleted.
+func isDeleted(view placement.View, r *Replica) bool {
+	id, is := view.Deleted[r.Name]
+	return is && id == r.UUID
 }
 
 // peers returns the shards that hold a member of a group which is here.

@@ -136,6 +136,9 @@ func (f *Watcher[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	if view.Meta.EpochBase != f.View.Meta.EpochBase || state.Revision < f.View.Groups[r.Name].Revision {
 		return false, nil // this etcd is another one, or older, than that of the view: its views will follow
 	}
+	if isDeleted(view, r) {
+		return true, nil
+	}
 	now := f.memberView(view)
 	now.Group = state
 	return state.UUID == r.UUID && now.Left(facts(owned, state)), nil

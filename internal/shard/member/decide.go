@@ -20,6 +20,8 @@ type View struct {
 	// Unread says why etcd's key of the group cannot be used; empty: it can, or there is none. Then nobody knows where
 	// the group is, and what is here stays as it is.
 	Unread string
+	// Deleted means that etcd says that the group was deleted. Then Known is false.
+	Deleted bool
 	// Target lists the shards that are to hold the group; the first one creates it. It is used only while the group has
 	// no members.
 	Target    []string
@@ -114,6 +116,8 @@ type Action struct {
 //   - A replica that etcd does not name leaves only if a leader wrote a membership that is not older than its own.
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
 //   - A replica that etcd places elsewhere, or does not know, is kept and not served.
+//   - A replica of a deleted group leaves: its leader has proved that the group holds nothing. Files that may belong to
+//     another group are kept.
 func Decide(v *View, r *Replica) Action {
 	here := v.here()
 	switch {
@@ -121,6 +125,8 @@ func Decide(v *View, r *Replica) Action {
 		return v.whileSetBack(r)
 	case v.Unread != "":
 		return v.whileUnread(r)
+	case v.Deleted && r != nil && r.Phase != Lost && !r.Foreign && !r.Unreadable && r.Exchanged == "":
+		return leave(r)
 	case !v.Known && (r == nil || r.Phase == Lost):
 		return stay(r)
 	case !v.Known:

@@ -47,6 +47,7 @@ func setBack(v *View)          { v.SetBack = true }
 func spent(v *View)            { v.Retired = map[uint64]bool{9: true} }
 func target(v *View)           { v.Target = []string{"a", "b"} }
 func unknown(v *View)          { v.Known, v.Group = false, placement.Group{} }
+func deleted(v *View)          { unknown(v); v.Deleted = true }
 func unread(v *View)           { unknown(v); v.Unread = "key groups/0 in etcd cannot be used" }
 func later(v *View)            { v.Group.Revision = 51 }
 func foreign(r *Replica)       { r.Foreign = true }
@@ -177,6 +178,12 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		{"other volume", members(7, with(on(there, 1, placement.Voter))...), nil, Standing{Reason: OtherVolume}, false},
 		{"replaceable", members(7, with(on(uuid.Nil, 1, placement.Voter))...), nil, Standing{Reason: Replaceable}, false},
 		{"unknown", unknown, nil, Standing{Reason: Unknown}, false},
+		{"deleted", and(unknown, deleted), nil, Standing{Reason: HasLeft}, false},
+		{"deleted, and made elsewhere", and(unknown, deleted), foreign, Standing{Reason: Unknown}, false},
+		{"deleted, and unreadable", and(unknown, deleted), unreadable, Standing{Reason: Unknown}, false},
+		{"deleted, with files of another group", and(unknown, deleted),
+			func(r *Replica) { r.Exchanged = "the files of 1" }, Standing{Reason: Unknown}, false},
+		{"deleted, while etcd was set back", and(unknown, deleted, setBack), nil, Standing{Reason: SetBack}, false},
 		{"other name", members(7), renamed, Standing{Reason: OtherName, Detail: "0"}, false},
 		{"other group", members(7), and(renamed, func(r *Replica) { r.Exchanged = "the files of 1" }),
 			Standing{Reason: OtherGroup, Detail: "the files of 1"}, false},

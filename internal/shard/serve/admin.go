@@ -38,6 +38,8 @@ type Admin interface {
 	Compact(ctx context.Context, g Group, options group.CompactOptions) (group.CompactReport, error)
 	// AcceptLoss declares the damage of a group lost.
 	AcceptLoss(ctx context.Context, g Group) ([]format.Damage, error)
+	// DeleteGroup deletes a group that is led here and holds nothing.
+	DeleteGroup(ctx context.Context, g Group) error
 }
 
 // verifyRateDefault is the default rate of Verify, in bytes per second.
@@ -54,6 +56,19 @@ type adminServer struct {
 func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest) (*recordv1.CreateGroupResponse,
 	error) {
 	return nil, answer.NotHere("CreateGroup")
+}
+
+// DeleteGroup implements AdminService.
+func (s *adminServer) DeleteGroup(ctx context.Context, in *recordv1.DeleteGroupRequest) (*recordv1.DeleteGroupResponse,
+	error) {
+	g, err := s.Asked(ctx, access.AdminWrite, in.GetGroup(), "group")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admin.DeleteGroup(ctx, g); err != nil {
+		return nil, answer.Of(err, answer.Where{Group: g.Name()})
+	}
+	return &recordv1.DeleteGroupResponse{}, nil
 }
 
 // SetShardState implements AdminService.

@@ -2,8 +2,10 @@ package group
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
@@ -45,6 +47,32 @@ func (l *Log) Stats() Stats {
 		out.Damages = append(out.Damages, *d)
 	}
 	return out
+}
+
+// Blank returns an error that says what the group holds besides Raft's own entries; nil: nothing. It counts records,
+// and also tombstones, earlier versions and blobs until they are compacted, and writes that may be repeated with their
+// request id. A group with damaged bytes is not blank, because nobody knows what these bytes hold.
+func (l *Log) Blank() error {
+	if err := l.enter(); err != nil {
+		return err
+	}
+	defer l.leave()
+	if n := l.places.table.Live(); n > 0 {
+		return fmt.Errorf("it holds %s", units.Count(n, "record", "records"))
+	}
+	if n := l.places.table.Len(); n > 0 {
+		return fmt.Errorf("it holds the tombstones of %s until it is compacted", units.Count(n, "delete", "deletes"))
+	}
+	if n := l.blobs.bytes(); n > 0 {
+		return fmt.Errorf("it holds %d bytes of large records that are uploaded, replaced or deleted", n)
+	}
+	if l.damages.any() {
+		return errors.New("some of its bytes are damaged, and nobody knows what they hold")
+	}
+	for range l.RecentRequests(format.DefaultRequestWindow, l.now().UnixNano()) {
+		return fmt.Errorf("a write may still be repeated with its request id: wait for %v", format.DefaultRequestWindow.Age)
+	}
+	return nil
 }
 
 // Verify reads and checks every byte of the group's files, at a limited byte rate (0: no limit). Damage in hints, and

@@ -377,6 +377,15 @@ func TestNamedGroupsAndFind(t *testing.T) {
 		if err := c.CreateGroup(ctx, "rome"); !errors.Is(err, client.ErrExists) {
 			t.Fatalf("create a group that is there: %v", err)
 		}
+		if err := c.DeleteGroup(ctx, "rome"); !errors.Is(err, client.ErrGroupNotEmpty) {
+			t.Fatalf("delete a group with a record: %v", err)
+		}
+		if err := c.DeleteGroup(ctx, "oslo"); !errors.Is(err, client.ErrGroupNotFound) {
+			t.Fatalf("delete no group: %v", err)
+		}
+		if err := errors.Join(c.CreateGroup(ctx, "oslo"), c.DeleteGroup(ctx, "oslo")); err != nil {
+			t.Fatalf("delete an empty group: %v", err)
+		}
 		if _, err := c.Put(ctx, client.Key{ID: 1}, nil, nil); !errors.Is(err, client.ErrInvalid) {
 			t.Fatalf("put without a group: %v", err)
 		}

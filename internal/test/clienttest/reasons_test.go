@@ -21,7 +21,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 		client.ErrNotFound, client.ErrGroupNotFound, client.ErrVersionNotFound, client.ErrVersionMismatch, client.ErrExists,
 		client.ErrInvalid,
 		client.ErrTooLarge, client.ErrDiskFull, client.ErrOverloaded, client.ErrMemoryFull, client.ErrGroupLimit,
-		client.ErrHashRouting,
+		client.ErrHashRouting, client.ErrGroupNotEmpty,
 		client.ErrUnavailable, client.ErrGroupFailed, client.ErrOutcomeUnknown, client.ErrRequestIDReused, client.ErrDataLoss,
 		client.ErrCursorExpired,
 		client.ErrBadRange, client.ErrQuotaExceeded,

@@ -1,0 +1,92 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// EndedID is a Raft id that no replica has, because ids of replicas are odd (format.NewRaftID). A membership with this
+// learner means that the group has ended: no leader accepts a write. Such a membership is committed like any other, and
+// is stored wherever memberships are stored: in each copy's manifest, and in the files that a new copy receives. A
+// leader serves only after it has applied everything that was ever acknowledged, so every leader knows of the end.
+const EndedID uint64 = 0x73686561_665f656e
+
+var (
+	// ErrEnded means that the group accepts no writes, because it is about to be deleted. Errors of writes wrap it
+	// together with ErrNoLeader: nothing was written, and the write may be repeated.
+	ErrEnded = errors.New("the group is being deleted")
+	// ErrNotBlank means that the group holds something, and therefore does not end.
+	ErrNotBlank = errors.New("the group is not empty")
+)
+
+// End ends the group. It is called on the leader. When End returns nil, the group holds nothing, a majority knows that
+// it has ended, and no further write is acknowledged unless Resume is called. blank returns an error that says what the
+// log holds; it is called while no write is in progress and none is accepted. End may be called again. Errors are
+// ErrNotBlank and those of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
+func (r *Replica) End(ctx context.Context, blank func() error) error {
+	done, err := r.beginEnd(blank)
+	if err != nil || done {
+		return err
+	}
+	err = r.ChangeMembers(ctx, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
+		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(EndedID)},
+	}})
+	c := r.state.lock()
+	defer c.unlock()
+	c.ending = false
+	return err
+}
+
+// beginEnd checks that the group holds nothing, and refuses writes until End returns. done is true if the group has
+// already ended.
+func (r *Replica) beginEnd(blank func() error) (done bool, err error) {
+	c := r.state.lock()
+	defer c.unlock()
+	if err := c.isOpen(); err != nil {
+		return false, err
+	}
+	switch {
+	case !c.node.serving:
+		return false, ErrNoLeader
+	case c.ending, c.members.isChanging():
+		return false, ErrChanging
+	case !c.writes.IsEmpty():
+		return false, fmt.Errorf("%w: a write is in progress", ErrNotBlank)
+	}
+	// A group that has ended is checked, too: an earlier End may have failed, and writes may have been accepted since.
+	if err := blank(); err != nil {
+		return false, fmt.Errorf("%w: %w", ErrNotBlank, err)
+	}
+	c.ending = !c.members.ended
+	return c.members.ended, nil
+}
+
+// Resume lets an ended group accept writes again. It is called on the leader. The caller must first make sure that
+// nobody deletes the group because of an earlier End. Errors are those of ChangeMembers.
+func (r *Replica) Resume(ctx context.Context) error {
+	return r.ChangeMembers(ctx, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
+		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(EndedID)},
+	}})
+}
+
+// Ended reports whether this replica knows that the group has ended.
+func (r *Replica) Ended() bool {
+	c := r.state.lock()
+	defer c.unlock()
+	return c.members.ended
+}
+
+// isEnded reports whether a membership means that its group has ended.
+func isEnded(conf *raftpb.ConfState) bool {
+	return slices.Contains(conf.GetLearners(), EndedID) || slices.Contains(conf.GetLearnersNext(), EndedID)
+}
+
+// ends reports whether a change only ends or resumes the group.
+func ends(change *raftpb.ConfChangeV2) bool {
+	changes := change.GetChanges()
+	return len(changes) == 1 && changes[0].GetNodeId() == EndedID
+}

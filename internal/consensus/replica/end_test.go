@@ -1,0 +1,133 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// A put that races with the end of its group is refused, or the group is not ended: no put that was acknowledged is in
+// a group that ended. In half of the rounds the lead changes in the same
+// instant.
+func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
+	ended, kept := 0, 0
+	for round := range 24 {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t)
+			n.lead()
+			var all sync.WaitGroup
+			var mu sync.Mutex
+			acknowledged := 0
+			for writer := range 2 {
+				all.Go(func() {
+					// Before the end, behind it, and in the same instant: then the turns of the goroutines decide.
+					time.Sleep(10*time.Millisecond + []time.Duration{-1, 0, 0, 1}[round%4]*time.Millisecond)
+					_, leader := n.leader(t, 0)
+					if _, err := leader.do(t, put(int64(writer), "data")); err == nil {
+						mu.Lock()
+						acknowledged++
+						mu.Unlock()
+					} else if !errors.Is(err, ErrNoLeader) && !errors.Is(err, ErrOutcomeUnknown) {
+						t.Errorf("a put that is not acknowledged: %v", err)
+					}
+				})
+			}
+			var err error
+			all.Go(func() {
+				time.Sleep(10 * time.Millisecond)
+				_, leader := n.leader(t, 0)
+				err = leader.End(timeout(t), leader.log.Blank)
+			})
+			if round >= 12 { // the lead changes in that instant, too
+				id, leader := n.leader(t, 0)
+				all.Go(func() {
+					time.Sleep(10 * time.Millisecond)
+					_ = leader.TransferLeader(timeout(t), id%3+1)
+				})
+			}
+			all.Wait()
+			switch {
+			case err == nil && acknowledged > 0:
+				t.Fatalf("the group is ended, and %d puts were acknowledged", acknowledged)
+			case err == nil:
+				ended++
+			case acknowledged > 0 || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrChanging) || errors.Is(err,
+				ErrOutcomeUnknown) || errors.Is(err, ErrNotBlank):
+				kept++
+			default:
+				t.Fatalf("nothing was acknowledged, and the group is not ended: %v", err)
+			}
+		})
+	}
+	t.Logf("%d groups ended, %d did not", ended, kept)
+	if ended == 0 || kept == 0 {
+		t.Errorf("the puts and the end did not race: %d groups ended, %d did not", ended, kept)
+	}
+}
+
+// Whoever leads an ended group refuses writes: also after a failover and after each member was killed. Its members stay
+// what they are. Resume ends that.
+func TestAnEndedGroupTakesNoWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, leader := n.lead()
+		ok(t, leader.End(timeout(t), leader.log.Blank))
+		ok(t, leader.End(timeout(t), leader.log.Blank)) // it may be called again
+		refuses := func(one *member, when string) {
+			t.Helper()
+			if _, err := one.do(t, put(1, "x")); !errors.Is(err, ErrEnded) || !errors.Is(err, ErrNoLeader) {
+				t.Errorf("%s: a put into an ended group: %v", when, err)
+			}
+		}
+		refuses(leader, "its leader")
+		if err := leader.ChangeMembers(timeout(t), change(remove(id%3+1))); !errors.Is(err, ErrEnded) {
+			t.Errorf("a change of members of an ended group: %v", err)
+		}
+		n.isolate(id, true)
+		second, leader := n.leader(t, id)
+		refuses(leader, "the next leader")
+		n.isolate(id, false)
+		for _, id := range voters {
+			n.stop(id)
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		third, leader := n.leader(t, 0)
+		refuses(leader, fmt.Sprintf("leader %d behind a restart, before it was %d", third, second))
+		ok(t, leader.Resume(timeout(t)))
+		_, err := n.write(t, 0, put(1, "x"))
+		ok(t, err)
+		_, leader = n.leader(t, 0)
+		if err := leader.End(timeout(t), leader.log.Blank); !errors.Is(err, ErrNotBlank) || leader.Ended() {
+			t.Errorf("the end of a group with a record: %v", err)
+		}
+		_, err = n.write(t, 0, del(1))
+		ok(t, err)
+		_, leader = n.leader(t, 0)
+		if err := leader.End(timeout(t), leader.log.Blank); !errors.Is(err, ErrNotBlank) {
+			t.Errorf("the end of a group that has to remember a delete: %v", err)
+		}
+	})
+}
+
+// The end of a group counts what was accepted while the outcome of an earlier end was unknown.
+func TestAGroupThatMayBeEndedIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, vfstest.NewMem(), "/v")
+		one := m.open("7", nil)
+		held := errors.New("it holds something")
+		ok(t, one.End(timeout(t), one.log.Blank))
+		if err := one.End(timeout(t), func() error { return held }); !errors.Is(err, held) {
+			t.Errorf("the second end: %v", err)
+		}
+		if _, err := one.do(t, put(1, "x")); !errors.Is(err, ErrEnded) {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	"sheaf.dev/sheaf/client/call/reason"
+	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First it ends: after an entry of its own
+// log, no leader accepts a write. Then the leader records in etcd that the group is deleted, if its key there has not
+// changed since. The members see this record, and move their files to the trash. If the leader is lost between the two
+// steps, the next leader changes the key, so that the second step can no longer succeed, and then resumes the group.
+
+// deleteGroup deletes a group that is led here and holds nothing.
+func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
+	g := sv.group
+	if s.meta.Routing.Mode == placement.Hash {
+		return answer.Fail(codes.FailedPrecondition, reason.HashRouting,
+			"group %s: this store routes by hash: its groups are fixed, and none is deleted", g.Name)
+	}
+	if !g.deleting.CompareAndSwap(false, true) {
+		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
+	}
+	defer s.steerer.ask(g) // the steerer resumes the group if it was not deleted
+	defer g.deleting.Store(false)
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	err := sv.replica.End(ctx, sv.log.Blank)
+	if errors.Is(err, replica.ErrNotBlank) {
+		return answer.Fail(codes.FailedPrecondition, reason.GroupNotEmpty,
+			"group %s is not deleted: %v. Delete its records first; sheaf group compact %s --all --why says what is still kept",
+			g.Name, err, g.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("ending group %s: %w", g.Name, err)
+	}
+	view, err := s.cfg.Placement.Look(ctx, g.Name)
+	if err != nil {
+		return notDeleted(g, err)
+	}
+	state, ok := view.Groups[g.Name]
+	if !ok || state.UUID != g.UUID || view.Held() != "" {
+		return notDeleted(g, fmt.Errorf("etcd does not have it as the group %s: %s", g.UUID, view.Held()))
+	}
+	if !sv.replica.Status().Leader {
+		return notDeleted(g, replica.ErrNoLeader)
+	}
+	if err := s.cfg.Placement.DeleteGroup(ctx, state); err != nil {
+		return notDeleted(g, err)
+	}
+	s.logger.Info("a group is deleted", "group", g.Name, "uuid", g.UUID)
+	return nil
+}
+
+// notDeleted returns the error of a call that has ended a group and may not have deleted it.
+func notDeleted(g *groupReplica, err error) error {
+	return answer.Fail(codes.Unavailable, reason.NoLeader,
+		"group %s is empty, and may not be deleted yet: try again: %v", g.Name, err)
+}
+
+// resume lets an ended group that is led here accept writes again, unless it is deleted or this shard is deleting it.
+// It first changes the group's key in etcd, so that an earlier attempt to delete the group, here or on the former
+// leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
+func (q *steerer) resume(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
+	if sv.group.deleting.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	state.Leader, state.Term = q.cfg.Name, m.Term
+	stored, err := q.cfg.Placement.PutGroupAsLeader(ctx, state)
+	switch {
+	case errors.Is(err, placement.ErrNoGroup), errors.Is(err, placement.ErrChanged):
+		return nil // the group is deleted, or the next view says what changed
+	case err != nil:
+		return fmt.Errorf("before it resumes: %w", err)
+	}
+	q.mu.Lock()
+	sv.group.Stored = stored
+	q.mu.Unlock()
+	err = sv.replica.Resume(ctx)
+	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
+		return nil // the next look says what is left to do
+	}
+	return err
+}
