@@ -34,10 +34,10 @@ const reserveBytes = 16 << 20
 
 // Config configures a store. A zero field has its default value.
 type Config struct {
-	Groups int  // of Hash routing; 4
-	Named  bool // routing instead: the caller names groups, which are made by the first write
-	Shards int  // 1
-	Copies int  // of each group; 1
+	Groups int  // number of groups with Hash routing; default 4
+	Named  bool // use Named routing: callers name groups, which their first write creates
+	Shards int  // number of shards; default 1
+	Copies int  // number of copies of each group; default 1
 }
 
 // Server is a running store.
@@ -65,7 +65,7 @@ func StartWith(t testing.TB, cfg Config) *Server {
 	}
 	meta := placement.Meta{
 		StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: cfg.Groups},
-		Copies: max(cfg.Copies, 1),
+		Copies:     max(cfg.Copies, 1),
 		CreatedUTC: time.Now().UTC().Format(time.RFC3339),
 	}
 	if cfg.Named {
