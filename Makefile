@@ -178,7 +178,7 @@ soak-log: $(TOOLS)/gotestsum ## Soak the log and the disks below it: every crash
 	$(SOAK_OF) hack/soak.sh log
 soak-raft: $(TOOLS)/gotestsum ## Soak replicas, shards and placement: random seeds of the simulation and of the exploration, every rule.
 	$(SOAK_OF) hack/soak.sh raft
-soak-proc: $(TOOLS)/gotestsum ## Soak processes, as root: chaos, kills, hard starts, floods, memory, small disks, stopped processes.
+soak-proc: $(TOOLS)/gotestsum ## Soak processes, as root: chaos, kills, hard starts, floods, memory, small disks, stopped processes, noise in bubbles.
 	$(SOAK_OF) hack/soak.sh proc
 soak-kube: $(TOOLS)/gotestsum envtest-assets ## Soak the operator, as root: all of e2e, a thousand shards, each death and pair of edits.
 	$(SOAK_OF) hack/soak.sh kube

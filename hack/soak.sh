@@ -52,6 +52,9 @@ soak_proc() {
   for package in ./internal/consensus/peer ./internal/test/livenesstest ./internal/consensus/replica ./internal/gateway ./internal/shard ./internal/test/clienttest; do
     step "starved: $package" hack/starve.sh "$package"
   done
+  # Bubbles on an idle machine run their goroutines in few orders, so this step delays what reads from connections.
+  step "noise in the connections of bubbles" hack/noise.sh ./internal/shard ./internal/gateway ./internal/local/dev ./internal/placement \
+    ./internal/placement/etcd ./internal/test/clienttest ./internal/test/livenesstest
 }
 
 soak_kube() {

@@ -24,16 +24,18 @@ const bufferBytes = 256 << 10
 type conn struct {
 	in, out *half
 	closed  atomic.Bool
+	noise   *noise // delays reads; nil outside of a soak
 }
 
 // newConns returns the two ends of a new connection.
 func newConns() (client, server *conn) {
 	up, down := newHalf(), newHalf()
-	return &conn{in: down, out: up}, &conn{in: up, out: down}
+	return &conn{in: down, out: up, noise: newNoise()}, &conn{in: up, out: down, noise: newNoise()}
 }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.in.read(b)
+	c.noise.delay()
 	return n, c.told("read", err)
 }
 
