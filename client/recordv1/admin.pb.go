@@ -1190,8 +1190,9 @@ func (x *ListShardsRequest) GetPageToken() string {
 type ListShardsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Shards []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
-	// What is wrong with the store itself and what to do, one sentence each: keys of etcd that cannot be used. From a
-	// gateway only, and only with the first page. Of more than 100, the last sentence says how many more there are.
+	// What is wrong with the store itself and what to do, one sentence each: keys of etcd that cannot be used, and an
+	// etcd that does not answer. From a gateway only, and only with the first page. Of more than 100 keys, the last
+	// sentence says how many more there are.
 	Problems []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Opaque. Empty: that was all.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

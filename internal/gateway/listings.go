@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"time"
 
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -16,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
+	statuspage "sheaf.dev/sheaf/internal/status/page"
 )
 
 // sortedShards lists the shards of a table by name.
@@ -169,7 +171,21 @@ func (t *table) planned() map[string]string {
 // problemsMax bounds the number of problems of a store that ListShards reports.
 const problemsMax = 100
 
-// problems returns the problems of the store, at most problemsMax and a last line that counts the others.
+// storeProblems returns the problems of the store: what is wrong with etcd, and keys that cannot be used.
+func (g *Gateway) storeProblems(t *table) []string {
+	last, held := g.cfg.Store.LastAnswer()
+	silent := time.Duration(0)
+	if !last.IsZero() {
+		silent = time.Since(last)
+	}
+	text, do := statuspage.EtcdProblem(silent, held)
+	if text == "" {
+		return t.problems()
+	}
+	return append([]string{text + ": " + do}, t.problems()...)
+}
+
+// problems returns the keys that cannot be used, at most problemsMax and a last line that counts the others.
 func (t *table) problems() []string {
 	all := t.view.Problems()
 	if n := len(all) - problemsMax; n > 0 {
@@ -217,7 +233,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	out := &recordv1.ListShardsResponse{}
 	if page.After == "" {
-		out.Problems, out.Warnings = t.problems(), t.warnings()
+		out.Problems, out.Warnings = a.g.storeProblems(t), t.warnings()
 	}
 	out.Shards, out.NextPageToken = paging.Cut(page, list, (*recordv1.Shard).GetName, false)
 	return out, nil

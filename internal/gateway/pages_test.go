@@ -36,7 +36,11 @@ func knowing(t *testing.T, view placement.View) *Gateway {
 	})
 	t.Cleanup(r.close)
 	r.set(view)
-	return &Gateway{router: r, stopping: make(chan struct{})}
+	store, err := placement.NewStore(nil, "quotes") // etcd is not asked
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Gateway{cfg: Config{Store: store}, router: r, stopping: make(chan struct{})}
 }
 
 // manyGroups is the view of a store with n named groups of three copies.

@@ -98,7 +98,7 @@ func (g *Gateway) Status() Status {
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		places := t.places()
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		st.find(t)
+		st.find(t, g.storeProblems(t))
 	}
 	if err := g.taken.Refused(); err != nil {
 		st.Problems = append(st.Problems, err.Error())
@@ -119,8 +119,8 @@ const (
 
 // find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know which
 // groups are served. A group therefore counts as served while a majority of its copies is on registered shards.
-func (st *Status) find(t *table) {
-	seen := finding.Facts{Store: t.view.Problems(), Warnings: t.warnings(), Whole: true}
+func (st *Status) find(t *table, problems []string) {
+	seen := finding.Facts{Store: problems, Warnings: t.warnings(), Whole: true}
 	isSilent, placed := map[string]bool{}, t.placedShards()
 	for i := range st.Shards {
 		s := &st.Shards[i]

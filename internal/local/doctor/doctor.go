@@ -12,17 +12,17 @@ import (
 func Tree(r *cli.VerifyTreeReport) []finding.Finding {
 	var f finding.List
 	for _, p := range r.Problems {
-		f.Add(finding.Problem, "volume", p, "")
+		f.Add(finding.VolumeProblem, "volume", p, "")
 	}
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		where := "group " + g.Group + " in " + g.Dir
 		if g.Error != "" {
-			f.Add(finding.Problem, where, g.Error, "")
+			f.Add(finding.VolumeFailed, where, g.Error, "")
 		}
 		if n := len(g.Damages); n > 0 {
 			d := &g.Damages[0]
-			f.Add(finding.Problem, where, fmt.Sprintf("%d places of damage; the first: %s, offset %d, %d bytes: %s%s", n, d.File,
+			f.Add(finding.VolumeDamaged, where, fmt.Sprintf("%d places of damage; the first: %s, offset %d, %d bytes: %s%s", n, d.File,
 				d.Offset, d.Length, d.What,
 				cli.IDsWords(d.IDs, d.IDsUnknown)),
 				"where other shards hold copies, start the shard: it takes over what is whole; else put the records again, or "+
@@ -30,11 +30,11 @@ func Tree(r *cli.VerifyTreeReport) []finding.Finding {
 					"sheaf verify "+g.Dir+" --repair")
 		}
 		if g.TornBytes > 0 {
-			f.Add(finding.Note, where, fmt.Sprintf("a torn tail of %d bytes: writes that were never acknowledged", g.TornBytes),
+			f.Add(finding.VolumeTorn, where, fmt.Sprintf("a torn tail of %d bytes: writes that were never acknowledged", g.TornBytes),
 				"nothing: the next load cuts it off")
 		}
 		if g.Joining {
-			f.Add(finding.Note, where, "the replica is only joining: nothing that counts is there yet", "")
+			f.Add(finding.VolumeJoining, where, "the replica is only joining: nothing that counts is there yet", "")
 		}
 	}
 	return f.Sorted()

@@ -27,7 +27,8 @@ var order = []Severity{Problem, Warning, Note}
 // Finding is one fact that a person should know.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	Where    string   `json:"where"` // "shard s1", "group 7 on shard s1"
+	Kind     Kind     `json:"kind,omitempty"` // empty: a finding about objects of Kubernetes
+	Where    string   `json:"where"`          // "shard s1", "group 7 on shard s1"
 	What     string   `json:"what"`
 	Do       string   `json:"do,omitempty"` // the next step; empty: What contains it, or there is none
 }
@@ -113,8 +114,8 @@ func (f *List) byHand(do string) string {
 }
 
 // Add adds a finding.
-func (f *List) Add(severity Severity, where, what, do string) {
-	f.all = append(f.all, Finding{severity, where, oneLine(what), do})
+func (f *List) Add(kind Kind, where, what, do string) {
+	f.all = append(f.all, Finding{kind.severity(), kind, where, oneLine(what), do})
 }
 
 // oneLine joins the lines of errors that happened together.
@@ -123,12 +124,12 @@ func oneLine(what string) string {
 }
 
 // ofGroup is Add for a copy of a group on a shard; empty shard: for the group as a whole.
-func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
+func (f *List) ofGroup(kind Kind, name, shard, what, do string) {
 	where := ""
 	if shard != "" {
 		where = " on shard " + shard
 	}
-	key := Finding{severity, where, oneLine(what), strings.ReplaceAll(do, " "+name+" ", " GROUP ")}
+	key := Finding{kind.severity(), kind, where, oneLine(what), strings.ReplaceAll(do, " "+name+" ", " GROUP ")}
 	if f.same == nil {
 		f.same = map[Finding]*[]string{}
 	}

@@ -45,10 +45,10 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 func Of(seen Facts) []Finding {
 	f := List{managed: seen.Managed}
 	for _, p := range seen.Store {
-		f.Add(Problem, "store", p, "")
+		f.Add(StoreProblem, "store", p, "")
 	}
 	for _, w := range seen.Warnings {
-		f.Add(Warning, "store", w, "")
+		f.Add(StoreLimit, "store", w, "")
 	}
 	st := gather(seen)
 	versions := map[string][]string{}
@@ -59,7 +59,7 @@ func Of(seen Facts) []Finding {
 		}
 	}
 	if len(versions) > 1 {
-		f.Add(Note, "shards", fmt.Sprintf("they run %d versions: %s", len(versions), versionWords(versions)),
+		f.Add(ShardVersions, "shards", fmt.Sprintf("they run %d versions: %s", len(versions), versionWords(versions)),
 			"finish the upgrade")
 	}
 	odd := map[string]bool{} // groups whose key in etcd cannot be read
@@ -75,17 +75,17 @@ func Of(seen Facts) []Finding {
 		if st.waits != "" {
 			what += ": " + st.waits
 		}
-		f.Add(Problem, "store", what, f.byHand("start shards, at least as many as a group has copies: sheaf shard --help"))
+		f.Add(NoShards, "store", what, f.byHand("start shards, at least as many as a group has copies: sheaf shard --help"))
 		return f.Sorted()
 	}
 	for name, g := range st.groups {
 		switch {
 		case !seen.Whole || odd[name] || g.led || g.loading || g.unserved():
 		case g.pending == g.copies:
-			f.ofGroup(Problem, name, "", strings.TrimSuffix("it is not served yet, writes and reads wait: "+g.waits, ": "),
+			f.ofGroup(GroupNotMade, name, "", strings.TrimSuffix("it is not served yet, writes and reads wait: "+g.waits, ": "),
 				f.byHand("start more shards, or wait where all run"))
 		default:
-			f.ofGroup(Problem, name, "", "no copy of it leads: writes and reads wait",
+			f.ofGroup(GroupLeaderless, name, "", "no copy of it leads: writes and reads wait",
 				f.byHand("wait for an election of some seconds; if it stays, start the shards that hold the other copies"))
 		}
 	}
@@ -193,21 +193,21 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 		if s.GetPlacementState() != recordv1.PlacementState_PLACEMENT_STATE_DRAINING {
 			do += "; if it does not come back: sheaf shards drain " + s.GetName()
 		}
-		f.Add(Problem, where, what+l.words(),
+		f.Add(ShardSilent, where, what+l.words(),
 			f.byHand(do+"; if its disk is lost: docs/operations/troubleshooting.md, What is lost"))
 		return
 	}
 	if m := s.GetMessage(); m != "" {
-		f.Add(Problem, where, m, "")
+		f.Add(ShardState, where, m, "")
 	}
 	for _, p := range s.GetProblems() {
 		if p != s.GetMessage() {
-			f.Add(Problem, where, p, "")
+			f.Add(ShardProblem, where, p, "")
 		}
 	}
 	if l := s.GetLoad(); !l.GetDone() && l.GetBytesTotal() > 0 {
 		eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)
-		f.Add(Note, where, fmt.Sprintf("it loads: %d of %d groups, %d%%, about %v left", l.GetGroupsLoaded(),
+		f.Add(ShardLoads, where, fmt.Sprintf("it loads: %d of %d groups, %d%%, about %v left", l.GetGroupsLoaded(),
 			l.GetGroupsTotal(),
 			100*l.GetBytesDone()/l.GetBytesTotal(), eta), "wait")
 	}
@@ -221,12 +221,12 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	switch {
 	case s.GetCapacityBytes() <= 0:
 	case free <= reserve:
-		f.Add(Problem, where, space+": writes are refused as DISK_FULL", spaceAdvice)
+		f.Add(DiskFull, where, space+": writes are refused as DISK_FULL", spaceAdvice)
 	case free < 2*reserve:
-		f.Add(Warning, where, space+": writes will be refused soon", spaceAdvice)
+		f.Add(DiskNearlyFull, where, space+": writes will be refused soon", spaceAdvice)
 	}
 	if slow := s.GetSlowSyncs(); slow.GetTotal() > 0 && slow.GetNewestSecondsAgo() <= slowSyncsAgo.Seconds() {
-		f.Add(Warning, where, fmt.Sprintf(
+		f.Add(SlowSyncs, where, fmt.Sprintf(
 			"%s longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes wait for it",
 			units.Count(slow.GetTotal(), "sync took", "syncs took"), slow.GetNewestFile(),
 			seconds(slow.GetNewestSeconds(), time.Millisecond),
@@ -241,9 +241,9 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 			units.Bytes(limit))
 		switch {
 		case need > limit:
-			f.Add(Problem, where, memory, "raise --memory-limit, or take residency Index")
+			f.Add(MemoryFull, where, memory, "raise --memory-limit, or take residency Index")
 		case need > limit/10*9:
-			f.Add(Warning, where, memory+": writes will be refused soon as MEMORY_FULL",
+			f.Add(MemoryNearlyFull, where, memory+": writes will be refused soon as MEMORY_FULL",
 				"raise --memory-limit, or take residency Index")
 		}
 	}
@@ -254,18 +254,18 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
 	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
-		f.Add(Note, where, "it gets no new groups, as it is cordoned", "sheaf shards activate "+name+" ends that")
+		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned", "sheaf shards activate "+name+" ends that")
 	case recordv1.PlacementState_PLACEMENT_STATE_DRAINING:
 		switch {
 		case s.GetPlacedGroups() == 0 && s.GetAlive():
-			f.Add(Note, where, "it is drained", "stop its process, then: sheaf shards remove "+name)
+			f.Add(ShardDrained, where, "it is drained", "stop its process, then: sheaf shards remove "+name)
 		case s.GetPlacedGroups() == 0:
-			f.Add(Note, where, "it is drained, and does not run", "sheaf shards remove "+name)
+			f.Add(ShardDrained, where, "it is drained, and does not run", "sheaf shards remove "+name)
 		case s.GetPlacementWaits() != "":
-			f.Add(Warning, where, groups+" cannot leave it, though it is being drained: "+s.GetPlacementWaits(),
+			f.Add(DrainWaits, where, groups+" cannot leave it, though it is being drained: "+s.GetPlacementWaits(),
 				"start more shards, or take it back: sheaf shards activate "+name)
 		default:
-			f.Add(Note, where, "it is being drained: "+groups+" left", "wait; sheaf moves shows how far they are")
+			f.Add(ShardDraining, where, "it is being drained: "+groups+" left", "wait; sheaf moves shows how far they are")
 		}
 	}
 }
@@ -293,7 +293,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", max(n, int(g.GetDamagesTotal())),
 				g.GetDamages()[0].GetFile(), g.GetDamages()[0].GetOffsetBytes())
 		}
-		f.ofGroup(Problem, name, shard, what, fmt.Sprintf(
+		f.ofGroup(GroupDamaged, name, shard, what, fmt.Sprintf(
 			"sheaf group verify %s names every bad place; put those records again, or give them up: sheaf group accept-loss "+
 				"%s --yes", name, name))
 	case recordv1.GroupState_GROUP_STATE_FAILED:
@@ -301,33 +301,33 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		if !g.GetLost() && path != "" {
 			do = "with the shard stopped, sheaf verify " + path + " reads all of it; then start the shard again"
 		}
-		f.ofGroup(Problem, name, shard, what, f.byHand(do))
+		f.ofGroup(GroupFailed, name, shard, what, f.byHand(do))
 	case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
 		if st.lacks[shard] == nil {
-			f.ofGroup(Problem, name, shard, what, f.byHand("start the shards that hold it"))
+			f.ofGroup(GroupUnanswered, name, shard, what, f.byHand("start the shards that hold it"))
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		if cannotWrite(g) {
-			f.ofGroup(Problem, name, shard, what,
+			f.ofGroup(GroupReadOnly, name, shard, what,
 				f.byHand("repair what it names (of a disk dmesg says more), then start shard "+shard+" again"))
 		}
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
 		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // else it is a problem of the group
-			f.ofGroup(Warning, name, shard, what, "")
+			f.ofGroup(CopyWaits, name, shard, what, "")
 		}
 	}
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.lacks[m.GetShard()] != nil:
 		case !m.GetActive():
-			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
+			f.ofGroup(CopySilent, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
 				f.byHand("start shard "+at))
 		case m.GetNeedsFiles():
-			f.ofGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is copied again", "wait")
+			f.ofGroup(CopyBehind, name, "", "its copy on shard "+at+" is too far behind and is copied again", "wait")
 		}
 	}
 	if s := g.GetSupersededBytes(); s > supersededMin && s > g.GetStoredBytes()/2 {
-		f.ofGroup(Note, name, shard, "more than half of what is stored is superseded",
+		f.ofGroup(Superseded, name, shard, "more than half of what is stored is superseded",
 			"sheaf group compact "+name+" --why says why it is still there")
 	}
 }

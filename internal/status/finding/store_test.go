@@ -110,7 +110,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		}, severity: Warning, where: "group 7", words: []string{"start shard b"}},
 		"copy made anew": {group: func(g *recordv1.Group) {
 			g.Members = []*recordv1.Member{{Shard: "b", Active: true, NeedsFiles: true}}
-		}, severity: Note, where: "group 7", words: []string{"again"}},
+		}, severity: Note, where: "group 7", words: []string{"copied again"}},
 		"superseded": {group: func(g *recordv1.Group) {
 			g.StoredBytes, g.SupersededBytes = 1<<30, 1<<30-1
 		}, severity: Note, where: "group 7 on shard a",
@@ -127,6 +127,9 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 			found := Of(Facts{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{g}, Whole: true})
 			if len(found) != 1 || found[0].Severity != c.severity || found[0].Where != c.where {
 				t.Fatalf("%+v", found)
+			}
+			if rule, ok := RuleOf(found[0].Kind); !ok || rule.Severity != c.severity {
+				t.Errorf("the rule of %s is %+v", found[0].Kind, rule)
 			}
 			for _, w := range c.words {
 				if !strings.Contains(found[0].What+"; "+found[0].Do, w) {

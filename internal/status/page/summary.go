@@ -29,6 +29,19 @@ type Summary struct {
 // and waits 2 s.
 const EtcdSilentMin = 6 * time.Second
 
+// EtcdProblem says what is wrong with etcd, as the calling process sees it, and what to do. silent is the time since
+// etcd last answered, and held says why its contents are not followed. Empty text: nothing is wrong.
+func EtcdProblem(silent time.Duration, held string) (text, do string) {
+	switch {
+	case silent >= EtcdSilentMin:
+		return fmt.Sprintf("Without etcd for %s: what was served before is served; what starts, moves or is new waits",
+			about(silent)), "Start etcd again, or see to the network between it and here."
+	case held != "":
+		return "What etcd says is not followed: " + held, "What was known before is served."
+	}
+	return "", ""
+}
+
 // Facts are the inputs of a summary. A field that a process does not know stays zero.
 type Facts struct {
 	Waits      string        // why nothing is served, and what to do; empty: something is served
@@ -90,15 +103,9 @@ func Summarize(f *Facts) Summary {
 					"the loss: "+
 					"sheaf group accept-loss %s --yes.", one),
 		}
-	case f.EtcdSilent >= EtcdSilentMin:
-		return Summary{
-			State: Problems, Text: fmt.Sprintf(
-				"Without etcd for %s: what was served before is served; what starts, moves or is new waits", about(f.EtcdSilent)),
-			Do: "Start etcd again, or see to the network between it and here.",
-		}
-	case f.EtcdHeld != "":
-		return Summary{State: Problems, Text: "What etcd says is not followed: " + f.EtcdHeld,
-			Do: "What was known before is served."}
+	case f.EtcdSilent >= EtcdSilentMin || f.EtcdHeld != "":
+		text, do := EtcdProblem(f.EtcdSilent, f.EtcdHeld)
+		return Summary{State: Problems, Text: text, Do: do}
 	case len(f.Problems) > 0:
 		return Summary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"),
 			f.serving()), Do: f.Problems[0]}

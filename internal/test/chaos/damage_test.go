@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // damageCopy damages one of three copies by hand while its shard is down: it zeroes or truncates a segment. `sheaf
@@ -213,6 +214,9 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	took, code := time.Since(at), victim.cmd.ProcessState.ExitCode()
 	if code != 1 {
 		return "", fmt.Errorf("shard %s ended with code %d: %s", victim.name, code, victim.lastWords())
+	}
+	if err := n.expects(at.Add(took), "shard "+victim.name, finding.ShardSilent); err != nil {
+		return "", err
 	}
 	if err := await("the disk is created again", time.Minute, func() error {
 		if err := victim.machine.unmount(victim.disk); err != nil {

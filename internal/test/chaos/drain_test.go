@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // setState sets the wanted state of a shard in etcd, as the operator does.
@@ -49,6 +50,9 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 		return "", err
 	}
 	drained := false
+	if err := n.expects(at, "shard "+victim.name, finding.ShardDraining, finding.DrainWaits, finding.ShardDrained); err != nil {
+		return "", errors.Join(err, n.setState(victim, placement.Active))
+	}
 	defer func() {
 		if !drained {
 			err = errors.Join(err, n.setState(victim, placement.Active))
@@ -134,6 +138,10 @@ func (n *nemesis) failDisk(victim *server) (words string, err error) {
 		return "", err
 	}
 	if err := n.othersLead(groups, victim); err != nil {
+		return "", err
+	}
+	if err := n.expects(at, "shard "+victim.name, finding.ShardSilent, finding.ShardState, finding.ShardProblem,
+		finding.GroupReadOnly, finding.GroupFailed); err != nil {
 		return "", err
 	}
 	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the fault is under test

@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // holdAtLeast is longer than an election (at most 2 s), and longer than a registration of a shard in etcd remains
@@ -66,6 +67,9 @@ func (n *nemesis) kill(victim *server) (string, error) {
 		return "", err
 	}
 	took := time.Since(at)
+	if err := n.expects(at, "shard "+victim.name, finding.ShardSilent); err != nil {
+		return "", err
+	}
 	if err := victim.start(); err != nil {
 		return "", err
 	}
@@ -94,6 +98,9 @@ func (n *nemesis) killWithoutEtcd() error {
 	s.evidence = fmt.Sprintf("ended by SIGKILL without etcd, others lead its %d groups after %.1f s", len(s.led),
 		time.Since(at).Seconds())
 	n.spans = append(n.spans, s)
+	if err := n.expects(at, "shard "+victim.name, finding.ShardSilent); err != nil {
+		return err
+	}
 	if err := n.calm(); err != nil {
 		return err
 	}
@@ -133,8 +140,11 @@ func (n *nemesis) stop(victim *server) (string, error) {
 	at := time.Now()
 	var took time.Duration
 	stopped, err := hold(victim.process, holdAtLeast, func() error {
-		defer func() { took = time.Since(at) }()
-		return n.othersLead(groups, victim)
+		err := n.othersLead(groups, victim)
+		if took = time.Since(at); err != nil {
+			return err
+		}
+		return n.expects(at, "shard "+victim.name, finding.ShardSilent)
 	})
 	if err != nil {
 		return "", err
@@ -166,6 +176,9 @@ func (n *nemesis) isolate(victim *server, d direction) (string, error) {
 	}
 	led := n.othersLead(groups, victim)
 	took := time.Since(at)
+	if led == nil && len(groups) > 0 {
+		led = n.expects(at, "shard "+victim.name, finding.ShardSilent, finding.CopySilent)
+	}
 	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the partition is under test
 	length := time.Since(at)
 	dropped, err := victim.machine.reconnect()
@@ -211,6 +224,9 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		return "", fmt.Errorf("it did not fire: 1 MiB at 512 KiB/s took %v: %w", took, err)
 	}
 	disk.set("off")
+	if err := n.expects(time.Now(), "shard "+victim.name, finding.SlowSyncs); err != nil {
+		return "", err
+	}
 	return fmt.Sprintf("a sync took %.1f s while the disk hung, and 1 MiB %.1f s while it was slow", first.took.Seconds(),
 		took.Seconds()), nil
 }
@@ -250,6 +266,9 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 		}
 		return fmt.Errorf("the answer is %q: %w", reason, err)
 	}); err != nil {
+		return "", err
+	}
+	if err := n.expects(time.Now(), "shard "+victim.name, finding.DiskFull); err != nil {
 		return "", err
 	}
 	for at := time.Now(); time.Since(at) < holdAtLeast; time.Sleep(200 * time.Millisecond) {

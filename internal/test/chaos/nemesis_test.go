@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // span is the time of one fault. It begins before the fault, and ends when the fault is healed and the store is whole
@@ -31,6 +33,9 @@ type nemesis struct {
 	copied int    // number of twins on copies
 	rounds uint64 // number of rounds of ballast
 	signs  signs
+	looks  looks
+	// etcdStopped is true while all members of etcd are stopped.
+	etcdStopped bool
 }
 
 // fault describes one kind of fault.
@@ -137,6 +142,9 @@ func (n *nemesis) one(f *fault) error {
 		return fmt.Errorf("%s of %s: %w", f.name, victim.name, err)
 	}
 	if err := n.settle(); err != nil {
+		return fmt.Errorf("after %s of %s: %w", f.name, victim.name, err)
+	}
+	if err := n.findingsEnd(); err != nil {
 		return fmt.Errorf("after %s of %s: %w", f.name, victim.name, err)
 	}
 	s.end = n.load.now()
@@ -251,6 +259,11 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 	}
 	stopped := time.Now()
 	n.t.Logf("%7.1fs etcd is stopped for %v", time.Duration(s.begin).Seconds(), n.cfg.etcdStop)
+	n.etcdStopped = true
+	if err := n.expects(stopped, "store", finding.StoreProblem); err != nil {
+		return err
+	}
+	n.looks.open = nil // etcd remains stopped
 	before := n.load.history.count()
 	some = slices.DeleteFunc(slices.Clone(some), func(f *fault) bool { return f.etcd || f.name == "full-disk" })
 	n.deck = nil
@@ -282,6 +295,11 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 		}
 	}
 	if err := n.settle(); err != nil {
+		return fmt.Errorf("after the stop of etcd: %w", err)
+	}
+	n.etcdStopped = false
+	n.looks.open = append(n.looks.open, expected{finding.StoreProblem, "store"})
+	if err := n.findingsEnd(); err != nil {
 		return fmt.Errorf("after the stop of etcd: %w", err)
 	}
 	s.end, s.evidence = n.load.now(), fmt.Sprintf("%d members killed, away for %.0f s, %d calls answered meanwhile",

@@ -92,6 +92,17 @@ func startsWithAnOddKey(t *testing.T, name, value string) {
 // doctor returns the problems that `sheaf doctor` finds.
 func doctor(t *testing.T, ctx context.Context, s *Server) (problems []finding.Finding) {
 	t.Helper()
+	for _, f := range findings(t, ctx, s) {
+		if f.Severity == finding.Problem {
+			problems = append(problems, f)
+		}
+	}
+	return problems
+}
+
+// findings returns all that `sheaf doctor` finds.
+func findings(t *testing.T, ctx context.Context, s *Server) []finding.Finding {
+	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -99,20 +110,13 @@ func doctor(t *testing.T, ctx context.Context, s *Server) (problems []finding.Fi
 	}
 	defer func() { _ = conn.Close() }()
 	admin := recordv1.NewAdminServiceClient(conn)
-	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+	shards, err := recordv1.AllShards(ctx, admin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range finding.Of(finding.Facts{
-		Store: shards.GetProblems(), Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true,
-	}) {
-		if f.Severity == finding.Problem {
-			problems = append(problems, f)
-		}
-	}
-	return problems
+	return finding.Of(finding.Listed(shards, groups))
 }

@@ -37,7 +37,7 @@ type Config struct {
 	Groups int  // number of groups with Hash routing; default 4
 	Named  bool // use Named routing: callers name groups, which their first write creates
 	Shards int  // number of shards; default 1
-	Copies int  // number of copies of each group; default 1
+	Copies int  // number of copies of each group: 1, 3 or 5, at most one on a shard; default 1
 }
 
 // Server is a running store.

@@ -1,0 +1,146 @@
+package finding
+
+import "time"
+
+// Kind names what is wrong, in one word that scripts can compare. It determines the severity of a finding.
+type Kind string
+
+// The kinds of findings about a running store. Rules has a row for each.
+const (
+	StoreProblem     Kind = "StoreProblem"
+	StoreLimit       Kind = "StoreLimit"
+	NoShards         Kind = "NoShards"
+	ShardVersions    Kind = "ShardVersions"
+	ShardSilent      Kind = "ShardSilent"
+	ShardState       Kind = "ShardState"
+	ShardProblem     Kind = "ShardProblem"
+	ShardLoads       Kind = "ShardLoads"
+	DiskFull         Kind = "DiskFull"
+	DiskNearlyFull   Kind = "DiskNearlyFull"
+	SlowSyncs        Kind = "SlowSyncs"
+	MemoryFull       Kind = "MemoryFull"
+	MemoryNearlyFull Kind = "MemoryNearlyFull"
+	ShardCordoned    Kind = "ShardCordoned"
+	ShardDraining    Kind = "ShardDraining"
+	DrainWaits       Kind = "DrainWaits"
+	ShardDrained     Kind = "ShardDrained"
+	GroupNotMade     Kind = "GroupNotMade"
+	GroupLeaderless  Kind = "GroupLeaderless"
+	GroupDamaged     Kind = "GroupDamaged"
+	GroupFailed      Kind = "GroupFailed"
+	GroupUnanswered  Kind = "GroupUnanswered"
+	GroupReadOnly    Kind = "GroupReadOnly"
+	CopyWaits        Kind = "CopyWaits"
+	CopySilent       Kind = "CopySilent"
+	CopyBehind       Kind = "CopyBehind"
+	Superseded       Kind = "Superseded"
+)
+
+// The kinds of findings about a volume that nobody serves. They are true when the volume is read, and have no times.
+const (
+	VolumeProblem Kind = "VolumeProblem"
+	VolumeFailed  Kind = "VolumeFailed"
+	VolumeDamaged Kind = "VolumeDamaged"
+	VolumeTorn    Kind = "VolumeTorn"
+	VolumeJoining Kind = "VolumeJoining"
+)
+
+// Rule says of a kind what causes it, and how soon sheaf doctor follows the cause. A call of doctor that begins Within
+// after the cause reports the finding. A call that begins Gone after the end of the cause does not. Zero means that
+// doctor determines it when it asks. The times are upper bounds on a machine that is not starved; doctor itself waits
+// up to 5 s for a shard that does not answer.
+//
+// The causes and reasons are quoted in docs/operations/troubleshooting.md, and a test compares the two.
+type Rule struct {
+	Kind         Kind
+	Severity     Severity
+	Cause        string
+	Within, Gone time.Duration
+	Why          string // where the times come from
+}
+
+// These are the times that several rules share.
+const (
+	// etcdTold bounds how long a gateway takes to learn what changed in etcd. Its watch reports it at once. It notices
+	// within some seconds that a watch has failed, and then lists again.
+	etcdTold = 10 * time.Second
+	// elected covers an election timeout (1 to 2 s), an election and the look at the result.
+	elected = 10 * time.Second
+	// guarded covers a look of a shard at its volume. It looks every 3 s, reports a look that takes 15 s, and stops
+	// serving after two failed looks.
+	guarded = 30 * time.Second
+)
+
+// Rules lists the kinds of findings about a running store, in the order of the constants.
+var Rules = []Rule{
+	{StoreProblem, Problem, "etcd does not answer the gateway, or a key in etcd cannot be used", etcdTold, etcdTold,
+		"gateways watch etcd, and report that it is silent after 6 s"},
+	{StoreLimit, Warning, "the store has nearly as many groups as it may have", etcdTold, etcdTold, "gateways watch etcd"},
+	{NoShards, Problem, "no shard is registered or holds a group", etcdTold, etcdTold,
+		"a registration ends 6 s after its last renewal"},
+	{ShardVersions, Note, "shards run different versions", etcdTold, etcdTold, "each look asks the shards"},
+	{ShardSilent, Problem, "a shard does not run, or does not answer the gateway", etcdTold, etcdTold,
+		"each look asks the shards; a gateway tries to connect again every 2 s"},
+	{ShardState, Problem, "a shard cannot serve its volume, or refuses to", guarded, guarded,
+		"a shard looks at its volume every 3 s"},
+	{ShardProblem, Problem, "a shard meets an error that a person has to end, or its disk does not answer", guarded, guarded,
+		"a shard looks at its volume every 3 s, and reports a look that takes 15 s"},
+	{ShardLoads, Note, "a shard loads its groups", 0, 0, "each look asks the shards"},
+	{DiskFull, Problem, "no more space is free than the reserve", 0, 0, "each look asks the file system"},
+	{DiskNearlyFull, Warning, "less space is free than twice the reserve", 0, 0,
+		"each look asks the file system"},
+	{SlowSyncs, Warning, "a sync that took longer than half a second has ended", 0, slowSyncsAgo,
+		"a slow sync remains a warning for ten minutes"},
+	{MemoryFull, Problem, "index and resident data need more memory than the limit", 0, 0, "each look asks the shards"},
+	{MemoryNearlyFull, Warning, "index and resident data need more than 90 % of the limit", 0, 0,
+		"each look asks the shards"},
+	{ShardCordoned, Note, "a shard is cordoned", etcdTold, etcdTold, "gateways watch etcd"},
+	{ShardDraining, Note, "a shard is drained, and groups are left on it", etcdTold, etcdTold, "gateways watch etcd"},
+	{DrainWaits, Warning, "a shard is drained, and no other shard can take its groups", etcdTold, etcdTold,
+		"gateways watch etcd"},
+	{ShardDrained, Note, "no group is left on a shard that is drained", etcdTold, etcdTold, "gateways watch etcd"},
+	{GroupNotMade, Problem, "a group has no copy yet", etcdTold, etcdTold, "gateways watch etcd"},
+	{GroupLeaderless, Problem, "no copy of a group leads", elected, elected, "an election takes 1 to 2 s, or is repeated"},
+	{GroupDamaged, Problem, "a shard has found bad bytes of a group, by a read, a start or `sheaf group verify`", 0, elected,
+		"it ends with the repair from another copy, or when the loss is accepted"},
+	{GroupFailed, Problem, "a shard could not load a group, or its disk has lost it", 0, etcdTold,
+		"it ends when the shard serves the group"},
+	{GroupUnanswered, Problem, "a shard that runs does not answer for a group that etcd places on it", etcdTold, etcdTold,
+		"gateways watch etcd, and each look asks the shards"},
+	{GroupReadOnly, Problem, "a copy of a group cannot be written since an error of its disk", 0, etcdTold,
+		"it ends when the shard is started again"},
+	{CopyWaits, Warning, "a copy that a shard is to make or load waits for something", 0, etcdTold,
+		"each look asks the shards"},
+	{CopySilent, Warning, "the leader of a group does not hear another copy, whose shard runs", elected, elected,
+		"a leader expects an answer in each election timeout"},
+	{CopyBehind, Note, "a copy is too far behind to receive entries, and is copied again", 0, elected,
+		"each look asks the shards"},
+	{Superseded, Note, "more than half of a group's stored bytes, and more than 64 MiB, are superseded", 0, 0,
+		"each look asks the shards"},
+}
+
+// ofVolumes are the severities of findings about volumes that nobody serves.
+var ofVolumes = map[Kind]Severity{
+	VolumeProblem: Problem, VolumeFailed: Problem, VolumeDamaged: Problem, VolumeTorn: Note, VolumeJoining: Note,
+}
+
+// RuleOf returns the rule of a kind, and whether the kind has one.
+func RuleOf(kind Kind) (Rule, bool) {
+	for i := range Rules {
+		if Rules[i].Kind == kind {
+			return Rules[i], true
+		}
+	}
+	return Rule{}, false
+}
+
+// severity returns the severity of a kind. An unknown kind is a problem, so that nothing is overlooked.
+func (k Kind) severity() Severity {
+	if rule, ok := RuleOf(k); ok {
+		return rule.Severity
+	}
+	if severity, ok := ofVolumes[k]; ok {
+		return severity
+	}
+	return Problem
+}

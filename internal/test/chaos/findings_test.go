@@ -1,0 +1,179 @@
+package chaos
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+)
+
+const (
+	// lookSlack is added to the time of a rule in a soak, for the start of the doctor's process on a busy machine.
+	lookSlack = 10 * time.Second
+	// lookPatience is added to the time of a rule outside of a soak, where a slow machine must not fail the run. A finding
+	// that does not appear or end at all fails it.
+	lookPatience = 2 * time.Minute
+	// endsLater is the time of a rule from which on chaos does not wait for the end of a finding.
+	endsLater = time.Minute
+)
+
+// looks counts what `sheaf doctor` was required to report at faults. Only the goroutine of the nemesis uses it.
+type looks struct {
+	byKind map[finding.Kind]*lookTimes
+	open   []expected // reported during the present fault
+}
+
+// expected is a finding that a fault has caused.
+type expected struct {
+	kind finding.Kind
+	who  string // "shard a", "store"
+}
+
+type lookTimes struct {
+	reported, gone         int
+	mostReported, mostGone time.Duration // the longest time after the cause, and after its end
+}
+
+// doctor returns what `sheaf doctor` finds. The exit code must be 1 if and only if there is a problem.
+func (n *nemesis) doctor() (found []finding.Finding, err error) {
+	out, err := n.hub.run(sheafBinary, "doctor", "--output", "json", "--server", n.gateways[0].machine.address+":7600")
+	var report struct {
+		Findings []finding.Finding `json:"findings"`
+	}
+	if bad := json.NewDecoder(strings.NewReader(out)).Decode(&report); bad != nil { // behind the JSON is the error in words
+		return nil, fmt.Errorf("sheaf doctor: %w: %s", errors.Join(err, bad), out)
+	}
+	if problems := finding.Count(report.Findings, finding.Problem); (err != nil) != (problems > 0) {
+		return nil, fmt.Errorf("%w: sheaf doctor found %d problems, and ended with %v: %s", errHopeless, problems, err, out)
+	}
+	return report.Findings, nil
+}
+
+// isAbout reports whether a finding is about the store, a shard, or the copies on a shard.
+func isAbout(f *finding.Finding, who string) bool {
+	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
+}
+
+// look calls doctor until its findings are as wanted, and returns how long after since that call began. It fails if a
+// call that began more than the time of a rule after since shows other findings.
+func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
+	took time.Duration, err error) {
+	limit := within + lookPatience
+	if soaktest.Long() {
+		limit = within + lookSlack
+	}
+	for failed := 0; ; time.Sleep(100 * time.Millisecond) {
+		began := time.Since(since)
+		found, err := n.doctor()
+		switch {
+		case errors.Is(err, errHopeless):
+			return 0, err
+		case err != nil: // a gateway that is overloaded refuses the call, which shows no findings
+			if failed++; began > limit+lookPatience {
+				return 0, fmt.Errorf("%s: %d calls failed, the last one: %w", what, failed, err)
+			}
+		case wanted(found):
+			return began, nil
+		case began > limit:
+			return 0, fmt.Errorf("%s: sheaf doctor does not show it %v after that, which is more than %v: %+v", what,
+				began.Round(time.Millisecond), within, found)
+		}
+	}
+}
+
+// expects requires that `sheaf doctor` reports a finding of one of the given kinds about who in time. since is when its
+// cause began. The finding must be gone in time after the fault.
+func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
+	within := time.Duration(0)
+	for _, kind := range kinds {
+		rule, ok := finding.RuleOf(kind)
+		if !ok {
+			return fmt.Errorf("%s has no rule", kind)
+		}
+		within = max(within, rule.Within)
+	}
+	var seen []finding.Kind
+	took, err := n.look(fmt.Sprintf("%v about %s", kinds, who), since, within, func(found []finding.Finding) bool {
+		seen = nil
+		for i := range found {
+			if kind := found[i].Kind; isAbout(&found[i], who) && slices.Contains(kinds, kind) && !slices.Contains(seen, kind) {
+				seen = append(seen, kind)
+			}
+		}
+		return len(seen) > 0
+	})
+	if err != nil {
+		return err
+	}
+	for _, kind := range seen {
+		times := n.looks.of(kind)
+		times.reported++
+		times.mostReported = max(times.mostReported, took)
+		n.looks.open = append(n.looks.open, expected{kind, who})
+	}
+	return nil
+}
+
+// findingsEnd requires that what expects has seen is gone in time, and that `sheaf doctor` then finds no problem, unless etcd
+// is stopped. The store must be whole again.
+func (n *nemesis) findingsEnd() error {
+	since := time.Now()
+	open := n.looks.open
+	n.looks.open = nil
+	for _, e := range open {
+		rule, _ := finding.RuleOf(e.kind)
+		if rule.Gone >= endsLater {
+			continue
+		}
+		took, err := n.look(fmt.Sprintf("%s about %s is gone", e.kind, e.who), since, rule.Gone,
+			func(found []finding.Finding) bool {
+				return !slices.ContainsFunc(found, func(f finding.Finding) bool { return f.Kind == e.kind && isAbout(&f, e.who) })
+			})
+		if err != nil {
+			return err
+		}
+		times := n.looks.of(e.kind)
+		times.gone++
+		times.mostGone = max(times.mostGone, took)
+	}
+	if n.etcdStopped {
+		return nil
+	}
+	longest := time.Duration(0)
+	for i := range finding.Rules {
+		if r := &finding.Rules[i]; r.Severity == finding.Problem {
+			longest = max(longest, r.Gone)
+		}
+	}
+	_, err := n.look("no problem is left", since, longest, func(found []finding.Finding) bool {
+		return finding.Count(found, finding.Problem) == 0
+	})
+	return err
+}
+
+func (l *looks) of(kind finding.Kind) *lookTimes {
+	if l.byKind == nil {
+		l.byKind = map[finding.Kind]*lookTimes{}
+	}
+	if l.byKind[kind] == nil {
+		l.byKind[kind] = &lookTimes{}
+	}
+	return l.byKind[kind]
+}
+
+// words returns a line for each kind that faults have caused.
+func (l *looks) words() string {
+	out := strings.Builder{}
+	for _, kind := range slices.Sorted(maps.Keys(l.byKind)) {
+		t := l.byKind[kind]
+		fmt.Fprintf(&out, "finding %s: reported at %d faults, at most %.1f s after its cause; seen gone after %d, at most %.1f s\n",
+			kind, t.reported, t.mostReported.Seconds(), t.gone, t.mostGone.Seconds())
+	}
+	return out.String()
+}
