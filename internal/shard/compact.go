@@ -224,7 +224,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	// A bug here must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
-			c.problems.Note("compacting group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			c.problems.Note(compactingGroup+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	began, before := time.Now(), g.log.Stats().StoredBytes
@@ -232,7 +232,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
-	c.problems.Note("compacting group "+g.name, err)
+	c.problems.Note(compactingGroup+g.name, err)
 	c.mu.Lock()
 	delete(c.failed, g.name)
 	if err != nil {

@@ -241,7 +241,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 		return
 	}
 	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
-		i.problems.Note("installing group "+g.Name, err)
+		i.problems.Note(installingGroup+g.Name, err)
 	}
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // the leader repeats its offer at once

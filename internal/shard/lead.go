@@ -106,7 +106,7 @@ func (q *steerer) run(ctx context.Context) {
 func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			q.problems.Note("moving group "+g.Name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			q.problems.Note(movingGroup+g.Name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	for range stepsAtOnce {
@@ -128,6 +128,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		state, ok := q.watcher.StateOf(g)
 		if !ok || len(state.Members) == 0 {
+			q.problems.Note(movingGroup+g.Name, nil)
 			return false // the watcher first announces the group to etcd
 		}
 		m := sv.replica.Members()
@@ -137,6 +138,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 			return true
 		}
 		if isPlain(sv, m, state) {
+			q.problems.Note(movingGroup+g.Name, nil)
 			return false
 		}
 		next, err := q.step(ctx, sv, m, state)
@@ -149,7 +151,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		case ctx.Err() != nil:
 			return false
 		}
-		q.problems.Note("moving group "+g.Name, err)
+		q.problems.Note(movingGroup+g.Name, err)
 		if err != nil || next != stepAgain {
 			return err != nil || next == stepLater
 		}

@@ -6,6 +6,15 @@ import (
 	"sync"
 )
 
+// These are the beginnings of the subjects of problems of one group. Its name follows. repairer.forgetEnded removes
+// those whose cause has ended.
+const (
+	movingGroup     = "moving group "
+	repairingGroup  = "repairing group "
+	installingGroup = "installing group "
+	compactingGroup = "compacting group "
+)
+
 // problems holds the problems of the shard that an operator should see, until they are removed. Safe for concurrent
 // use.
 type problems struct {

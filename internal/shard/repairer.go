@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -55,10 +56,34 @@ func (m *repairer) repairAll(ctx context.Context) {
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
-				m.problems.Note("repairing group "+g.Name, err)
+				m.problems.Note(repairingGroup+g.Name, err)
 			}
 		}
+		m.forgetEnded()
 	}
+}
+
+// forgetEnded removes problems of groups whose cause has ended in a way that nobody notes at the problem: the replica
+// has left the shard, no longer leads, or was replaced as a whole.
+func (m *repairer) forgetEnded() {
+	routes := m.routes.Load()
+	if routes.byName == nil {
+		return // it is not known yet which groups are here
+	}
+	m.problems.Forget(func(what string) bool {
+		for prefix, isOver := range map[string]func(*served) bool{
+			movingGroup:     func(sv *served) bool { return sv == nil || !sv.replica.Status().Leader },
+			repairingGroup:  func(sv *served) bool { return sv == nil || !sv.log.Damaged() },
+			installingGroup: func(*served) bool { return false },
+			compactingGroup: func(*served) bool { return false },
+		} {
+			if name, ok := strings.CutPrefix(what, prefix); ok {
+				g := routes.byName[name]
+				return g == nil || isOver(g.served.Load())
+			}
+		}
+		return false
+	})
 }
 
 // repair repairs the damaged files of a replica.

@@ -1,0 +1,42 @@
+package shard
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A problem is reported until its cause has ended, however that happens: a replica that no longer leads moves nothing,
+// one that is whole is not repaired, and a group that has left the shard has no problems there. Chaos found a shard that
+// reported for minutes that it could not move groups, because it had lost their lead while etcd was stopped.
+func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash1, abc)
+		c.settled(abc...)
+		broken := errors.New("context deadline exceeded")
+		for _, name := range abc {
+			s := c.shards[name].shard
+			if len(s.Status().Problems) > 0 {
+				t.Fatalf("shard %s begins with %q", name, s.Status().Problems)
+			}
+			leads := s.Status().Groups[0].Leader
+			subjects := []string{repairingGroup + "0", repairingGroup + "gone", movingGroup + "gone", installingGroup + "gone",
+				compactingGroup + "gone"}
+			if !leads {
+				subjects = append(subjects, movingGroup+"0")
+			}
+			for _, what := range subjects {
+				s.problems.Note(what, broken)
+			}
+			s.problems.Note(compactingGroup+"0", broken)
+			s.problems.Note("the registration in etcd", broken)
+			time.Sleep(5 * time.Second)
+			want := []string{compactingGroup + "0: " + broken.Error(), "the registration in etcd: " + broken.Error()}
+			if got := s.Status().Problems; !slices.Equal(got, want) {
+				t.Errorf("shard %s, which leads: %v, has the problems %q, want %q", name, leads, got, want)
+			}
+		}
+	})
+}
