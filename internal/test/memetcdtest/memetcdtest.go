@@ -115,17 +115,20 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	return client
 }
 
-// settle waits until the goroutines that end with the context of the test have done everything that takes no time.
-// These goroutines return leases and close watches, and need the client and the server for this. After the test of a
-// bubble has ended, no time passes, so a goroutine that tried again later would be reported as a leak. Outside of a
-// bubble, settle does nothing.
+// settle waits until the goroutines of the bubble have done everything that takes no time. At the end of a test, these
+// goroutines return leases and close watches, and need the client and the server for this. After the test of a bubble
+// has ended, no time passes, so a goroutine that tried again later would be reported as a leak. Outside of a bubble,
+// settle does nothing.
 func settle() {
 	defer func() { _ = recover() }() // Wait panics outside of a bubble
 	synctest.Wait()
 }
 
-// Away stops the server. Connections are closed, and nothing listens. The data remains, and no lease expires.
+// Away stops the server. Connections are closed, and nothing listens. The data remains, and no lease expires. Requests
+// that have been sent reach the server first. gRPC would repeat a stream that the server has not processed: meanwhile
+// it holds a mutex on which the sender of the stream waits, and a bubble with such a wait stands still.
 func (s *Server) Away() {
+	settle()
 	s.running.Lock()
 	defer s.running.Unlock()
 	s.stop()
@@ -268,6 +271,7 @@ func (s *Server) Wipe() { s.replace(newStore()) }
 
 func (s *Server) replace(data *store) {
 	s.tb.Helper()
+	settle() // as in Away
 	s.running.Lock()
 	defer s.running.Unlock()
 	served := s.server != nil
