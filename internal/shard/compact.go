@@ -193,7 +193,11 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 // lookAt compacts a group if that is due. It ends early when free space is low, because then all groups are compacted
 // without a rate limit.
 func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
-	if ctx.Err() != nil || !c.isDue(&g.stats) {
+	if ctx.Err() != nil {
+		return
+	}
+	if !c.isDue(&g.stats) {
+		c.forgetFailure(g.name)
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -248,6 +252,18 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 		c.spaceFreed()
 	}
 	return freed
+}
+
+// forgetFailure ends the problem of a compaction that failed. A group that is not due is not compacted again soon, so
+// nothing else would end it.
+func (c *compactor) forgetFailure(name string) {
+	c.mu.Lock()
+	_, failed := c.failed[name]
+	delete(c.failed, name)
+	c.mu.Unlock()
+	if failed {
+		c.problems.Note(compactingGroup+name, nil)
+	}
 }
 
 // failure returns why the last compaction of a group ended early; nil: it did not.
