@@ -68,6 +68,8 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 	if soaktest.Long() {
 		limit = within + lookSlack
 	}
+	var last error
+	var before []finding.Finding
 	for failed := 0; ; time.Sleep(100 * time.Millisecond) {
 		began := time.Since(since)
 		found, err := n.doctor()
@@ -75,14 +77,20 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 		case errors.Is(err, errHopeless):
 			return 0, err
 		case err != nil: // a gateway that is overloaded refuses the call, which shows no findings
-			if failed++; began > limit+lookPatience {
+			if failed, last = failed+1, err; began > limit+lookPatience {
 				return 0, fmt.Errorf("%s: %d calls failed, the last one: %w", what, failed, err)
 			}
 		case wanted(found):
+			if began > within+time.Second {
+				n.t.Logf("%s: shown by a call %v after that, more than %v; before: %+v; calls failed: %d, the last one with %v", what,
+					began.Round(time.Millisecond), within, before, failed, last)
+			}
 			return began, nil
 		case began > limit:
 			return 0, fmt.Errorf("%s: sheaf doctor does not show it %v after that, which is more than %v: %+v", what,
 				began.Round(time.Millisecond), within, found)
+		default:
+			before = found
 		}
 	}
 }
