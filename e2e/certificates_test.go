@@ -14,16 +14,22 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// secretEvery is the interval at which the files of adminFiles are updated from their Secret, as a kubelet would do.
+// secretEvery is the interval at which the files of filesOf are updated from their Secret, as a kubelet would do.
 const secretEvery = 5 * time.Second
 
-// adminFiles writes the certificate files of a store's administrator to this machine, as they would be mounted in a
-// pod. The files follow the Secret until the scenario ends.
+// adminFiles returns filesOf the administrator of a store.
 func (s *space) adminFiles(store string) client.TLSFiles {
+	GinkgoHelper()
+	return s.filesOf(store + "-admin-tls")
+}
+
+// filesOf writes the certificate files of a Secret to this machine, as they would be mounted in a pod. The files follow
+// the Secret until the scenario ends.
+func (s *space) filesOf(secret string) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
 	install := func() error {
-		content, err := s.secret(store + "-admin-tls")
+		content, err := s.secret(secret)
 		if err != nil {
 			return err
 		}

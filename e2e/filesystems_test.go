@@ -16,7 +16,7 @@ import (
 var _ = Describe("file systems", func() {
 	It("are made as asked, and status names type, options and source as they are", smoke, func() {
 		s := newSpace("filesystems")
-		s.makeStore(s.threeDisks())
+		s.makeStore(s.threeDisks(), "audit: {mode: Writes}", "tls: {clients: [reader]}")
 		kinds := []struct{ node, fileSystem, size string }{{"n1", "xfs", "320M"}, {"n2", "btrfs", "160M"},
 			{"n3", "ext4", "160M"}}
 		for _, k := range kinds {
@@ -42,5 +42,7 @@ var _ = Describe("file systems", func() {
 		s.client()
 		s.putAll(8)
 		s.getAll(8)
+		By("an audit log")
+		s.auditsCalls("n1", "n2", "n3")
 	})
 })
