@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"sheaf.dev/sheaf/controllers/diskset"
@@ -100,8 +99,7 @@ func run(ctx context.Context, o options) error {
 	if err := o.setup(mgr, placements, shards, keys); err != nil {
 		return failure{err}
 	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+	if err := o.addServers(mgr); err != nil {
 		return failure{err}
 	}
 	go func() {

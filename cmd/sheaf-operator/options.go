@@ -70,7 +70,7 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "",
 		"namespace of that lease; empty: $POD_NAMESPACE, else that of the pod")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0: none")
-	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0: none")
 	flags.BoolVar(&o.diskSets, "disksets", true,
 		"look after DiskSets, which needs rights on nodes and volumes of the cluster")
 	flags.StringSliceVar(&o.wipePullSecrets, "wipe-pull-secrets", nil,
@@ -138,8 +138,7 @@ func (o *options) manager() ctrl.Options {
 	}
 	return ctrl.Options{
 		Scheme: scheme(), Cache: cached,
-		Metrics:                       server.Options{BindAddress: o.metricsAddress},
-		HealthProbeBindAddress:        o.healthAddress,
+		Metrics:                       server.Options{BindAddress: "0"}, // see addServers
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "sheaf-operator.sheaf.dev",
 		LeaderElectionNamespace:       o.leaderNamespace,

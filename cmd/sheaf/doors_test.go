@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,13 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/pagetest"
 )
-
-// door is a row of the table "Ports" of docs/security.md.
-type door struct {
-	process, at string // the command, and the flag with the address, or words if there is no flag
-	tls         bool   // it accepts only TLS; otherwise it speaks HTTP
-}
 
 // These words replace a flag.
 const (
@@ -36,34 +30,8 @@ const (
 	socketName = "the socket `@sheaf-etcd`" // a unix socket without a file
 )
 
-// doors reads the table.
-func doors(t *testing.T) (out []door) {
-	t.Helper()
-	page, err := os.ReadFile("../../docs/security.md")
-	must(t, err)
-	_, section, _ := strings.Cut(string(page), "\n## Ports\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for line := range strings.Lines(section) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 6 || !strings.Contains(cells[1], "`") {
-			continue
-		}
-		at := strings.TrimSpace(cells[2])
-		if flag, ok := strings.CutPrefix(at, "`--"); ok {
-			at = "--" + flag[:strings.IndexByte(flag, '`')]
-		}
-		for process := range strings.SplitSeq(cells[1], ",") {
-			out = append(out, door{process: strings.Trim(process, " `"), at: at, tls: strings.Contains(cells[4], "TLS")})
-		}
-	}
-	if len(out) < 15 {
-		t.Fatalf("the table of ports has %d rows: %v", len(out), out)
-	}
-	return out
-}
-
 // opens returns the row for a socket of a process; false: the table has no such row.
-func opens(table []door, p *process, l loopback.Listener) (door, bool) {
+func opens(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Port, bool) {
 	args := p.cmd.Args
 	flag := ""
 	if i := slices.Index(args, l.Address); i > 0 && l.Network == "tcp" {
@@ -72,14 +40,14 @@ func opens(table []door, p *process, l loopback.Listener) (door, bool) {
 	host, _, _ := net.SplitHostPort(l.Address)
 	for _, d := range table {
 		switch {
-		case d.process != "sheaf "+args[1]:
-		case flag != "" && d.at == flag,
-			flag == "" && l.Network == "tcp" && host == "127.0.0.1" && d.at == freePorts,
-			l.Network == "unix" && strings.HasPrefix(l.Address, "@sheaf-etcd/") && d.at == socketName:
+		case d.Process != "sheaf "+args[1]:
+		case flag != "" && d.At == flag,
+			flag == "" && l.Network == "tcp" && host == "127.0.0.1" && d.At == freePorts,
+			l.Network == "unix" && strings.HasPrefix(l.Address, "@sheaf-etcd/") && d.At == socketName:
 			return d, true
 		}
 	}
-	return door{}, false
+	return pagetest.Port{}, false
 }
 
 // httpOf returns an HTTP client that connects to a socket, whatever host a URL contains.
@@ -154,7 +122,8 @@ func returnsKeys(t *testing.T, l loopback.Listener) bool {
 // Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and accepts only the
 // callers in that table. The test runs real processes, because only these open the sockets that nobody has thought of.
 func TestEachPortIsInTheTable(t *testing.T) {
-	table := doors(t)
+	table, err := pagetest.Ports("../..")
+	must(t, err)
 	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
 		UID: uuid.New()}, mode: certs.Required}
 	r.authority = r.newAuthority()
@@ -187,7 +156,7 @@ func TestEachPortIsInTheTable(t *testing.T) {
 	}
 	nobody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}
 	foreign := shows(r.newAuthority(), r.store, identity.Gateway)
-	used := map[door]int{}
+	used := map[pagetest.Port]int{}
 	for _, p := range runs {
 		p.waitReady(t)
 		name := "sheaf " + p.cmd.Args[1]
@@ -208,19 +177,19 @@ func TestEachPortIsInTheTable(t *testing.T) {
 				continue
 			}
 			used[d]++
-			if !d.tls && returnsKeys(t, l) {
-				t.Errorf("%s, %s (%s): it tells keys of etcd", name, d.at, l.Address)
+			if !d.TLS && returnsKeys(t, l) {
+				t.Errorf("%s, %s (%s): it tells keys of etcd", name, d.At, l.Address)
 			}
 			for who, c := range map[string]struct {
 				how  *tls.Config
 				want bool
 			}{
-				"plaintext": {nil, !d.tls}, "TLS without a certificate": {nobody, false},
-				"a certificate of another authority": {foreign, false}, "a certificate of the store": {own, d.tls},
+				"plaintext": {nil, !d.TLS}, "TLS without a certificate": {nobody, false},
+				"a certificate of another authority": {foreign, false}, "a certificate of the store": {own, d.TLS},
 			} {
 				got := answers(t, l, c.how)
 				if got != c.want {
-					t.Errorf("%s, %s (%s): it answers %s: %t, and docs/security.md says %t", name, d.at, l.Address, who, got, c.want)
+					t.Errorf("%s, %s (%s): it answers %s: %t, and docs/security.md says %t", name, d.At, l.Address, who, got, c.want)
 				}
 			}
 		}
@@ -228,13 +197,13 @@ func TestEachPortIsInTheTable(t *testing.T) {
 	for _, d := range table {
 		want := 1
 		switch {
-		case d.at == freePorts:
+		case d.At == freePorts:
 			want = 2 // one for each shard
-		case d.at == "--listen-peer", !strings.HasPrefix(d.process, "sheaf "): // closed; the operator needs Kubernetes
+		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "): // closed; cmd/sheaf-operator tests the operator
 			want = 0
 		}
 		if used[d] != want {
-			t.Errorf("%s listens at %s %d times instead of %d", d.process, d.at, used[d], want)
+			t.Errorf("%s listens at %s %d times instead of %d", d.Process, d.At, used[d], want)
 		}
 	}
 }

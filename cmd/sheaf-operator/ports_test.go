@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/pagetest"
+)
+
+const (
+	metricsFlag = "--metrics-bind-address"
+	healthFlag  = "--health-probe-bind-address"
+)
+
+// ports are the names of the ports in metrics, by their flag.
+var ports = map[string]string{metricsFlag: "metrics", healthFlag: "health"}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startOperator starts the operator's program on an API server and waits until it is healthy. It returns the process
+// and the address of each flag for an address.
+func startOperator(t *testing.T) (pid int, addresses map[string]string) {
+	t.Helper()
+	server, err := kubetest.Start("../../config/crd/bases")
+	must(t, err)
+	t.Cleanup(func() { must(t, server.Stop()) })
+	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf-operator")
+	must(t, err)
+	addresses = map[string]string{}
+	args := []string{"--shard-image=sheaf:1", "--leader-elect=false"}
+	for _, flag := range []string{metricsFlag, healthFlag} {
+		addresses[flag], err = loopback.FreeAddress()
+		must(t, err)
+		args = append(args, flag+"="+addresses[flag])
+	}
+	var words bytes.Buffer
+	cmd := exec.Command(programs+"/sheaf-operator", args...)
+	cmd.Stderr, cmd.Env = &words, append(os.Environ(), "KUBECONFIG="+server.Kubeconfig)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, cmd.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // by a signal of this test
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		<-ended
+		if t.Failed() {
+			t.Logf("the operator: %s", words.String())
+		}
+	})
+	for {
+		answer, err := http.Get("http://" + addresses[healthFlag] + "/readyz")
+		if err == nil {
+			must(t, answer.Body.Close())
+			if answer.StatusCode == http.StatusOK {
+				return cmd.Process.Pid, addresses
+			}
+		}
+		select {
+		case <-ended:
+			t.Fatal("the operator ended")
+		case <-time.After(50 * time.Millisecond): // a process of its own, whose port is polled
+		}
+	}
+}
+
+// Each socket on which the operator listens is in the table of docs/security.md, and each row of the table is one of
+// its sockets. A socket speaks plaintext HTTP, as the table says, and holds at most 256 connections: of more, it closes
+// the oldest. The test runs the real program, because only that opens the sockets that nobody has thought of.
+func TestEachPortIsInTheTable(t *testing.T) {
+	kubetest.Only(t)
+	pid, addresses := startOperator(t)
+	table, err := pagetest.Ports("../..")
+	must(t, err)
+	table = slices.DeleteFunc(table, func(p pagetest.Port) bool { return p.Process != "sheaf-operator" })
+	sockets, err := loopback.Listeners(pid)
+	must(t, err)
+	if len(sockets) != len(table) {
+		t.Errorf("the operator listens on %v, and docs/security.md, \"Ports\", has %v", sockets, table)
+	}
+	for _, row := range table {
+		at := addresses[row.At]
+		if row.TLS || !slices.Contains(sockets, loopback.Listener{Network: "tcp", Address: at}) {
+			t.Errorf("docs/security.md: %+v: the operator listens on %v, by HTTP", row, sockets)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		secured, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", at)
+		cancel()
+		if err == nil {
+			_ = secured.Close() // nobody uses it
+			t.Errorf("%s answers by TLS", row.At)
+		}
+		holdsLittle(t, ports[row.At], at, addresses[metricsFlag])
+	}
+}
+
+// holdsLittle opens more connections than a socket may hold. The next caller has to be served, and the metrics have to
+// say that the oldest connections were closed. On a machine that starves the test, connections end sooner, because no
+// request arrives on them. Then holdsLittle opens more.
+func holdsLittle(t *testing.T, port, address, metrics string) {
+	t.Helper()
+	const most = 256
+	for range 10 {
+		for range most + 20 {
+			conn, err := net.Dial("tcp", address)
+			must(t, err)
+			defer conn.Close()
+		}
+		read(t, "http://"+address+"/") // the server accepts connections in order, so it has seen all others
+		text := read(t, "http://"+metrics+"/metrics")
+		if held := series(t, text, `sheaf_http_connections{port="`+port+`"}`); held > most {
+			t.Errorf("the port for %s holds %v connections", port, held)
+		}
+		if series(t, text, `sheaf_http_closed_connections_total{port="`+port+`"}`) > 0 {
+			return
+		}
+	}
+	t.Errorf("the port for %s closes no connection", port)
+}
+
+// read returns the text of a page, whatever its status is.
+func read(t *testing.T, url string) string {
+	t.Helper()
+	answer, err := http.Get(url)
+	must(t, err)
+	text, err := io.ReadAll(answer.Body)
+	must(t, errors.Join(err, answer.Body.Close()))
+	return string(text)
+}
+
+// series returns the value of a series in the text of a metrics page.
+func series(t *testing.T, text, name string) float64 {
+	t.Helper()
+	_, after, found := strings.Cut("\n"+text, "\n"+name+" ")
+	if !found {
+		t.Fatalf("there is no series %s", name)
+	}
+	line, _, _ := strings.Cut(after, "\n")
+	value, err := strconv.ParseFloat(line, 64)
+	must(t, err)
+	return value
+}
