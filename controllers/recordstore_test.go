@@ -411,6 +411,10 @@ func storeChanges() map[string]storeChange {
 			s.Gateway.PodLabels, s.Gateway.PodAnnotations = labels, annotations
 			s.Etcd.Managed.PodLabels, s.Etcd.Managed.PodAnnotations = labels, annotations
 		}, true},
+		"environment": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Gateway.ExtraEnv = []v1alpha1.EnvVar{{Name: "GOGC", Value: "50"}, {Name: "EMPTY"}}
+			s.Etcd.Managed.ExtraEnv = s.Gateway.ExtraEnv
+		}, true},
 		"audit": {func(s *v1alpha1.RecordStoreSpec) { s.Audit = &v1alpha1.Audit{Mode: v1alpha1.AuditWrites} }, true},
 		"tracing": {func(s *v1alpha1.RecordStoreSpec) {
 			s.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"}

@@ -109,6 +109,9 @@ var _ = Describe("Every field of a pool's spec", func() {
 		{"annotations of pods", true, func(pool *v1alpha1.ShardPool) {
 			pool.Spec.PodAnnotations = map[string]string{"note": "x"}
 		}},
+		{"environment", true, func(pool *v1alpha1.ShardPool) {
+			pool.Spec.ExtraEnv = []v1alpha1.EnvVar{{Name: "GOGC", Value: "50"}, {Name: "EMPTY"}}
+		}},
 		{"update mode", false, func(pool *v1alpha1.ShardPool) { pool.Spec.Update.Mode = v1alpha1.UpdatePaused }},
 	}
 

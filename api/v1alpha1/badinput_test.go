@@ -213,6 +213,7 @@ func TestWrongType(t *testing.T) {
 var freeText = map[string]bool{
 	"spec/gateway/serviceAnnotations/*": true, "spec/gateway/podAnnotations/*": true,
 	"spec/etcd/managed/podAnnotations/*": true, "spec/podAnnotations/*": true,
+	"spec/gateway/extraEnv/[]/value": true, "spec/etcd/managed/extraEnv/[]/value": true, "spec/extraEnv/[]/value": true,
 }
 
 // TestStrangeText sets every text of spec to letters of other scripts, to control characters, and to far too many

@@ -19,6 +19,21 @@ type Tracing struct {
 	SampleRatio string `json:"sampleRatio,omitempty"`
 }
 
+// EnvVar is an environment variable of a container, beside those that the operator sets.
+type EnvVar struct {
+	// Name of the variable.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z_][A-Za-z0-9_]*$')",message="a name of extraEnv is letters, digits and _, and begins with no digit"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('SHEAF_') && !(self in ['NODE_NAME', 'POD_NAME', 'DOMAIN', 'EXPECT_VOLUME', 'OTEL_EXPORTER_OTLP_ENDPOINT', 'OTEL_TRACES_SAMPLER', 'OTEL_TRACES_SAMPLER_ARG'])",message="extraEnv must not hold names that the operator sets: SHEAF_..., NODE_NAME, POD_NAME, DOMAIN, EXPECT_VOLUME, and those of spec.tracing of the RecordStore"
+	Name string `json:"name"`
+	// Value of the variable. $(NAME) stands for the value of a variable that comes before it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.matches(r'^[^\\x00]*$')",message="a value of extraEnv must not hold the byte 0, which no environment can hold: remove it"
+	Value string `json:"value,omitempty"`
+}
+
 // Scheduling says where pods may run.
 type Scheduling struct {
 	// NodeSelector that nodes must match.

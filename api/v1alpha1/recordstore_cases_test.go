@@ -310,7 +310,7 @@ func resourcesCases(path string) []badCase {
 	return cases
 }
 
-// podCases returns the bad cases of a field that holds labels and annotations of pods.
+// podCases returns the bad cases of a field that holds labels, annotations and environment variables of pods.
 func podCases(path string) []badCase {
 	c := func(below string, value any, says string) badCase {
 		return badCase{field: path + "/" + below, value: value, says: says}
@@ -327,7 +327,29 @@ func podCases(path string) []badCase {
 		c("podAnnotations", fields{"a b": "c"}, "a name of podAnnotations is letters"),
 		c("podAnnotations", fields{"sheaf.dev/template": "c"}, "podAnnotations must not hold names of sheaf.dev"),
 		c("podAnnotations/a", 7, "must be of type string"),
+		c("extraEnv", envVars(33), "must have at most 32 items"),
+		{field: path + "/extraEnv", value: []fields{{"name": "A"}, {"name": "A", "value": "b"}},
+			at: dotted(path) + ".extraEnv[1]", says: "Duplicate value"},
+		c("extraEnv/0/name", "", "a name of extraEnv is letters"),
+		c("extraEnv/0/name", "A=B", "a name of extraEnv is letters"),
+		c("extraEnv/0/name", "1A", "begins with no digit"),
+		c("extraEnv/0/name", letters(129), "may not be more than 128"),
+		c("extraEnv/0/name", "SHEAF_TLS_DIR", "extraEnv must not hold names that the operator sets"),
+		c("extraEnv/0/name", "EXPECT_VOLUME", "extraEnv must not hold names that the operator sets"),
+		c("extraEnv/0/name", "OTEL_TRACES_SAMPLER", "and those of spec.tracing"),
+		{field: path + "/extraEnv/0/value", value: letters(4097), with: fields{path + "/extraEnv": []fields{{"name": "A"}}},
+			says: "may not be more than 4096"},
+		{field: path + "/extraEnv/0/value", value: "a\x00b", with: fields{path + "/extraEnv": []fields{{"name": "A"}}},
+			says: "must not hold the byte 0"},
 	}
+}
+
+// envVars returns n environment variables.
+func envVars(n int) (out []fields) {
+	for i := range n {
+		out = append(out, fields{"name": fmt.Sprintf("V%d", i)})
+	}
+	return out
 }
 
 // schedulingCases returns the bad cases of a field that says where pods may run.

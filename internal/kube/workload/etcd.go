@@ -178,6 +178,7 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls",
 			ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
 	}
+	pod.Containers[0].Env = append(pod.Containers[0].Env, extraEnv(managed.ExtraEnv)...)
 	mountTLS(store, EtcdTLS(store.Name), &pod, &pod.Containers[0])
 	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))
 	return corev1.PodTemplateSpec{Spec: pod}

@@ -77,7 +77,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 		TerminationGracePeriodSeconds: new(int64(45)),
 		Containers: []corev1.Container{{
 			Name: ContainerGateway, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
-			Env: tracingEnv(store),
+			Env: slices.Concat(tracingEnv(store), extraEnv(store.Spec.Gateway.ExtraEnv)),
 			Ports: []corev1.ContainerPort{
 				{Name: "grpc", ContainerPort: PortGateway, Protocol: corev1.ProtocolTCP},
 				{Name: "http", ContainerPort: PortGatewayHTTP, Protocol: corev1.ProtocolTCP},

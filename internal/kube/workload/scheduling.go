@@ -118,6 +118,15 @@ func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	}
 }
 
+// extraEnv returns the environment variables that a spec adds to those of the operator. The API server has refused the
+// names that the operator sets.
+func extraEnv(asked []v1alpha1.EnvVar) (env []corev1.EnvVar) {
+	for _, v := range asked {
+		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
+	}
+	return env
+}
+
 // auditArgs returns the flags for the audit log of a gateway or shard. The log goes to standard output, because the
 // kubelet rotates standard output, while a file on a volume would grow until the volume is full. Without certificates,
 // callers have no known identity, and the processes refuse these flags.

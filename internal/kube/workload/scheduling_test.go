@@ -1,8 +1,10 @@
 package workload
 
 import (
+	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -111,6 +113,49 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 	if got := templates[ContainerEtcd].Annotations[AnnotationTemplate]; got == etcdTemplate(t, managedStore(), EtcdNew).
 		Annotations[AnnotationTemplate] {
 		t.Error("labels do not restart a member")
+	}
+}
+
+// TestExtraEnv checks that the variables of the spec are added to those of the operator, last and in their order, and
+// that the kinds refuse every name that the operator sets.
+func TestExtraEnv(t *testing.T) {
+	in, store := shardInput(), managedStore()
+	store.Spec.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317", SampleRatio: "0.01"}
+	store.Status.TLS = &v1alpha1.TLSStatus{Transport: v1alpha1.TransportRequired}
+	in.Store.Spec.Tracing, in.Store.Status.TLS = store.Spec.Tracing, store.Status.TLS
+	templates := func() map[string]corev1.PodTemplateSpec {
+		return map[string]corev1.PodTemplateSpec{
+			ContainerShard: shardSet(t, in).Spec.Template, ContainerGateway: gatewayTemplate(store),
+			ContainerEtcd: etcdTemplate(t, store, EtcdNew),
+		}
+	}
+	before := templates()
+	asked := []v1alpha1.EnvVar{{Name: "GOMEMLIMIT", Value: "1GiB"}, {Name: "A", Value: ""}}
+	in.Pool.Spec.ExtraEnv, store.Spec.Gateway.ExtraEnv, store.Spec.Etcd.Managed.ExtraEnv = asked, asked, asked
+	for component, template := range templates() {
+		own := before[component].Spec.Containers[0].Env
+		want := append(slices.Clone(own), corev1.EnvVar{Name: "GOMEMLIMIT", Value: "1GiB"}, corev1.EnvVar{Name: "A"})
+		if got := template.Spec.Containers[0].Env; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", component, got, want)
+		}
+		hash := template.Annotations[AnnotationTemplate]
+		if component != ContainerGateway && hash == before[component].Annotations[AnnotationTemplate] {
+			t.Errorf("%s: a variable does not restart its pods", component)
+		}
+		for _, kind := range []string{"recordstores", "shardpools"} {
+			text, err := os.ReadFile("../../../config/crd/bases/sheaf.dev_" + kind + ".yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain := strings.ReplaceAll(strings.Join(strings.Fields(string(text)), " "), "''", "'")
+			_, rule, _ := strings.Cut(plain, "!self.startsWith('SHEAF_')")
+			rule, _, _ = strings.Cut(rule, "]")
+			for _, v := range own {
+				if !strings.HasPrefix(v.Name, "SHEAF_") && !strings.Contains(rule, "'"+v.Name+"'") {
+					t.Errorf("%s: extraEnv of %s may replace %s of the operator: %s", component, kind, v.Name, rule)
+				}
+			}
+		}
 	}
 }
 

@@ -121,11 +121,12 @@ func ImageOf(store *v1alpha1.RecordStore, fallback string) string {
 
 func shardContainer(in ShardInput, name string) corev1.Container {
 	container := corev1.Container{
-		Name:                     ContainerShard,
-		Image:                    ImageOf(in.Store, in.Image),
-		ImagePullPolicy:          in.Store.Spec.ImagePullPolicy,
-		Args:                     shardArgs(in, name),
-		Env:                      append(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store)...),
+		Name:            ContainerShard,
+		Image:           ImageOf(in.Store, in.Image),
+		ImagePullPolicy: in.Store.Spec.ImagePullPolicy,
+		Args:            shardArgs(in, name),
+		Env: slices.Concat(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store),
+			extraEnv(in.Pool.Spec.ExtraEnv)),
 		SecurityContext:          containerSecurity(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		Ports: []corev1.ContainerPort{
