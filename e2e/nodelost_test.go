@@ -19,15 +19,21 @@ import (
 // of the page are replaced.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations/troubleshooting.md"))
+	return s.documentedIn("docs/operations/troubleshooting.md", begins, replace...)
+}
+
+// documentedIn is documented for any page.
+func (s *space) documentedIn(page, begins string, replace ...string) []string {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(root, page))
 	Expect(err).NotTo(HaveOccurred())
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, begins) {
 			replace = append([]string{"-n prod", "-n " + s.name, "recordstore/quotes", "recordstore/q", "'", ""}, replace...)
 			return strings.Fields(strings.NewReplacer(replace...).Replace(line))[1:] // without "kubectl"
 		}
 	}
-	Fail("docs/operations/troubleshooting.md has no command that begins with: " + begins)
+	Fail(page + " has no command that begins with: " + begins)
 	return nil
 }
 

@@ -140,6 +140,9 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	if status.State == v1alpha1.DiskFree {
 		d.look(live, after, status)
 	}
+	if only := after.Annotations[workload.AnnotationForClaim]; only != "" && status.State == v1alpha1.DiskFree {
+		status.Message = fmt.Sprintf("it is kept for claim %s, as its annotation %s says", only, workload.AnnotationForClaim)
+	}
 	d.wipe(live, after, status)
 	if _, there := d.nodes[disk.Node]; !there && slices.Contains([]v1alpha1.DiskState{v1alpha1.DiskFree,
 		v1alpha1.DiskLooking}, status.State) {
@@ -305,8 +308,8 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 	return d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
 }
 
-// choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before. Otherwise it
-// takes a free disk on a node on which pods can start. Among these, it prefers nodes with the fewest disks of the
+// choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before, and one that a
+// person keeps for it. Otherwise it takes a free disk on a node on which pods can start. Among these, it prefers nodes with the fewest disks of the
 // store, and then the smallest disk. The result is empty if no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	var best string
@@ -321,6 +324,11 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 			return name
 		}
 		if status.State != v1alpha1.DiskFree || !d.usable(status.Node) {
+			continue
+		}
+		if only := pv.Annotations[workload.AnnotationForClaim]; only == key {
+			return name
+		} else if only != "" {
 			continue
 		}
 		if best == "" || d.less(name, best, store, perNode) {
@@ -339,7 +347,7 @@ func (d *diskDecision) noneWords() string {
 		if status.State == v1alpha1.DiskLooking {
 			looking++
 		}
-		if pv == nil || status.State != v1alpha1.DiskFree {
+		if pv == nil || status.State != v1alpha1.DiskFree || pv.Annotations[workload.AnnotationForClaim] != "" {
 			continue
 		}
 		free++
@@ -382,6 +390,7 @@ func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, ke
 		pv.Annotations = map[string]string{}
 	}
 	pv.Annotations[workload.AnnotationStoreUID] = store
+	delete(pv.Annotations, workload.AnnotationForClaim)
 	status.State, status.Claim, status.Message = v1alpha1.DiskReserved, key, ""
 }
 
@@ -406,7 +415,47 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 		"the disk is no longer in spec.disks, but holds the data of claim %s: delete the claim and then PersistentVolume "+
 			"%s, or put the disk back",
 		state.Claim, pv.Name)
+	if node, now := d.carriedTo(&status); now != "" {
+		status.Message = fmt.Sprintf(
+			"the device is in spec.disks for node %s now, as PersistentVolume %s, but this volume holds claim %s, whose pod can "+
+				"only run on node %s. If the disk was carried there with its data, move the claim to it (%s). If not, put the disk "+
+				"back", node, now, state.Claim, status.Node, moveWords)
+	}
 	d.out.statuses = append(d.out.statuses, status)
+}
+
+// moveWords names the page with the steps for a disk that was carried to another node.
+const moveWords = `docs/operations/disks.md, "Move a disk to another node"`
+
+// carriedFrom returns the volume of a claim on another node that has the same device as a volume, and is no longer in
+// the spec. It returns nil if there is none.
+func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	for n := range d.volumes {
+		was := &d.volumes[n]
+		if was.Labels[v1alpha1.LabelDiskSet] != d.set.Name || was.Spec.Local == nil || was.Spec.ClaimRef == nil ||
+			was.Spec.ClaimRef.UID == "" || was.Spec.Local.Path != pv.Spec.Local.Path {
+			continue
+		}
+		if _, now := d.carriedTo(&v1alpha1.DiskStatus{Device: was.Spec.Local.Path}); now == pv.Name && was.Name != now {
+			return was
+		}
+	}
+	return nil
+}
+
+// carriedTo returns the node for which the spec has the device of a volume that is no longer in it, and the volume of
+// that disk. Both are empty if no node, or more than one, has it: then the device's name says nothing.
+func (d *diskDecision) carriedTo(was *v1alpha1.DiskStatus) (node, volume string) {
+	for _, disk := range d.set.Spec.Disks {
+		if disk.Device != was.Device {
+			continue
+		}
+		if node != "" {
+			return "", ""
+		}
+		node, volume = disk.Node, workload.DiskVolume(d.set.Name, disk)
+	}
+	return node, volume
 }
 
 // finish converts the wanted state to writes.

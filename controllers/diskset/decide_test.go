@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
@@ -404,6 +405,80 @@ func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	wantState(t, d, 0, v1alpha1.DiskBound, "prod/data-p-0-0")
 	if len(w.o.volumes) != 1 {
 		t.Fatalf("%d volumes, want the free one gone", len(w.o.volumes))
+	}
+}
+
+// A disk that was carried to another node with its data is named as such. Its claim gets it there, and no other disk,
+// when a person says so. No other claim gets it.
+func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
+	const claim, key = "data-p-0-0", "prod/data-p-0-0"
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.claim(claim, "1Gi")
+	w.settle()
+	w.bind()
+	old := w.o.volumes[0].Name
+	w.ends = map[string]batchv1.JobCondition{"/dev/disk/by-id/a": notBlank}
+	w.node("n2", true)
+	w.node("n3", true)
+	// The free disk of n0 is the better choice by node and size.
+	w.node("n0", true)
+	w.o.set.Spec.Disks = []v1alpha1.Disk{disk("n2", "a", "2Gi"), disk("n0", "b", "1Gi")}
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskNotBlank, "")
+	wantState(t, d, 1, v1alpha1.DiskFree, "")
+	wantState(t, d, 2, v1alpha1.DiskRemoved, key)
+	moved := d.statuses[0].PersistentVolume
+	for _, says := range []string{"disk of claim " + key + ", carried here from node n1: then do not wipe it",
+		"Move a disk to another node"} {
+		if !strings.Contains(d.statuses[0].Message, says) {
+			t.Errorf("%q does not say %q", d.statuses[0].Message, says)
+		}
+	}
+	for _, says := range []string{"for node n2 now, as PersistentVolume " + moved, "claim " + key, "only run on node n1",
+		"Move a disk to another node", "put the disk back"} {
+		if !strings.Contains(d.statuses[2].Message, says) {
+			t.Errorf("%q does not say %q", d.statuses[2].Message, says)
+		}
+	}
+
+	w.forget(claim)
+	w.o.volumes = slices.DeleteFunc(w.o.volumes, func(pv corev1.PersistentVolume) bool { return pv.Name == old })
+	step.Annotate(&w.volume(moved).Annotations, workload.AnnotationForClaim, key)
+	step.Annotate(&w.volume(moved).Annotations, workload.AnnotationRelease, "true")
+	w.claim("data-p-10-0", "2Gi")
+	d = w.settle()
+	wantState(t, d, 0, v1alpha1.DiskFree, "")
+	if !strings.Contains(d.statuses[0].Message, "kept for claim "+key) || len(d.waiting) != 1 ||
+		!strings.Contains(d.waiting[0], "/dev/disk/by-id/b on n0, has 1Gi") {
+		t.Errorf("%q; %q", d.statuses[0].Message, d.waiting)
+	}
+	w.claim(claim, "1Gi")
+	d = w.settle()
+	wantState(t, d, 0, v1alpha1.DiskReserved, key)
+	wantState(t, d, 1, v1alpha1.DiskFree, "")
+	if _, there := w.volume(moved).Annotations[workload.AnnotationForClaim]; there {
+		t.Error("the disk is kept for a claim that has it")
+	}
+}
+
+// A device that the spec has on several nodes was not carried to any of them.
+func TestADeviceOfTheSameNameElsewhereIsNotTheSameDisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.bind()
+	w.node("n2", true)
+	w.node("n3", true)
+	w.ends = map[string]batchv1.JobCondition{"/dev/disk/by-id/a": notBlank}
+	w.o.set.Spec.Disks = []v1alpha1.Disk{disk("n2", "a", "1Gi"), disk("n3", "a", "1Gi")}
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskNotBlank, "")
+	if strings.Contains(d.statuses[0].Message, "carried") {
+		t.Errorf("%q", d.statuses[0].Message)
+	}
+	wantState(t, d, 2, v1alpha1.DiskRemoved, "prod/data-p-0-0")
+	if !strings.Contains(d.statuses[2].Message, "no longer in spec.disks") {
+		t.Errorf("%q", d.statuses[2].Message)
 	}
 }
 

@@ -90,6 +90,11 @@ func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, sta
 			"it: kubectl "+where+". If these are files that somebody needs, take the disk out of spec.disks. If not, have the "+
 			"disk wiped: %s; or let a store have it as it is, with its files given to group 65532: %s; %s",
 			"logs", wipeCommand(live.Name), releaseCommand(live.Name), again)
+		if was := d.carriedFrom(live); was != nil {
+			status.Message = fmt.Sprintf("it may be the disk of claim %s/%s, carried here from node %s: then do not wipe it, but "+
+				"move the claim to it (%s). Otherwise: %s", was.Spec.ClaimRef.Namespace, was.Spec.ClaimRef.Name,
+				workload.DiskNode(was), moveWords, status.Message)
+		}
 	default:
 		status.State = v1alpha1.DiskLookFailed
 		status.Message = fmt.Sprintf("it could not be checked whether it is blank: kubectl "+where+" says why; %s; or, if "+

@@ -102,6 +102,14 @@ disk_detach() { # disk_detach NODE NAME: a mounted file system keeps the device 
   disk_forget "$1" "$2"
 }
 
+disk_move() { # disk_move NODE NAME OTHER: carries the disk with its data to another node
+  known "$3"
+  [ ! -e "$state/$3/disks/$2" ] || die "disk move: $3 has a disk $2 already"
+  disk_detach "$1" "$2"
+  mv "$state/$1/disks/$2" "$state/$3/disks/$2"
+  disk_attach "$3" "$2"
+}
+
 disk_add() { # disk_add NODE NAME SIZE [slow]
   local d=$state/$1/disks/$2
   [[ $2 =~ ^[a-z0-9][a-z0-9-]{0,30}$ ]] || die "disk add: the name \"$2\" must be letters a-z, digits and -, at most 31"
@@ -158,7 +166,7 @@ disk_throttle() {
 disk() {
   local action=${1-} node=${2-} disk=${3-}
   [ "$action" != list ] || { disk_list; return; }
-  case $action in add | rm | zero | grow | detach | attach | throttle) ;; *) usage >&2 && exit 2 ;; esac
+  case $action in add | rm | zero | grow | detach | attach | move | throttle) ;; *) usage >&2 && exit 2 ;; esac
   known "$node"
   [ "$action" = add ] || { [ -n "$disk" ] && [ -e "$state/$node/disks/$disk/image" ]; } || die "disk $action: $node has no disk \"$disk\"; 'disk list' shows those there are"
   shift

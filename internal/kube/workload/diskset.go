@@ -26,6 +26,9 @@ const (
 	AnnotationGivenUp = "sheaf.dev/given-up"
 	// AnnotationRelease with value true makes a Released disk available again. An administrator sets it.
 	AnnotationRelease = "sheaf.dev/release"
+	// AnnotationForClaim is namespace/name of the only claim that may get a free disk. An administrator sets it on a disk
+	// that was carried to another node with its data. It ends when the claim gets the disk.
+	AnnotationForClaim = "sheaf.dev/for-claim"
 )
 
 // noProvisioner means that the volumes of a class are created in advance.
