@@ -1,10 +1,10 @@
 package v1alpha1
 
-// Access says who may be a caller of a store, beside those with its certificates and the ServiceAccounts of the
-// cluster. What each may do RecordGrants say.
+// Access says who may be a caller of a store, besides callers with its certificates and the ServiceAccounts of the
+// cluster. RecordGrants say what each caller may do.
 type Access struct {
-	// Issuers of tokens, as those of people's identities: by OpenID Connect. The operator reads their keys and gives
-	// these to gateways and shards, which ask nobody.
+	// Issuers of OpenID Connect tokens, such as the identity provider of your organisation. The operator reads their
+	// keys and passes these to gateways and shards, which therefore ask no issuer themselves.
 	// +optional
 	// +listType=map
 	// +listMapKey=url
@@ -15,14 +15,15 @@ type Access struct {
 // TokenIssuer is an issuer of tokens: JWTs signed by ES256 or RS256.
 // +kubebuilder:validation:XValidation:rule="has(self.caBundle) != has(self.keysFrom)",message="give caBundle, by which the issuer is checked when its keys are read, or keysFrom, where they are in a ConfigMap: one of both"
 type TokenIssuer struct {
-	// URL of the issuer, as its tokens name it in iss. Its keys are read from what URL/.well-known/openid-configuration
-	// names in jwks_uri, every hour, and at most once a minute where a token names a key that is not known.
+	// URL of the issuer, as its tokens name it in iss. Its keys are read from the address that
+	// URL/.well-known/openid-configuration has in jwks_uri: every hour, and when a token names an unknown key, but at
+	// most once a minute.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://')",message="url must begin with https://: whoever could change the answers on the way could call as anybody"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%!$&()*+,;=:@/-]*)?$')",message="url must be https://HOST, with a port and a path where the issuer has them, as in iss of its tokens: no user, query or fragment"
 	URL string `json:"url"`
-	// Audiences that tokens may be made for, one of them; absent: sheaf/NAMESPACE/STORE, as for ServiceAccounts.
+	// Audiences of which a token must have one; absent: sheaf/NAMESPACE/STORE, as for ServiceAccounts.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -31,14 +32,14 @@ type TokenIssuer struct {
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[!-~]+$')",message="an audience holds letters, digits and signs of ASCII, and no spaces, such as sheaf/prod/quotes"
 	Audiences []string `json:"audiences,omitempty"`
-	// GroupsClaim is the claim of tokens that lists the groups of who calls; absent: groups.
+	// GroupsClaim is the claim of a token that lists the caller's groups; absent: groups.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$')",message="groupsClaim holds letters, digits and signs of ASCII, and no spaces, such as groups"
 	GroupsClaim string `json:"groupsClaim,omitempty"`
-	// CABundle are the authorities, in PEM, by which the issuer's certificate is checked. The operator's image has none:
-	// of a public issuer give the root of its certificate.
+	// CABundle has the authorities, in PEM, with which the issuer's certificate is verified. The operator's image
+	// contains no authorities: for a public issuer, give the root of its certificate.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="caBundle must hold certificates in PEM: it begins with -----BEGIN CERTIFICATE-----"

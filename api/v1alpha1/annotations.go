@@ -1,8 +1,8 @@
 package v1alpha1
 
-// Annotations of a ShardPool by which a person allows what cannot be undone.
+// Annotations of a ShardPool with which a person allows steps that cannot be undone.
 const (
-	// AnnotationForgetVolumes lists UUIDs of volumes, with commas between, that are lost: a shard whose recorded volume
+	// AnnotationForgetVolumes lists the UUIDs of lost volumes, separated by commas: a shard whose recorded volume
 	// is one of them may start on another one.
 	AnnotationForgetVolumes = "sheaf.dev/forget-volumes"
 	// AnnotationDeleteWithGroups with the value true lets a pool be deleted while its store lives and needs it.
@@ -10,5 +10,5 @@ const (
 )
 
 // AnnotationAllowNewEtcd on a RecordStore, with the store's UID as value, lets a managed etcd whose volume was lost
-// form a new cluster. The placement is then rebuilt by sheaf recover placement; the operator takes the annotation away.
+// form a new cluster. The placement is then rebuilt with sheaf recover placement; the operator removes the annotation.
 const AnnotationAllowNewEtcd = "sheaf.dev/allow-new-etcd"

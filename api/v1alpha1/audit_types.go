@@ -10,15 +10,15 @@ const (
 	AuditNone AuditMode = "None"
 	// AuditRefusals writes refused calls, administrative calls and first uses of grants.
 	AuditRefusals AuditMode = "Refusals"
-	// AuditWrites writes that and each put and delete that is allowed.
+	// AuditWrites writes the same, and each allowed put and delete.
 	AuditWrites AuditMode = "Writes"
 )
 
 // Audit says what gateways and shards write to their audit logs. These go to standard output, as lines of JSON with a
-// field kind, from where the cluster's collector of logs takes them; other lines of log go to standard error.
+// field kind, where the cluster's log collector reads them; other log lines go to standard error.
 type Audit struct {
 	// Mode: Refusals writes each refused call, each administrative call and the first use of each grant; Writes also
-	// each put and delete that is allowed, with ids and outcome; None nothing.
+	// writes each allowed put and delete, with ids and outcome; None writes nothing.
 	// +optional
 	// +kubebuilder:default=Refusals
 	Mode AuditMode `json:"mode,omitempty"`

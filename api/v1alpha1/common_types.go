@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Labels and annotations of the objects that the operator makes.
+// Labels and annotations of the objects that the operator creates.
 const (
 	// LabelStore names the RecordStore an object belongs to.
 	LabelStore = "sheaf.dev/store"
@@ -17,8 +17,8 @@ const (
 	LabelDiskSet = "sheaf.dev/diskset"
 )
 
-// What a person puts on the claim and the pods of a Job that measures a StorageClass (config/samples/bench-job.yaml):
-// the operator sees no others that it did not make.
+// Labels that a person puts on the claim and the pods of a Job that measures a StorageClass
+// (config/samples/bench-job.yaml). The operator sees only objects that it created and objects with these labels.
 const (
 	// LabelName with NameSheaf is on all pods and claims of Sheaf.
 	LabelName = "app.kubernetes.io/name"
@@ -31,39 +31,39 @@ const (
 // FieldManager is the operator's name in server-side apply.
 const FieldManager = "sheaf-operator"
 
-// Finalizer keeps one of our objects until the operator has let go of what belongs to it.
+// Finalizer keeps one of our objects until the operator has cleaned up what belongs to it.
 const Finalizer = "sheaf.dev/finalizer"
 
 // ReasonPending of Ready and Reconciling is the API server's default, by the CRDs: the operator has not looked at the
 // object yet.
 const ReasonPending = "Pending"
 
-// Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is Unknown or False while work goes on;
+// Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is Unknown or False while work is in progress;
 // Reconciling and Stalled are present only while they are True.
 const (
-	// ConditionReady is True when everything asked for is there and serves.
+	// ConditionReady is True when everything that the spec asks for exists and serves.
 	ConditionReady = "Ready"
 	// ConditionAvailable is True while every group serves and a gateway answers, whatever else is going on. It is
 	// Unknown while the operator cannot ask shards that may serve the others.
 	ConditionAvailable = "Available"
 	// ConditionReconciling is True while the operator works towards the spec.
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled is True where the operator cannot go on without a person; the message says what to do.
+	// ConditionStalled is True when the operator cannot continue without a person; the message says what to do.
 	ConditionStalled = "Stalled"
 	// ConditionLoaded is True when every shard has loaded all its groups.
 	ConditionLoaded = "Loaded"
 	// ConditionRedundant is True when every group has all its copies.
 	ConditionRedundant = "Redundant"
-	// ConditionSpaceAvailable is False when a volume is full, or nearly.
+	// ConditionSpaceAvailable is False when a volume is full or nearly full.
 	ConditionSpaceAvailable = "SpaceAvailable"
 	// ConditionEtcdReady is True when etcd answers.
 	ConditionEtcdReady = "EtcdReady"
 	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes; the message counts them, and
-	// says of each other one what is wrong, such as "2 of 3; quotes-etcd-1: why".
+	// says what is wrong with each of the others, such as "2 of 3; quotes-etcd-1: why".
 	ConditionEtcdRedundant = "EtcdRedundant"
 	// ConditionGatewayReady is True when at least one gateway is ready.
 	ConditionGatewayReady = "GatewayReady"
-	// ConditionPlacementReady is True when the placement in etcd is this store's.
+	// ConditionPlacementReady is True when the placement in etcd belongs to this store.
 	ConditionPlacementReady = "PlacementReady"
 	// ConditionFileSystemMatches is False when a volume has another file system than asked for; both are named.
 	ConditionFileSystemMatches = "FileSystemMatches"
@@ -73,21 +73,20 @@ const (
 	ConditionVolumesReady = "VolumesReady"
 	// ConditionVolumesGrown is False while a volume is smaller than asked for; the reason says whether it can grow.
 	ConditionVolumesGrown = "VolumesGrown"
-	// ConditionCertificates is False where the certificates of a store are missing, wrong or about to end; the message
-	// says which, and what to do. While an authority changes it is True, and tells how far that is.
+	// ConditionCertificates is False when certificates of a store are missing, wrong or about to expire; the message
+	// says which, and what to do. While an authority changes, it is True, and the message says how far the change is.
 	ConditionCertificates = "Certificates"
 	// ConditionUpdated is True when every pod runs the wanted template.
 	ConditionUpdated = "Updated"
-	// ConditionCompiled is True when a grant, or a tenant, is in the table by which gateways and shards of its store
-	// decide.
+	// ConditionCompiled is True when a grant or a tenant is in the table that gateways and shards of its store use.
 	ConditionCompiled = "Compiled"
-	// ConditionIssuersReady is False where the keys of an issuer of spec.access cannot be read; those that were read last
-	// stay in use.
+	// ConditionIssuersReady is False when the keys of an issuer of spec.access cannot be read; the keys that were read
+	// last remain in use.
 	ConditionIssuersReady = "IssuersReady"
-	// ConditionInForce is True when every gateway and shard decides by a table that has the grant; False, with the
-	// processes that do not, where one has been behind for 5 s, and where the store takes plaintext.
+	// ConditionInForce is True when every gateway and shard uses a table that has the grant. It is False when a process
+	// has been behind for 5 s, which the message names, and when the store accepts plaintext.
 	ConditionInForce = "InForce"
-	// ConditionGrantsInForce is InForce of a store: of its grants, and of those that were deleted.
+	// ConditionGrantsInForce is the same as InForce for all grants of a store, including deleted ones.
 	ConditionGrantsInForce = "GrantsInForce"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"
@@ -119,7 +118,7 @@ const (
 	SSD Medium = "SSD"
 	// HDD is read by one reader, segment after segment.
 	HDD Medium = "HDD"
-	// AutoMedium goes by what the kernel says of the device.
+	// AutoMedium means what the kernel reports about the device.
 	AutoMedium Medium = "Auto"
 )
 

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DiskSet says which raw disks of which nodes become volumes, and with which file system. It makes a StorageClass of
+// DiskSet says which raw disks of which nodes become volumes, and with which file system. It creates a StorageClass of
 // its own name and one PersistentVolume per disk. It is cluster-scoped and for administrators: a local volume can
 // expose any device of a node.
 //
@@ -24,11 +24,11 @@ type DiskSet struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// Spec is what is asked of the disks.
+	// Spec says which disks to use, and how.
 	// +required
 	Spec DiskSetSpec `json:"spec"`
-	// Status is what was seen of the disks; the operator writes it. Until it has looked at the object, the API server
-	// says so here.
+	// Status is what the operator observed about the disks; the operator writes it. Until the operator has seen the
+	// object, the API server says so here.
 	// +optional
 	// +kubebuilder:default={total: 0, free: 0, bound: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DiskSetStatus `json:"status,omitzero"`
@@ -42,10 +42,10 @@ type DiskSetList struct {
 	Items           []DiskSet `json:"items"`
 }
 
-// DiskSetSpec is what is asked of a set of disks.
+// DiskSetSpec says which disks belong to a set, and how to use them.
 // +kubebuilder:validation:XValidation:rule="has(self.allowUnstablePaths) && self.allowUnstablePaths || self.disks.all(d, d.device.startsWith('/dev/disk/by-id/'))",message="disks[].device must be a path below /dev/disk/by-id/: other names can mean another disk after a reboot. allowUnstablePaths: true allows them, for tests",fieldPath=".disks"
 type DiskSetSpec struct {
-	// FileSystem that the kubelet makes on each blank disk. A disk that is not blank is never formatted. Cannot be
+	// FileSystem that the kubelet creates on each blank disk. A disk that is not blank is never formatted. Cannot be
 	// changed.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="fileSystem.type cannot be changed: make a second DiskSet with other disks",fieldPath=".type"
@@ -74,7 +74,7 @@ type DiskSetSpec struct {
 
 // Disk is one raw disk of one node.
 type Disk struct {
-	// Node is the value of the node's label kubernetes.io/hostname, mostly its name.
+	// Node is the value of the node's label kubernetes.io/hostname, which is usually the node's name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -104,16 +104,16 @@ type DiskState string
 
 // States of a disk.
 const (
-	// DiskFree is blank, or was released by a person, and waits for a claim.
+	// DiskFree is a disk that is blank, or that a person released, and that waits for a claim.
 	DiskFree DiskState = "Free"
-	// DiskLooking is looked at by a Job: no claim gets a new disk before it is known to be blank.
+	// DiskLooking is a disk that a Job inspects: no claim gets a new disk before it is known to be blank.
 	DiskLooking DiskState = "Looking"
-	// DiskLookFailed could not be looked at.
+	// DiskLookFailed is a disk that could not be inspected.
 	DiskLookFailed DiskState = "LookFailed"
-	// DiskNotBlank holds a file system, a partition table or other data that was there before the DiskSet. No claim gets
-	// it until a person has it wiped, or releases it as it is.
+	// DiskNotBlank holds a file system, a partition table or other data that was there before the DiskSet. No claim
+	// gets it until a person has it wiped, or releases it with its content.
 	DiskNotBlank DiskState = "NotBlank"
-	// DiskReserved is meant for a claim that is not bound yet.
+	// DiskReserved is a disk for a claim that is not bound yet.
 	DiskReserved DiskState = "Reserved"
 	// DiskBound holds the volume of a claim.
 	DiskBound DiskState = "Bound"
@@ -127,13 +127,13 @@ const (
 	DiskNodeMissing DiskState = "NodeMissing"
 	// DiskRemoved is no longer in the spec, but its volume is still bound.
 	DiskRemoved DiskState = "Removed"
-	// DiskWiping is wiped by a Job, as a person has asked for and confirmed, and is free after that.
+	// DiskWiping is a disk that a Job wipes, because a person asked for it and confirmed it. It is free after that.
 	DiskWiping DiskState = "Wiping"
-	// DiskWipeFailed could not be wiped.
+	// DiskWipeFailed is a disk that could not be wiped.
 	DiskWipeFailed DiskState = "WipeFailed"
 )
 
-// DiskSetStatus is what was seen of a set of disks.
+// DiskSetStatus is what the operator observed about a set of disks.
 type DiskSetStatus struct {
 	// ObservedGeneration of the spec that this status is about.
 	// +optional
@@ -157,7 +157,7 @@ type DiskSetStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// DiskStatus is what was seen of one disk.
+// DiskStatus is what the operator observed about one disk.
 type DiskStatus struct {
 	// Node of the disk.
 	Node string `json:"node"`
@@ -171,7 +171,7 @@ type DiskStatus struct {
 	// Claim that holds it, as namespace/name.
 	// +optional
 	Claim string `json:"claim,omitempty"`
-	// Message says what is wrong and what to do; empty where nothing is.
+	// Message says what is wrong and what to do; empty if nothing is wrong.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

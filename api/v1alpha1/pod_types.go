@@ -4,14 +4,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Tracing says where traces of calls go, and how many.
+// Tracing says where traces of calls are sent, and how many calls are traced.
 type Tracing struct {
 	// Endpoint of the collector, by OTLP over gRPC and without TLS, such as http://otel-collector.observability:4317.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^http://([A-Za-z0-9.-]+|[[][0-9A-Fa-f:.]+[]]):[0-9]{1,5}$')",message="endpoint must be http, a host and a port, such as http://otel-collector.observability:4317"
 	Endpoint string `json:"endpoint"`
-	// SampleRatio is the part of calls that are traced, from 0 to 1, where a caller does not decide it. Such as 0.01.
+	// SampleRatio is the part of calls that are traced, from 0 to 1, such as 0.01. A caller that decides about tracing
+	// itself overrides it.
 	// +optional
 	// +kubebuilder:default="0.01"
 	// +kubebuilder:validation:MaxLength=16
@@ -42,7 +43,7 @@ type Scheduling struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="nodeSelector must hold labels of nodes: kubectl get nodes --show-labels shows them"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].size() <= 63 && self[k].matches(r'^[\\w.-]*$'))",message="nodeSelector must hold values of labels of nodes, at most 63 letters, digits and - _ .: kubectl get nodes --show-labels shows them"
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations beside those that the operator sets.
+	// Tolerations in addition to those that the operator sets.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -73,40 +74,40 @@ type Scheduling struct {
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
 }
 
-// NetworkPolicyMode says who makes a store's NetworkPolicies.
+// NetworkPolicyMode says who creates a store's NetworkPolicies.
 // +kubebuilder:validation:Enum=Managed;None
 type NetworkPolicyMode string
 
 // Modes of NetworkPolicies.
 const (
-	// NetworkPolicyManaged lets the operator make them.
+	// NetworkPolicyManaged lets the operator create them.
 	NetworkPolicyManaged NetworkPolicyMode = "Managed"
-	// NetworkPolicyNone makes none, and takes away those that the operator made.
+	// NetworkPolicyNone creates none, and deletes those that the operator created.
 	NetworkPolicyNone NetworkPolicyMode = "None"
 )
 
-// DirectClients says which clients may call shards past the gateway.
+// DirectClients says which clients may call shards directly, without the gateway.
 // +kubebuilder:validation:Enum=Any;Labelled
 type DirectClients string
 
 // Direct clients.
 const (
-	// DirectClientsAny may be any pod.
+	// DirectClientsAny allows any pod.
 	DirectClientsAny DirectClients = "Any"
-	// DirectClientsLabelled have the label sheaf.dev/client with the store's name.
+	// DirectClientsLabelled allows pods that have the label sheaf.dev/client with the store's name.
 	DirectClientsLabelled DirectClients = "Labelled"
 )
 
 // NetworkPolicy says who may reach the store's pods.
 type NetworkPolicy struct {
-	// Mode: Managed makes NetworkPolicies by which only the store's pods and the operator reach a managed etcd; None
-	// makes none. Policies add up: to let others in as well, make one of your own beside them.
+	// Mode: Managed creates NetworkPolicies with which only the store's pods and the operator reach a managed etcd;
+	// None creates none. Policies add up: to let others in as well, add a policy of your own.
 	// +optional
 	// +kubebuilder:default=Managed
 	Mode NetworkPolicyMode `json:"mode,omitempty"`
-	// DirectClients that may call shards past the gateway: Any, or Labelled (pods of any namespace with the label
-	// sheaf.dev/client: NAME, NAME being the store's). With Labelled nobody else reaches the port on which shards talk
-	// to each other.
+	// DirectClients that may call shards without the gateway: Any, or Labelled (pods of any namespace with the label
+	// sheaf.dev/client: NAME, where NAME is that of the store). With Labelled, no other pods reach the port on which
+	// shards talk to each other.
 	// +optional
 	// +kubebuilder:default=Any
 	DirectClients DirectClients `json:"directClients,omitempty"`

@@ -2,8 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// RecordGrant lets callers of a store do something in some of its groups. What no grant allows nobody may do, but the
-// store's own processes, and administrators by certificate. What several grants allow adds up; nothing takes away.
+// RecordGrant lets callers of a store do something in some of its groups. A caller may do what at least one grant
+// allows; no grant takes a right away. Only the store's own processes, and administrators with a certificate, need no
+// grant.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -18,11 +19,11 @@ type RecordGrant struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// Spec is what is granted.
+	// Spec says what is granted, and to whom.
 	// +required
 	Spec RecordGrantSpec `json:"spec"`
-	// Status is what became of it; the operator writes it. Until it has looked at the object, the API server says so
-	// here.
+	// Status says whether the grant is in force; the operator writes it. Until the operator has seen the object, the
+	// API server says so here.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordGrantStatus `json:"status,omitzero"`
@@ -42,25 +43,25 @@ type RecordGrantSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new RecordGrant"
 	StoreRef StoreReference `json:"storeRef"`
-	// Subjects are whom it is for.
+	// Subjects are the callers that get the rights.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	Subjects []GrantSubject `json:"subjects"`
-	// Verbs are what is allowed.
+	// Verbs are the rights.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=7
 	Verbs []GrantVerb `json:"verbs"`
-	// Groups are where it is allowed. They need not exist.
+	// Groups in which the subjects may use the verbs. They need not exist.
 	// +required
 	Groups GrantGroups `json:"groups"`
 }
 
-// GrantVerb is what a grant allows: get, put, delete, scan and watch records; admin-read is status, lists and the
-// routing of all groups; admin-write is what else AdminService has.
+// GrantVerb is a right: get, put, delete, scan and watch are about records; admin-read allows status, lists and the
+// routing of all groups; admin-write allows all other calls of AdminService.
 // +kubebuilder:validation:Enum=get;put;delete;scan;watch;admin-read;admin-write
 type GrantVerb string
 
@@ -70,21 +71,21 @@ type GrantSubjectKind string
 
 // The kinds of subjects.
 const (
-	// GrantCertificate is whoever shows a certificate of the store for client/NAME.
+	// GrantCertificate is a caller with a certificate of the store for client/NAME.
 	GrantCertificate GrantSubjectKind = "Certificate"
-	// GrantServiceAccount is a ServiceAccount, by a token for the audience sheaf/NAMESPACE/STORE.
+	// GrantServiceAccount is a ServiceAccount with a token for the audience sheaf/NAMESPACE/STORE.
 	GrantServiceAccount GrantSubjectKind = "ServiceAccount"
 	// GrantServiceAccounts are all ServiceAccounts of a namespace.
 	GrantServiceAccounts GrantSubjectKind = "ServiceAccounts"
-	// GrantOIDC is whom tokens of an issuer of the RecordStore's spec.access name in sub.
+	// GrantOIDC is a caller with a token that an issuer of the RecordStore's spec.access issued for this subject (sub).
 	GrantOIDC GrantSubjectKind = "OIDC"
-	// GrantOIDCGroup is whoever has a token of such an issuer that names the group.
+	// GrantOIDCGroup is every caller with a token of such an issuer that names the group.
 	GrantOIDCGroup GrantSubjectKind = "OIDCGroup"
-	// GrantAnybody is whoever has a certificate or a token for the store.
+	// GrantAnybody is every caller with a certificate or a token for the store.
 	GrantAnybody GrantSubjectKind = "Anybody"
 )
 
-// GrantSubject is whom a grant is for.
+// GrantSubject is one caller, or a set of callers, that a grant is for.
 // +kubebuilder:validation:XValidation:rule="(self.kind in ['Certificate', 'ServiceAccount', 'OIDC', 'OIDCGroup']) == has(self.name)",fieldPath=".name",message="a Certificate, a ServiceAccount, OIDC and OIDCGroup need a name, and other kinds have none"
 // +kubebuilder:validation:XValidation:rule="!has(self.name) || self.kind in ['OIDC', 'OIDCGroup'] || self.name.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$')",fieldPath=".name",message="name must be letters, digits and . _ - between them: the ServiceAccount's name, or that behind client/ in the certificate"
 // +kubebuilder:validation:XValidation:rule="(self.kind in ['OIDC', 'OIDCGroup']) == has(self.issuer)",fieldPath=".issuer",message="OIDC and OIDCGroup need an issuer, and other kinds have none"
@@ -93,7 +94,7 @@ type GrantSubject struct {
 	// Kind says how the subject is recognised.
 	// +required
 	Kind GrantSubjectKind `json:"kind"`
-	// Namespace of the ServiceAccount, or of all that are meant.
+	// Namespace of the ServiceAccount or ServiceAccounts.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -104,8 +105,7 @@ type GrantSubject struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://')",message="issuer must be the url of one of spec.access.issuers of the RecordStore, which begins with https://"
 	Issuer string `json:"issuer,omitempty"`
-	// Name of the ServiceAccount, of the caller in its certificate, or of the subject or the group as tokens of the
-	// issuer have it.
+	// Name of the ServiceAccount, of the caller in its certificate, or of the subject or group in the issuer's tokens.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -113,7 +113,7 @@ type GrantSubject struct {
 	Name string `json:"name,omitempty"`
 }
 
-// GrantGroupText is the name of a group, or the begin of names.
+// GrantGroupText is the name of a group, or a prefix of names.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=253
 // +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')",message="names of groups hold letters, digits and . _ - and do not begin with a dot"
@@ -122,7 +122,7 @@ type GrantGroupText string
 // GrantGroups are groups of a store. In Hash routing they are called "0", "1", ...: grant all.
 // +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.names) || has(self.prefixes))",message="give either all: true, or names, prefixes or both"
 type GrantGroups struct {
-	// All groups, also those to come.
+	// All groups, including future ones.
 	// +optional
 	All bool `json:"all,omitempty"`
 	// Names of groups.
@@ -139,17 +139,17 @@ type GrantGroups struct {
 	Prefixes []GrantGroupText `json:"prefixes,omitempty"`
 }
 
-// RecordGrantStatus is what became of a grant.
+// RecordGrantStatus says whether a grant is in force.
 type RecordGrantStatus struct {
 	// ObservedGeneration of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// TableVersion is that of the store's table of grants which this one is in; gateways and shards take it within
-	// seconds.
+	// TableVersion is the version of the store's table of grants that contains this grant; gateways and shards apply
+	// the table within seconds.
 	// +optional
 	TableVersion int64 `json:"tableVersion,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table, InForce when every
-	// gateway and shard decides by that.
+	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table, InForce when
+	// every gateway and shard uses that table.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

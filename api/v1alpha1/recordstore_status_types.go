@@ -4,21 +4,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RecordStoreStatus is what was seen of a store.
+// RecordStoreStatus is what the operator observed about a store.
 type RecordStoreStatus struct {
 	// ObservedGeneration of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// StoreUID names the data: volumes carry it. It outlives this object; adoptStoreUID takes it up again.
+	// StoreUID identifies the data; each volume records it. It outlives this object: a new store adopts the data with
+	// adoptStoreUID.
 	// +optional
 	StoreUID string `json:"storeUID,omitempty"`
-	// PlacementInitialized is true once the placement was written to etcd; it is never written afresh after that.
+	// PlacementInitialized is true once the placement was written to etcd; after that it is never written from scratch.
 	// +optional
 	PlacementInitialized bool `json:"placementInitialized,omitempty"`
 	// Address of the gateway inside the cluster, host:port.
 	// +optional
 	Address string `json:"address,omitempty"`
-	// Image that the gateway and then etcd were seen to run, all of them. Shards take a new one after that.
+	// Image that all gateways and all members of etcd were observed to run. Shards get a new image only after that.
 	// +optional
 	Image string `json:"image,omitempty"`
 	// Groups counts groups by state.
@@ -27,10 +28,10 @@ type RecordStoreStatus struct {
 	// Shards counts shards of all pools.
 	// +optional
 	Shards ShardCounts `json:"shards,omitzero"`
-	// Planned is what the plan of the placement was made for last: what is asked for since is not in it yet.
+	// Planned says which specs the last plan of the placement was made for; later changes are not in the plan yet.
 	// +optional
 	Planned *Planned `json:"planned,omitempty"`
-	// Version that the shards run, in words: one, or several with commas between while they are updated.
+	// Version that the shards run, as text: one version, or several separated by commas while they are updated.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// Records of all groups, each counted once, as their leaders reported last.
@@ -39,10 +40,10 @@ type RecordStoreStatus struct {
 	// StoredBytes of all copies of all groups on their volumes, as reported last.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
+	// Load as text, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
-	// TLS is what was seen of the certificates.
+	// TLS is what the operator observed about the certificates.
 	// +optional
 	TLS *TLSStatus `json:"tls,omitempty"`
 	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady,
@@ -54,7 +55,7 @@ type RecordStoreStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Planned is what a plan of the placement was made for.
+// Planned says which specs a plan of the placement was made for.
 type Planned struct {
 	// Generation of the RecordStore.
 	Generation int64 `json:"generation"`
@@ -82,16 +83,17 @@ type GroupCounts struct {
 	Serving int32 `json:"serving"`
 	// Loading groups.
 	Loading int32 `json:"loading"`
-	// Degraded groups: fewer copies than asked for, or no leader; those with lost data not counted. With several copies
-	// most of them serve nevertheless, and are counted as Serving too.
+	// Degraded groups: they have fewer copies than asked for, or no leader; groups with lost data are not counted. With
+	// several copies most of them serve nevertheless, and are also counted as Serving.
 	Degraded int32 `json:"degraded"`
-	// Damaged groups: some entries answer DATA_LOSS. They serve what is whole; sheaf group verify says what is not.
+	// Damaged groups: some entries answer DATA_LOSS. They serve undamaged records; sheaf group verify lists the damaged
+	// ones.
 	Damaged int32 `json:"damaged"`
-	// DataLost groups: every copy is on a volume that is gone. Bring it back, or restore the records from a backup.
+	// DataLost groups: every copy is on a lost volume. Bring it back, or restore the records from a backup.
 	DataLost int32 `json:"dataLost"`
-	// Moving groups: a copy is being made, or wanted on another shard than it is on.
+	// Moving groups: a copy is being made, or a copy should be on another shard than it is.
 	Moving int32 `json:"moving"`
-	// NotWell are the first 20 groups that are not well.
+	// NotWell has the first 20 groups with a problem.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
@@ -99,7 +101,7 @@ type GroupCounts struct {
 	NotWell []GroupTrouble `json:"notWell,omitempty"`
 }
 
-// GroupTrouble is a group that is not well.
+// GroupTrouble is a group with a problem.
 type GroupTrouble struct {
 	// Group is its name.
 	Group string `json:"group"`

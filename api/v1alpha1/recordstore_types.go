@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RecordStore says what is stored: how record ids map to groups, how many copies there are, how long versions are
-// kept, and where the placement lives. ShardPools that refer to it say where its groups are kept.
+// RecordStore says what is stored: how record ids map to groups, how many copies there are, how long versions are kept,
+// and which etcd holds the placement. ShardPools that refer to it say where its groups are stored.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -32,11 +32,11 @@ type RecordStore struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// Spec is what is asked of the store.
+	// Spec describes the wanted store.
 	// +required
 	Spec RecordStoreSpec `json:"spec"`
-	// Status is what was seen of the store; the operator writes it. Until it has looked at the object, the API server
-	// says so here.
+	// Status is what the operator observed about the store; the operator writes it. Until the operator has seen the
+	// object, the API server says so here.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordStoreStatus `json:"status,omitzero"`
@@ -50,7 +50,7 @@ type RecordStoreList struct {
 	Items           []RecordStore `json:"items"`
 }
 
-// RecordStoreSpec is what is asked of a store.
+// RecordStoreSpec describes the wanted store.
 // +kubebuilder:validation:XValidation:rule="has(self.adoptStoreUID) == has(oldSelf.adoptStoreUID) && (!has(self.adoptStoreUID) || self.adoptStoreUID == oldSelf.adoptStoreUID)",message="adoptStoreUID cannot be changed: make a new RecordStore with it",fieldPath=".adoptStoreUID"
 type RecordStoreSpec struct {
 	// Groups says how record ids map to groups. Cannot be changed.
@@ -64,8 +64,8 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={versions:1}
 	Retention Retention `json:"retention,omitzero"`
-	// Compaction says when the room of superseded versions comes back. Where free space is low, a shard does not wait for
-	// it. A change restarts one shard at a time.
+	// Compaction says when the space of superseded versions is freed. If free space is low, a shard compacts earlier. A
+	// change restarts one shard at a time.
 	// +optional
 	Compaction Compaction `json:"compaction,omitzero"`
 	// Etcd holds the placement: run by the operator (managed) or by somebody else (external).
@@ -76,27 +76,27 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={replicas:2}
 	Gateway Gateway `json:"gateway,omitzero"`
-	// NetworkPolicy says who may reach the store's pods, where the cluster's network plugin knows NetworkPolicies.
+	// NetworkPolicy says who may reach the store's pods, if the cluster's network plugin supports NetworkPolicies.
 	// +optional
 	// +kubebuilder:default={mode:Managed}
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
-	// TLS says how connections are protected. Absent: by TLS with certificates of the operator; in a store that served
-	// before there was TLS, not at all (status.tls.default).
+	// TLS says how connections are protected. Absent: by TLS with certificates of the operator; a store that served
+	// before Sheaf supported TLS is not protected (status.tls.default).
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
-	// Access says who may be a caller, beside those with certificates and ServiceAccounts. Where TLS is off, nobody is
-	// asked who he is.
+	// Access says who may be a caller, besides callers with certificates and ServiceAccounts. It has no effect if TLS
+	// is off, because callers are then unknown.
 	// +optional
 	Access *Access `json:"access,omitempty"`
-	// Audit writes an audit log of calls. Absent: none is written. Not possible where TLS is off, as nobody is asked who
-	// he is. A change restarts gateways and shards.
+	// Audit writes an audit log of calls. Absent: none is written. Not possible if TLS is off, because callers are then
+	// unknown. A change restarts gateways and shards.
 	// +optional
 	Audit *Audit `json:"audit,omitempty"`
 	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways
 	// and shards.
 	// +optional
 	Tracing *Tracing `json:"tracing,omitempty"`
-	// Image of shards, gateway and etcd; where it is absent, the operator's default. A change restarts one shard at a
+	// Image of shards, gateway and etcd; absent: the operator's default. A change restarts one shard at a
 	// time.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -115,13 +115,14 @@ type RecordStoreSpec struct {
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name.size() <= 253 && s.name.matches('^[a-z0-9.-]+$'))",message="imagePullSecrets[].name must be the name of a Secret of this namespace"
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	// DeletionPolicy says what becomes of the claims (and with them the data) when the store is deleted: Retain keeps
+	// DeletionPolicy says what happens to the claims (and with them the data) when the store is deleted: Retain keeps
 	// them, Delete deletes the claims. PersistentVolumes follow their own reclaim policy, which is Retain for those of
 	// a DiskSet.
 	// +optional
 	// +kubebuilder:default=Retain
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// AdoptStoreUID takes up the data of a deleted store: the UID that its status showed, which its volumes carry.
+	// AdoptStoreUID makes this store adopt the data of a deleted store: give the UID from the deleted store's status,
+	// which its volumes also record.
 	// +optional
 	// +kubebuilder:validation:MaxLength=36
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')",message="adoptStoreUID must be the storeUID that the status of the old RecordStore showed, such as 6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b; sheaf inspect reads it from a volume"
@@ -136,7 +137,7 @@ type RoutingMode string
 const (
 	// RoutingHash spreads ids over a fixed number of groups.
 	RoutingHash RoutingMode = "Hash"
-	// RoutingNamed leaves it to the caller to name the group.
+	// RoutingNamed lets the caller name the group.
 	RoutingNamed RoutingMode = "Named"
 )
 
@@ -155,7 +156,7 @@ type Groups struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	Count *int32 `json:"count,omitempty"`
-	// Max is how many groups there may be in routing Named, 1 to 65536; where it is absent 10000.
+	// Max is the largest number of groups in routing Named, 1 to 65536; absent: 10000.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
@@ -180,7 +181,7 @@ type Replication struct {
 	TopologyKey string `json:"topologyKey,omitempty"`
 }
 
-// Retention says how long superseded versions are kept. Either rule keeps a version.
+// Retention says how long superseded versions are kept. A version is kept if either rule keeps it.
 type Retention struct {
 	// Versions of each record to keep, 1 to 1000, the newest included.
 	// +optional
@@ -188,7 +189,7 @@ type Retention struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Versions int32 `json:"versions,omitempty"`
-	// MinAge keeps a superseded version at least this long after it was superseded. Such as 24h.
+	// MinAge keeps a version for at least this time, such as 24h, after it was superseded.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -196,26 +197,27 @@ type Retention struct {
 	MinAge *metav1.Duration `json:"minAge,omitempty"`
 }
 
-// Compaction says when a shard compacts a group by itself: when so much of it is superseded, by percent and by bytes.
+// Compaction says when a shard compacts a group automatically: when both this percentage and this many bytes of the
+// group are superseded.
 // +kubebuilder:validation:MinProperties=1
 type Compaction struct {
-	// SupersededPercent of what a group has stored must be superseded, 1 to 100; where it is absent 50. A group takes
-	// at most what it needs, divided by the rest, and a segment: with 50 twice what it needs, with 20 a quarter more,
-	// for which each record is written anew more often.
+	// SupersededPercent is the part of a group's stored bytes that must be superseded, 1 to 100; absent: 50. It limits
+	// the space of a group: with 50, a group takes at most twice what it needs, plus a segment; with 20, at most a
+	// quarter more than it needs, plus a segment, but each record is rewritten more often.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SupersededPercent *int32 `json:"supersededPercent,omitempty"`
-	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; where it is absent 64Mi. On a small
-	// volume less is enough: an eighth of the volume, divided by its groups.
+	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; absent: 64Mi. On a small volume less is
+	// enough: an eighth of the volume, divided by its groups.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="minSuperseded must be a number with a unit, from 1Mi to 1Ti, such as 16Mi"
 	MinSuperseded *resource.Quantity `json:"minSuperseded,omitempty"`
-	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; where it is absent 64Mi. It rises where
-	// more is superseded than it keeps up with.
+	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; absent: 64Mi. A shard compacts faster if
+	// it cannot keep up with the superseded bytes.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -263,7 +265,7 @@ type ManagedEtcd struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-	// SnapshotEvery is how often a member writes a snapshot beside its data; the last three are kept.
+	// SnapshotEvery is how often a member writes a snapshot next to its data; the last three are kept.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -297,7 +299,7 @@ type ManagedEtcd struct {
 // EtcdStorage is the volume of a member of etcd.
 // +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",fieldPath=".storageClassName",message="storageClassName cannot be changed: a claim keeps its class"
 type EtcdStorage struct {
-	// StorageClassName; where it is absent, the cluster's default class.
+	// StorageClassName; absent: the cluster's default class.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -328,12 +330,12 @@ type ExternalEtcd struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^https?://([A-Za-z0-9.-]+|[[][0-9A-Fa-f:.]+[]]):[0-9]{1,5}$')",message="an endpoint is http or https, a host and a port, without a path, such as https://etcd-0.example:2379"
 	// +kubebuilder:validation:XValidation:rule="self.all(e, e.startsWith('https:')) || self.all(e, e.startsWith('http:'))",message="endpoints must be all https or all http: change those that differ"
 	Endpoints []string `json:"endpoints"`
-	// TLSSecretRef names a Secret of this namespace with ca.crt, and tls.crt and tls.key where etcd asks for a
-	// client's.
+	// TLSSecretRef names a Secret of this namespace with ca.crt, and with tls.crt and tls.key if etcd requires a client
+	// certificate.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.name.size() <= 253 && self.name.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",fieldPath=".name",message="tlsSecretRef.name must be the name of a Secret of this namespace"
 	TLSSecretRef *corev1.LocalObjectReference `json:"tlsSecretRef,omitempty"`
-	// Prefix of the keys, such as /teams/a; where it is absent, /sheaf. The keys of a store begin with the prefix, its
+	// Prefix of the keys, such as /teams/a; absent: /sheaf. The keys of a store begin with the prefix, its
 	// namespace and its name. Cannot be changed.
 	// +optional
 	// +kubebuilder:default=""
@@ -355,7 +357,7 @@ type Gateway struct {
 	// +kubebuilder:default=ClusterIP
 	// +kubebuilder:validation:Enum=ClusterIP;LoadBalancer;NodePort
 	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
-	// ServiceAnnotations, as cloud load balancers want them.
+	// ServiceAnnotations of the gateway's Service, for example for a cloud load balancer.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of an annotation is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
@@ -375,8 +377,8 @@ type Gateway struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-	// Scheduling of the gateway's pods. They tolerate a node that does not answer for 10 s, and are kept apart by node:
-	// no node has two more of them than another one that could take them.
+	// Scheduling of the gateway's pods. They tolerate a node that does not answer for 10 s, and are spread over nodes:
+	// no node has two more of them than another node that could run them.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
 	// PodLabels of the gateway's pods, beside the operator's. A change restarts them.
@@ -400,7 +402,7 @@ type Gateway struct {
 	ExtraEnv []EnvVar `json:"extraEnv,omitempty"`
 }
 
-// DeletionPolicy says what becomes of the claims when a store is deleted.
+// DeletionPolicy says what happens to the claims when a store is deleted.
 // +kubebuilder:validation:Enum=Retain;Delete
 type DeletionPolicy string
 

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RecordTenant bounds what is done in the groups of a store of Named routing whose names begin with a prefix, whoever
-// does it. It lets nobody in: that is what RecordGrants are for.
+// RecordTenant limits what all callers together may store and do in the groups whose names begin with a prefix, in a
+// store with Named routing. It grants no access: RecordGrants do that.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,11 +26,11 @@ type RecordTenant struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// Spec is whose groups are bounded, and to what.
+	// Spec says which groups are limited, and how.
 	// +required
 	Spec RecordTenantSpec `json:"spec"`
-	// Status is what became of it; the operator writes it. Until it has looked at the object, the API server says so
-	// here.
+	// Status says whether the tenant's quotas are in force; the operator writes it. Until the operator has seen the
+	// object, the API server says so here.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordTenantStatus `json:"status,omitzero"`
@@ -46,12 +46,13 @@ type RecordTenantList struct {
 
 // RecordTenantSpec says which groups are a tenant's, and what may be done there.
 type RecordTenantSpec struct {
-	// StoreRef names the RecordStore, in this namespace; of Named routing. Cannot be changed.
+	// StoreRef names the RecordStore, in this namespace, which must have Named routing. Cannot be changed.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new RecordTenant"
 	StoreRef StoreReference `json:"storeRef"`
-	// Prefix of the names of its groups. Of two RecordTenants of one store of which one's prefix begins with the other's,
-	// the younger one counts for nothing, and says so. Cannot be changed, as what is stored would be another tenant's.
+	// Prefix of the names of its groups. If one RecordTenant's prefix begins with that of another RecordTenant of the
+	// same store, the younger of the two has no effect, and its status says so. Cannot be changed, because the stored
+	// records would then belong to another tenant.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="prefix cannot be changed: make a new RecordTenant"
 	Prefix GrantGroupText `json:"prefix"`
@@ -60,24 +61,24 @@ type RecordTenantSpec struct {
 	Quotas TenantQuotas `json:"quotas"`
 }
 
-// TenantQuotas are what a tenant may use. Those that are absent are not bounded, except for groups.
+// TenantQuotas says what a tenant may use. An absent quota means no limit, except for groups.
 // +kubebuilder:validation:XValidation:rule="has(self.storedBytes) || has(self.records) || has(self.groups) || has(self.callsPerSecond) || has(self.bytesPerSecond) || has(self.callsAtOnce)",message="give one quota at least: storedBytes, records, groups, callsPerSecond, bytesPerSecond or callsAtOnce"
 type TenantQuotas struct {
-	// StoredBytes of its groups, such as 500Gi, without what is superseded and other copies. Puts are refused beyond;
-	// reads and deletes are not.
+	// StoredBytes of its groups, such as 500Gi, counted for one copy and without superseded versions. Beyond it puts
+	// are refused; reads and deletes are not.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ei')) <= 0",message="storedBytes must be a number with a unit, from 1Mi to 1Ei, such as 500Gi"
 	StoredBytes *resource.Quantity `json:"storedBytes,omitempty"`
-	// Records of its groups. Puts of further ones are refused.
+	// Records in its groups. Puts of further records are refused.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Records *int64 `json:"records,omitempty"`
-	// Groups that exist, also those that hold nothing; 1,000 where absent, as the store has a limit, too. No further ones
-	// are created beyond; those that exist are served.
+	// Groups that exist, including empty ones; absent: 1,000, because the store has a limit, too. Beyond it no group is
+	// created; existing groups are served.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Groups *int64 `json:"groups,omitempty"`
-	// CallsPerSecond that begin. A message of a batch counts as one call.
+	// CallsPerSecond that may begin. Each message of a batch counts as one call.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	CallsPerSecond *int64 `json:"callsPerSecond,omitempty"`
@@ -85,19 +86,20 @@ type TenantQuotas struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Ki')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="bytesPerSecond must be a number with a unit, from 1Ki to 1Ti, such as 100Mi"
 	BytesPerSecond *resource.Quantity `json:"bytesPerSecond,omitempty"`
-	// CallsAtOnce that are under way, open streams included. Each shard that leads groups of the tenant lets one in at
-	// least.
+	// CallsAtOnce that are under way, open streams included. Each shard that leads groups of the tenant allows at least
+	// one.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	CallsAtOnce *int64 `json:"callsAtOnce,omitempty"`
 }
 
-// RecordTenantStatus is what became of a tenant.
+// RecordTenantStatus says whether a tenant's quotas are in force.
 type RecordTenantStatus struct {
 	// ObservedGeneration of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// TableVersion is that of the store's table which this one is in; shards take it within seconds.
+	// TableVersion is the version of the store's table that contains this tenant; shards apply the table within
+	// seconds.
 	// +optional
 	TableVersion int64 `json:"tableVersion,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the tenant is in the store's table.

@@ -8,9 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Shard is what was seen of one shard of a ShardPool. It is a report to read: the operator alone makes, changes and
-// deletes Shards. A Shard that is deleted by hand is made again, and nothing happens to the shard itself. What a shard
-// is to be is said in the spec of its ShardPool.
+// Shard reports what the operator observed about one shard of a ShardPool. It is only a report: only the operator
+// creates, changes and deletes Shards. If you delete a Shard, the operator creates it again, and nothing happens to the
+// shard itself. The spec of the ShardPool says how a shard should be.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,11 +30,11 @@ type Shard struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// Spec says which shard this is. It is written by the operator alone, and cannot be changed.
+	// Spec says which shard this is. Only the operator writes it, and it cannot be changed.
 	// +required
 	Spec ShardSpec `json:"spec"`
-	// Status is what was seen of the shard; the operator writes it: at once where the shard came into another state,
-	// else at most every 30 s.
+	// Status is what the operator observed about the shard. The operator writes it at once when the state of the shard
+	// changes, and otherwise at most every 30 s.
 	// +optional
 	Status ShardStatus `json:"status,omitzero"`
 }
@@ -47,10 +47,10 @@ type ShardList struct {
 	Items           []Shard `json:"items"`
 }
 
-// ShardSpec says which shard a Shard is about. It is written by the operator alone, and cannot be changed.
+// ShardSpec says which shard a Shard is about. Only the operator writes it, and it cannot be changed.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec of a Shard cannot be changed, it only says which shard this is: change the spec of its ShardPool instead"
 type ShardSpec struct {
-	// Pool is the name of the ShardPool, in this namespace, that the shard is of.
+	// Pool is the name of the ShardPool, in this namespace, that the shard belongs to.
 	// +required
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
@@ -61,12 +61,12 @@ type ShardSpec struct {
 	Number int32 `json:"number"`
 }
 
-// ShardStatusesMax bounds the list of shards in the status of a pool.
+// ShardStatusesMax is the largest number of shards in the status of a pool.
 const ShardStatusesMax = 20
 
-// ShardsOf are all shards of a pool as they were seen last, by number: those that Shards tell of, of any pools, and
-// beside them those of a list in the pool's status that is complete. An operator from before the kind Shard wrote that
-// list alone.
+// ShardsOf returns all shards of a pool as they were observed last, in the order of their numbers. It takes them from
+// the given Shards, which may belong to any pools, and from the list in the pool's status if that list is complete. An
+// operator without the kind Shard wrote only that list.
 func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	var seen []ShardStatus
 	known := map[int32]bool{}
@@ -88,8 +88,8 @@ func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	return seen
 }
 
-// Of says whether a Shard is about a shard of this very pool: not of an earlier pool of its name, and not made by hand
-// with another name.
+// Of reports whether a Shard is about a shard of this pool. It is not if it belongs to an earlier pool of the same
+// name, or if somebody created it by hand with another name.
 func (s *Shard) Of(pool *ShardPool) bool {
 	owner := metav1.GetControllerOf(s)
 	return s.Namespace == pool.Namespace && s.Spec.Pool == pool.Name &&

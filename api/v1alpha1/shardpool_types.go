@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ShardPool is a number of shards that are alike in storage class, file system, medium, residency and resources. Each
+// ShardPool is a set of shards with the same storage class, file system, medium, residency and resources. Each
 // shard is a pod with a volume of its own.
 //
 // +kubebuilder:object:root=true
@@ -37,11 +37,11 @@ type ShardPool struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
-	// Spec is what is asked of the pool.
+	// Spec describes the wanted pool.
 	// +required
 	Spec ShardPoolSpec `json:"spec"`
-	// Status is what was seen of the pool; the operator writes it. Until it has looked at the object, the API server
-	// says so here.
+	// Status is what the operator observed about the pool; the operator writes it. Until the operator has seen the
+	// object, the API server says so here.
 	// +optional
 	// +kubebuilder:default={shards: 0, serving: 0, updated: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ShardPoolStatus `json:"status,omitzero"`
@@ -55,13 +55,13 @@ type ShardPoolList struct {
 	Items           []ShardPool `json:"items"`
 }
 
-// ShardPoolSpec is what is asked of a pool.
+// ShardPoolSpec describes the wanted pool.
 // +kubebuilder:validation:XValidation:rule="self.residency != 'Resident' || (has(self.resources) && has(self.resources.limits) && 'memory' in self.resources.limits)",message="residency Resident needs resources.limits.memory: the shards hold their data in memory and check the need against it before they load",fieldPath=".resources"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.fileSystem) || has(self.fileSystem)",message="fileSystem cannot be removed once it is set: put it back"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.fileSystem) || !has(self.fileSystem) || self.fileSystem.type == oldSelf.fileSystem.type",fieldPath=".fileSystem.type",message="fileSystem.type cannot be changed: add a second pool with the new file system, and drain this one (state: Drained)"
 // +kubebuilder:validation:XValidation:rule="!has(self.replace) || !has(self.remove) || !self.replace.exists(n, n in self.remove)",fieldPath=".replace",message="a number cannot be in replace and in remove: a shard that is to go needs no other volume"
 type ShardPoolSpec struct {
-	// StoreRef names the RecordStore, in this namespace, whose groups the shards keep. Cannot be changed.
+	// StoreRef names the RecordStore, in this namespace, whose groups the shards store. Cannot be changed.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new ShardPool"
 	StoreRef StoreReference `json:"storeRef"`
@@ -71,38 +71,39 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Shards *int32 `json:"shards,omitempty"`
-	// Remove are numbers of shards to empty and remove first when there are more shards than wanted. A new shard gets
-	// none of them. A number that is new here must be of a shard that is there, or that shards could bring: at most
-	// status.highestNumber, or below shards and the length of this list together.
+	// Remove lists numbers of shards to empty and remove first when there are more shards than wanted. No new shard
+	// gets one of these numbers. A number that you add must belong to a shard that exists or that the field shards
+	// could create: it is at most status.highestNumber, or less than the sum of shards and the length of this list.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Remove []int32 `json:"remove,omitempty"`
-	// Parked are numbers of shards whose pod is stopped, say while a disk is replaced. Their volumes stay. As with
-	// remove, a number that is new here must be of a shard that is there or could be.
+	// Parked lists numbers of shards whose pod is stopped, for example while a disk is replaced. Their volumes are
+	// kept. As with remove, a number that you add must belong to a shard that exists or could be created.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Parked []int32 `json:"parked,omitempty"`
-	// Replace are numbers of shards whose volume is given up, once for each time that a number is put here: the claim
-	// is deleted, the shard gets another volume of the StorageClass, and its copies are made again on it. One shard at a
-	// time, and only when every group on it has a majority of its copies elsewhere; a store with one copy of each group
-	// refuses it (condition Stalled, reason ReplaceRefused).
+	// Replace lists numbers of shards whose volume is given up, once for each time that you add a number: the claim is
+	// deleted, the shard gets another volume of the StorageClass, and its copies are made again on it. This happens to
+	// one shard at a time, and only when every group on it has a majority of its copies elsewhere; a store with one
+	// copy of each group refuses it (condition Stalled, reason ReplaceRefused).
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Replace []int32 `json:"replace,omitempty"`
-	// State: Active takes groups; Cordoned keeps those it has and takes no new ones; Drained gives them away.
+	// State: Active accepts groups; Cordoned keeps its groups and accepts no new ones; Drained moves its groups to
+	// other pools.
 	// +optional
 	// +kubebuilder:default=Active
 	State PoolState `json:"state,omitempty"`
-	// Medium of the volumes: SSD (deep queue), HDD (one reader) or Auto (as the kernel says).
+	// Medium of the volumes: SSD (deep queue), HDD (one reader) or Auto (as the kernel reports).
 	// +optional
 	// +kubebuilder:default=Auto
 	Medium Medium `json:"medium,omitempty"`
@@ -113,7 +114,8 @@ type ShardPoolSpec struct {
 	// Storage of each shard.
 	// +required
 	Storage Storage `json:"storage"`
-	// FileSystem that each volume must have. It is verified before a shard serves. Absent: it is reported only.
+	// FileSystem that each volume must have. It is checked before a shard serves. Absent: the file system is only
+	// reported.
 	// +optional
 	FileSystem *FileSystem `json:"fileSystem,omitempty"`
 	// Resources of each shard.
@@ -169,17 +171,17 @@ type StoreReference struct {
 	Name string `json:"name"`
 }
 
-// PoolState says whether a pool takes groups.
+// PoolState says whether a pool accepts groups.
 // +kubebuilder:validation:Enum=Active;Cordoned;Drained
 type PoolState string
 
 // States of a pool.
 const (
-	// PoolActive takes groups.
+	// PoolActive accepts groups.
 	PoolActive PoolState = "Active"
-	// PoolCordoned keeps the groups it has and takes no new ones.
+	// PoolCordoned keeps its groups and accepts no new ones.
 	PoolCordoned PoolState = "Cordoned"
-	// PoolDrained gives its groups away.
+	// PoolDrained moves its groups to other pools.
 	PoolDrained PoolState = "Drained"
 )
 
@@ -234,7 +236,7 @@ type Update struct {
 	Mode UpdateMode `json:"mode,omitempty"`
 }
 
-// ShardPoolStatus is what was seen of a pool.
+// ShardPoolStatus is what the operator observed about a pool.
 type ShardPoolStatus struct {
 	// ObservedGeneration of the spec that this status is about.
 	// +optional
@@ -251,17 +253,17 @@ type ShardPoolStatus struct {
 	Serving int32 `json:"serving"`
 	// Updated shards: their pods run the wanted template.
 	Updated int32 `json:"updated"`
-	// Nodes that the shards are on, in words, such as "n1, n2 and 3 more".
+	// Nodes that the shards are on, as text, such as "n1, n2 and 3 more".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// Version that the shards run, in words: one, or several with commas between while they are updated.
+	// Version that the shards run, as text: one version, or several separated by commas while they are updated.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
-	// Device is how fast a disk of the pool's StorageClass is read, as a Job of `sheaf-bench layouts` in this namespace
-	// has measured it last (config/samples/bench-job.yaml). Absent: no Job did.
+	// Device is the read rate of a disk of the pool's StorageClass, as a Job of `sheaf-bench layouts` in this namespace
+	// measured it last (config/samples/bench-job.yaml). Absent: no Job has measured it.
 	// +optional
 	Device *DeviceRate `json:"device,omitempty"`
 	// Groups counts the copies of groups on this pool's shards by their state.
@@ -279,8 +281,9 @@ type ShardPoolStatus struct {
 	// +listMapKey=state
 	// +kubebuilder:validation:MaxItems=32
 	States []ShardStateCount `json:"states,omitempty"`
-	// ShardStatuses has the worst 20 shards, by number: first those that need a person, then those that are on their
-	// way, then the others. A pool of at most 20 shards has them all here. `kubectl get shards` has all of any pool.
+	// ShardStatuses has the worst 20 shards, in the order of their numbers. The worst are those that need a person,
+	// then those that are still working towards their state, then the others. A pool of at most 20 shards has all of
+	// them here. `kubectl get shards` shows all shards of any pool.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -303,7 +306,7 @@ type ShardStateCount struct {
 	Shards int32 `json:"shards"`
 }
 
-// DeviceRate is how fast a disk is read, as a Job has measured it.
+// DeviceRate is the read rate of a disk, as a Job measured it.
 type DeviceRate struct {
 	// ReadBytesPerSecond in order, past the page cache.
 	ReadBytesPerSecond int64 `json:"readBytesPerSecond"`
@@ -330,7 +333,7 @@ const (
 	ShardLoading ShardState = "Loading"
 	// ShardServing has loaded everything.
 	ShardServing ShardState = "Serving"
-	// ShardDraining gives its groups away.
+	// ShardDraining moves its groups to other shards.
 	ShardDraining ShardState = "Draining"
 	// ShardParked has no pod because spec.parked says so.
 	ShardParked ShardState = "Parked"
@@ -338,13 +341,13 @@ const (
 	ShardNodeDown ShardState = "NodeDown"
 	// ShardNodeLost was on a node that was deleted or has the out-of-service taint.
 	ShardNodeLost ShardState = "NodeLost"
-	// ShardDiskLost has a volume that is gone, blank, or unreadable where data was.
+	// ShardDiskLost has a volume that is lost, or that is blank or unreadable although it held data.
 	ShardDiskLost ShardState = "DiskLost"
 	// ShardDiskMissing has a device that its node does not have, or that has no size.
 	ShardDiskMissing ShardState = "DiskMissing"
 	// ShardForeign has a volume of another store or shard.
 	ShardForeign ShardState = "Foreign"
-	// ShardFormatBlocked has a device that the kubelet refuses to format, as something is on it.
+	// ShardFormatBlocked has a device that the kubelet refuses to format because it is not blank.
 	ShardFormatBlocked ShardState = "FormatBlocked"
 	// ShardFileSystemMismatch has a volume with another file system or other mount options than asked for.
 	ShardFileSystemMismatch ShardState = "FileSystemMismatch"
@@ -364,9 +367,9 @@ const (
 	ShardUnreachable ShardState = "Unreachable"
 )
 
-// ShardStatus is what was seen of one shard.
+// ShardStatus is what the operator observed about one shard.
 //
-// Records, bytes, leaders and the progress of a load are as they were at the last write, which may be 30 s ago.
+// Records, bytes, leaders and the progress of a load are those of the last write of the status, which may be 30 s old.
 type ShardStatus struct {
 	// Name of the shard and its StatefulSet: <pool>-<n>.
 	Name string `json:"name"`
@@ -374,7 +377,7 @@ type ShardStatus struct {
 	Number int32 `json:"number"`
 	// State of the shard.
 	State ShardState `json:"state"`
-	// Message says what is wrong and what to do; empty where nothing is.
+	// Message says what is wrong and what to do; empty if nothing is wrong.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// Node the pod is on.
@@ -383,7 +386,7 @@ type ShardStatus struct {
 	// Volume as the shard sees it.
 	// +optional
 	Volume *VolumeStatus `json:"volume,omitempty"`
-	// PodReady is true while the kubelet finds the shard's pod ready: the process answers on its node, even where the
+	// PodReady is true while the kubelet finds the shard's pod ready: the process answers on its node, even if the
 	// operator cannot reach it.
 	// +optional
 	PodReady bool `json:"podReady,omitempty"`
@@ -399,7 +402,7 @@ type ShardStatus struct {
 	// DamagedGroups of those: some entries answer DATA_LOSS.
 	// +optional
 	DamagedGroups int32 `json:"damagedGroups,omitempty"`
-	// LostGroups of those: their data are on a volume that is gone.
+	// LostGroups of those: their data is on a lost volume.
 	// +optional
 	LostGroups int32 `json:"lostGroups,omitempty"`
 	// Records of the groups that this shard leads, as reported last.
@@ -411,15 +414,16 @@ type ShardStatus struct {
 	// LoadPercent of the bytes to load, 0 to 100.
 	// +optional
 	LoadPercent int32 `json:"loadPercent,omitempty"`
-	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m".
+	// Load as text, such as "62% 1.9GiB/s (87% of the device) ETA 2m".
 	// +optional
 	Load string `json:"load,omitempty"`
-	// LoadBytesPerSecond of the load that goes on, or was the last one, in steps of 5 %. Absent: it had less than 64
-	// MiB, whose rate says nothing.
+	// LoadBytesPerSecond of the present or last load, in steps of 5 %. Absent: the load had less than 64 MiB, which is
+	// too little to measure a rate.
 	// +optional
 	LoadBytesPerSecond int64 `json:"loadBytesPerSecond,omitempty"`
-	// LoadDevicePercent is that in percent of the device's rate: of status.device where a Job has measured it, else of
-	// a sample that the shard took before it loaded. Above 100: part of it came from the page cache.
+	// LoadDevicePercent is the rate of the load in percent of the device's rate: of status.device if a Job has measured
+	// it, otherwise of a sample that the shard took before it loaded. Above 100: a part of the data came from the page
+	// cache.
 	// +optional
 	LoadDevicePercent int32 `json:"loadDevicePercent,omitempty"`
 	// MemoryNeedBytes computed before loading.
@@ -436,7 +440,7 @@ type ShardStatus struct {
 	Version string `json:"version,omitempty"`
 }
 
-// VolumeStatus is a shard's volume as it is.
+// VolumeStatus describes a shard's volume.
 type VolumeStatus struct {
 	// UUID from the volume's superblock. A shard whose UUID was recorded here never starts on another volume.
 	// +optional
@@ -458,7 +462,7 @@ type VolumeStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	MountOptions []string `json:"mountOptions,omitempty"`
-	// Rotational as the kernel says; absent: unknown.
+	// Rotational as the kernel reports it; absent: unknown.
 	// +optional
 	Rotational *bool `json:"rotational,omitempty"`
 	// CapacityBytes of the file system.
@@ -467,7 +471,8 @@ type VolumeStatus struct {
 	// FreeBytes, in steps of 5 % of the capacity.
 	// +optional
 	FreeBytes int64 `json:"freeBytes,omitempty"`
-	// Silent is true while the shard says that its disk lets it wait without an error: copies on it count as missing.
+	// Silent is true while the shard reports that its disk hangs without returning an error: copies on it count as
+	// missing.
 	// +optional
 	Silent bool `json:"silent,omitempty"`
 }

@@ -85,7 +85,7 @@ type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always set; the group is filled in by the server.
 	Key *RecordKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Opaque, never empty; grows with each write of the record. Compare only for equality.
+	// Opaque, never empty; grows with each write of the record. Compare it only for equality.
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Unix time in nanoseconds, as the caller set it, or the commit time.
 	TimestampUnixNs int64 `protobuf:"varint,3,opt,name=timestamp_unix_ns,json=timestampUnixNs,proto3" json:"timestamp_unix_ns,omitempty"`
@@ -97,7 +97,7 @@ type Record struct {
 	SizeBytes int64 `protobuf:"varint,6,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// CRC32C (Castagnoli) of data; set whenever data is complete here.
 	DataCrc32C *uint32 `protobuf:"fixed32,7,opt,name=data_crc32c,json=dataCrc32c,proto3,oneof" json:"data_crc32c,omitempty"`
-	// True for a version made by Delete; such a version has no data.
+	// True for a version that Delete created; such a version has no data.
 	Deleted bool `protobuf:"varint,8,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// The data; left out by metadata_only, Download, ListVersions, Find, and for records above 1 MiB.
 	Data          []byte `protobuf:"bytes,15,opt,name=data,proto3" json:"data,omitempty"`
@@ -270,12 +270,12 @@ type isWriteCondition_Condition interface {
 }
 
 type WriteCondition_IfVersion struct {
-	// The newest version must be this one, else ABORTED VERSION_MISMATCH.
+	// The newest version must be this one; otherwise ABORTED VERSION_MISMATCH.
 	IfVersion string `protobuf:"bytes,1,opt,name=if_version,json=ifVersion,proto3,oneof"`
 }
 
 type WriteCondition_IfAbsent struct {
-	// There must be no record (never put, or deleted), else ALREADY_EXISTS RECORD_EXISTS. Only true is valid.
+	// There must be no record (never put, or deleted); otherwise ALREADY_EXISTS RECORD_EXISTS. Only true is valid.
 	IfAbsent bool `protobuf:"varint,2,opt,name=if_absent,json=ifAbsent,proto3,oneof"`
 }
 
@@ -289,9 +289,10 @@ type PutRequest struct {
 	Key *RecordKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The routing epoch that the caller routed by; 0: unknown. A shard that does not own the group answers WRONG_SHARD.
 	RoutingEpoch uint64 `protobuf:"varint,2,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	// 16 bytes chosen at random by the caller for this write alone, the same in each retry: a repeated Put returns the
-	// first result. While it is remembered, any other write under it (record id, data or kind of write differ; also
-	// another put of the same batch) is INVALID_ARGUMENT REQUEST_ID_REUSED, and nothing is written.
+	// 16 bytes that the caller chooses at random for this write, and sends again in each retry: a repeated Put returns
+	// the first result. While the server remembers the id, a different write with it (another record id, other data or
+	// another kind of write; also another put of the same batch) is INVALID_ARGUMENT REQUEST_ID_REUSED, and nothing is
+	// written.
 	// Empty: the server does not recognise retries. Remembered for at least 10 minutes, or where more than 65,536 writes
 	// of the group followed, for at least 2 minutes or 1,048,576 writes, whichever ends first: repeat a call for less
 	// than 2 minutes. No change of a clock shortens this. That a write was refused by its condition, or found nothing to
@@ -742,7 +743,7 @@ func (x *DeleteResponse) GetRepeated() bool {
 type BatchPutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1,024 puts, each as in Put. The message as encoded has at most 4 MiB: data, attributes, keys and about 64
-	// bytes for each put. A put that does not fit beside others goes into a message of its own.
+	// bytes for each put. A put that does not fit into a message with others goes into a message of its own.
 	Puts          []*PutRequest `protobuf:"bytes,1,rep,name=puts,proto3" json:"puts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -886,8 +887,8 @@ func (x *BatchPutResult) GetPut() *PutResponse {
 
 type BatchGetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 4,096 reads, each as in Get, also with metadata_only. The message as encoded has at most 4 MiB. Its answers
-	// have no limit together: they come in messages of about 1 MiB.
+	// 1 to 4,096 reads, each as in Get, also with metadata_only. The message as encoded has at most 4 MiB. The answers
+	// have no limit in total: they arrive in messages of about 1 MiB.
 	Gets          []*GetRequest `protobuf:"bytes,1,rep,name=gets,proto3" json:"gets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1128,7 +1129,7 @@ type UploadHeader struct {
 	RoutingEpoch uint64 `protobuf:"varint,2,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	// As in PutRequest.
 	RequestId []byte `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// As in PutRequest; checked when the last chunk has come.
+	// As in PutRequest; checked when the last chunk has arrived.
 	Condition *WriteCondition `protobuf:"bytes,4,opt,name=condition,proto3" json:"condition,omitempty"`
 	// As in PutRequest.
 	TimestampUnixNs *int64 `protobuf:"varint,5,opt,name=timestamp_unix_ns,json=timestampUnixNs,proto3,oneof" json:"timestamp_unix_ns,omitempty"`
@@ -1136,7 +1137,8 @@ type UploadHeader struct {
 	Attributes map[string][]byte `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// CRC32C of all chunks together; where set, a mismatch stores nothing.
 	DataCrc32C *uint32 `protobuf:"fixed32,7,opt,name=data_crc32c,json=dataCrc32c,proto3,oneof" json:"data_crc32c,omitempty"`
-	// Size of all chunks together in bytes; where set, checked, and refused early where there is no room.
+	// Size of all chunks together in bytes. If it is set, it is checked, and the upload is refused early if there is no
+	// space.
 	SizeBytes     *int64 `protobuf:"varint,8,opt,name=size_bytes,json=sizeBytes,proto3,oneof" json:"size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1291,7 +1293,7 @@ type DownloadRequest struct {
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// First byte, 0 to the size (OUT_OF_RANGE BAD_RANGE beyond).
 	OffsetBytes int64 `protobuf:"varint,4,opt,name=offset_bytes,json=offsetBytes,proto3" json:"offset_bytes,omitempty"`
-	// Number of bytes; absent: to the end. Cut to what is there.
+	// Number of bytes; absent: to the end. Limited to the bytes that exist.
 	LengthBytes   *int64 `protobuf:"varint,5,opt,name=length_bytes,json=lengthBytes,proto3,oneof" json:"length_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1719,7 +1721,7 @@ type PlanScanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only these groups; empty: all.
 	Groups []string `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Bytes per split aimed at, 1 MiB to 1 TiB; 0: 256 MiB.
+	// Intended bytes per split, 1 MiB to 1 TiB; 0: 256 MiB.
 	SplitBytes    int64 `protobuf:"varint,2,opt,name=split_bytes,json=splitBytes,proto3" json:"split_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1771,7 +1773,7 @@ func (x *PlanScanRequest) GetSplitBytes() int64 {
 
 type PlanScanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At least one per group, of about 150 bytes and the lengths of its addresses. Where these are too many for one
+	// At least one per group; each takes about 150 bytes and the lengths of its addresses. If there are too many for one
 	// answer, ask for some groups at a time, or for larger splits.
 	Splits        []*ScanSplit `protobuf:"bytes,1,rep,name=splits,proto3" json:"splits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1819,9 +1821,9 @@ type ScanSplit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The group of the split.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// Opaque: give it to Scan. Kept usable for 10 minutes after its last use, unless the shard needs the
-	// room of what it keeps: OUT_OF_RANGE CURSOR_EXPIRED then. Where the store knows its callers, splits and cursors are
-	// good for the caller who got them alone; from another one they are INVALID_ARGUMENT.
+	// Opaque: pass it to Scan. It is usable for 10 minutes after its last use, unless the shard needs the space of the
+	// versions that it keeps for it: then Scan answers OUT_OF_RANGE CURSOR_EXPIRED. If the store knows its callers,
+	// splits and cursors are valid only for the caller who got them; from another caller they are INVALID_ARGUMENT.
 	Split []byte `protobuf:"bytes,2,opt,name=split,proto3" json:"split,omitempty"`
 	// host:port of the shards that can serve it, best first.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
@@ -1904,7 +1906,7 @@ type ScanRequest struct {
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// From PlanScan; excludes group.
 	Split []byte `protobuf:"bytes,2,opt,name=split,proto3" json:"split,omitempty"`
-	// From a previous ScanResponse: goes on behind it. Excludes group and split.
+	// From a previous ScanResponse: continues after it. Excludes group and split.
 	Cursor []byte `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// Leave the data out.
 	MetadataOnly bool `protobuf:"varint,4,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
@@ -1981,10 +1983,10 @@ func (x *ScanRequest) GetRoutingEpoch() uint64 {
 
 type ScanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Up to 1 MiB per message, less in the first ones and where the shard is short of memory, or one record. Records
-	// above 1 MiB come without data: use Download with the version.
+	// Up to 1 MiB per message, or one record; less in the first messages and if the shard is short of memory. Records
+	// above 1 MiB have no data here: use Download with the version.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// Opaque. Goes on behind the last record of this message. OUT_OF_RANGE CURSOR_EXPIRED when its snapshot is gone.
+	// Opaque. Continues after the last record of this message. OUT_OF_RANGE CURSOR_EXPIRED if its snapshot has ended.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2038,8 +2040,8 @@ type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The group; required.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// From a previous WatchResponse of this group; empty: from now. OUT_OF_RANGE CURSOR_EXPIRED where deletes behind it
-	// were forgotten by compaction, or a loss was accepted: watch from now, then read the group by Scan.
+	// From a previous WatchResponse of this group; empty: from now. OUT_OF_RANGE CURSOR_EXPIRED if compaction has removed
+	// deletes after it, or if a loss was accepted: watch from now, then read the group with Scan.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2091,10 +2093,10 @@ func (x *WatchRequest) GetCursor() []byte {
 
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest versions, deletes included; data above 1 MiB is left out. Empty in the first message, which comes at once,
-	// and where only the cursor has moved on.
+	// Newest versions, deletes included; data above 1 MiB is left out. Empty in the first message, which is sent at once,
+	// and if only the cursor has advanced.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// Opaque; behind the records. Always set.
+	// Opaque; it is after the records. Always set.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

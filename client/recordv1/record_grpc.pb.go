@@ -74,13 +74,13 @@ const (
 //	PERMISSION_DENIED   the caller may not do that in that group; it says nothing about whether group or record exist
 //	UNKNOWN             OUTCOME_UNKNOWN: a write that may or may not have been applied; repeat it with its request_id
 //
-// An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success,
-// VERSION_MISMATCH and RECORD_EXISTS tell what became of the write: they are given behind the look-up of its
-// request_id. All others leave that open. A stream of puts that ends leaves open what became of those that were sent on
-// it and not answered, whatever its status says.
+// An answer is about its own attempt. If the answer to an earlier attempt of a write was lost, only success,
+// VERSION_MISMATCH and RECORD_EXISTS say what happened to the write, because the server looks up its request_id before
+// it gives these answers. All other answers leave the outcome open. If a stream of puts ends, the outcome of the puts
+// that were sent on it and not answered is open, whatever the stream's status says.
 type RecordServiceClient interface {
 	// Put stores one version of a record. The answer means: durable on a quorum of the group's copies.
-	// Data is at most 1 MiB; larger records go by Upload (FAILED_PRECONDITION USE_UPLOAD).
+	// Data is at most 1 MiB; larger records need Upload (FAILED_PRECONDITION USE_UPLOAD).
 	Put(ctx context.Context, in *PutRequest, opts ...grpc.CallOption) (*PutResponse, error)
 	// Get reads the newest version of a record, or the pinned one. Linearizable. Records above 1 MiB answer
 	// FAILED_PRECONDITION USE_DOWNLOAD unless metadata_only is set.
@@ -100,8 +100,8 @@ type RecordServiceClient interface {
 	Download(ctx context.Context, in *DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadResponse], error)
 	// ListVersions lists the versions of a record that retention still keeps, newest first, deletes included.
 	ListVersions(ctx context.Context, in *ListVersionsRequest, opts ...grpc.CallOption) (*ListVersionsResponse, error)
-	// Find looks for an id in all groups. In Hash routing it asks the one group of the id. UNAVAILABLE while any group
-	// that could hold the id is silent.
+	// Find looks for an id in all groups. In Hash routing it asks the one group of the id. UNAVAILABLE while a group that
+	// could hold the id does not answer.
 	Find(ctx context.Context, in *FindRequest, opts ...grpc.CallOption) (*FindResponse, error)
 	// PlanScan takes a snapshot of each group and cuts it into splits that can be scanned independently, each with the
 	// addresses of the shards that hold it.
@@ -111,7 +111,7 @@ type RecordServiceClient interface {
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
 	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record
 	// that was put or deleted since, at least once, in the order of the group's log. A state that was superseded before
-	// it was read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
+	// it was read may be left out. The server does not end the stream; if it breaks, resume from the last cursor.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
@@ -324,13 +324,13 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	PERMISSION_DENIED   the caller may not do that in that group; it says nothing about whether group or record exist
 //	UNKNOWN             OUTCOME_UNKNOWN: a write that may or may not have been applied; repeat it with its request_id
 //
-// An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success,
-// VERSION_MISMATCH and RECORD_EXISTS tell what became of the write: they are given behind the look-up of its
-// request_id. All others leave that open. A stream of puts that ends leaves open what became of those that were sent on
-// it and not answered, whatever its status says.
+// An answer is about its own attempt. If the answer to an earlier attempt of a write was lost, only success,
+// VERSION_MISMATCH and RECORD_EXISTS say what happened to the write, because the server looks up its request_id before
+// it gives these answers. All other answers leave the outcome open. If a stream of puts ends, the outcome of the puts
+// that were sent on it and not answered is open, whatever the stream's status says.
 type RecordServiceServer interface {
 	// Put stores one version of a record. The answer means: durable on a quorum of the group's copies.
-	// Data is at most 1 MiB; larger records go by Upload (FAILED_PRECONDITION USE_UPLOAD).
+	// Data is at most 1 MiB; larger records need Upload (FAILED_PRECONDITION USE_UPLOAD).
 	Put(context.Context, *PutRequest) (*PutResponse, error)
 	// Get reads the newest version of a record, or the pinned one. Linearizable. Records above 1 MiB answer
 	// FAILED_PRECONDITION USE_DOWNLOAD unless metadata_only is set.
@@ -350,8 +350,8 @@ type RecordServiceServer interface {
 	Download(*DownloadRequest, grpc.ServerStreamingServer[DownloadResponse]) error
 	// ListVersions lists the versions of a record that retention still keeps, newest first, deletes included.
 	ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error)
-	// Find looks for an id in all groups. In Hash routing it asks the one group of the id. UNAVAILABLE while any group
-	// that could hold the id is silent.
+	// Find looks for an id in all groups. In Hash routing it asks the one group of the id. UNAVAILABLE while a group that
+	// could hold the id does not answer.
 	Find(context.Context, *FindRequest) (*FindResponse, error)
 	// PlanScan takes a snapshot of each group and cuts it into splits that can be scanned independently, each with the
 	// addresses of the shards that hold it.
@@ -361,7 +361,7 @@ type RecordServiceServer interface {
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
 	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record
 	// that was put or deleted since, at least once, in the order of the group's log. A state that was superseded before
-	// it was read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
+	// it was read may be left out. The server does not end the stream; if it breaks, resume from the last cursor.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedRecordServiceServer()
 }

@@ -80,8 +80,8 @@ type WatchRoutingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The epoch that the caller has; a table of this epoch is not sent again. 0: none.
 	KnownEpoch uint64 `protobuf:"varint,1,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
-	// A table may come in several messages, each of about 1 MiB at most. Otherwise each message is a whole table, as
-	// servers older than this field always send it.
+	// The server may send a table in several messages, each of about 1 MiB at most. Without this field, and from servers
+	// that are older than it, each message is a whole table.
 	InParts       bool `protobuf:"varint,2,opt,name=in_parts,json=inParts,proto3" json:"in_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -140,8 +140,8 @@ type WatchRoutingResponse struct {
 	Mode      RoutingMode `protobuf:"varint,3,opt,name=mode,proto3,enum=sheaf.record.v1.RoutingMode" json:"mode,omitempty"`
 	// The groups that have an owner: all of them, or those of this part.
 	Groups []*GroupRoute `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
-	// The table goes on in the next message, which has the same epoch and other groups. False: the table ends here, and
-	// may be used. Only where in_parts was asked for.
+	// The table continues in the next message, which has the same epoch and other groups. False: the table ends here, and
+	// may be used. Only if the request has in_parts.
 	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

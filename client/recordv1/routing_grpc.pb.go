@@ -30,8 +30,9 @@ const (
 //
 // RoutingService is served by the gateway.
 type RoutingServiceClient interface {
-	// WatchRouting sends the whole routing table, and then again after each change. The newest table replaces all others.
-	// A table of more than some 40,000 groups exceeds the 4 MiB that gRPC takes in by default: ask for it in parts.
+	// WatchRouting sends the whole routing table, and sends it again after each change. The newest table replaces all
+	// others. A table of more than about 40,000 groups exceeds the 4 MiB that gRPC accepts by default: ask for it in
+	// parts.
 	WatchRouting(ctx context.Context, in *WatchRoutingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRoutingResponse], error)
 }
 
@@ -68,8 +69,9 @@ type RoutingService_WatchRoutingClient = grpc.ServerStreamingClient[WatchRouting
 //
 // RoutingService is served by the gateway.
 type RoutingServiceServer interface {
-	// WatchRouting sends the whole routing table, and then again after each change. The newest table replaces all others.
-	// A table of more than some 40,000 groups exceeds the 4 MiB that gRPC takes in by default: ask for it in parts.
+	// WatchRouting sends the whole routing table, and sends it again after each change. The newest table replaces all
+	// others. A table of more than about 40,000 groups exceeds the 4 MiB that gRPC accepts by default: ask for it in
+	// parts.
 	WatchRouting(*WatchRoutingRequest, grpc.ServerStreamingServer[WatchRoutingResponse]) error
 	mustEmbedUnimplementedRoutingServiceServer()
 }
