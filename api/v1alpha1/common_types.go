@@ -34,7 +34,7 @@ const FieldManager = "sheaf-operator"
 // Finalizer keeps one of our objects until the operator has cleaned up what belongs to it.
 const Finalizer = "sheaf.dev/finalizer"
 
-// ReasonPending of Ready and Reconciling is the API server's default, by the CRDs: the operator has not looked at the
+// ReasonPending is the reason of Ready and Reconciling that the CRDs set as a default: the operator has not seen the
 // object yet.
 const ReasonPending = "Pending"
 

@@ -129,7 +129,7 @@ type RecordStoreSpec struct {
 	AdoptStoreUID string `json:"adoptStoreUID,omitempty"`
 }
 
-// RoutingMode says what a group is.
+// RoutingMode says how a record's group is chosen.
 // +kubebuilder:validation:Enum=Hash;Named
 type RoutingMode string
 
@@ -275,13 +275,13 @@ type ManagedEtcd struct {
 	// Scheduling of the members' pods.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
-	// PodLabels of the members' pods, beside the operator's. A change restarts them.
+	// PodLabels of the members' pods, in addition to the operator's. A change restarts them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
 	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
-	// PodAnnotations of the members' pods, beside the operator's. A change restarts them.
+	// PodAnnotations of the members' pods, in addition to the operator's. A change restarts them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
@@ -381,13 +381,13 @@ type Gateway struct {
 	// no node has two more of them than another node that could run them.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
-	// PodLabels of the gateway's pods, beside the operator's. A change restarts them.
+	// PodLabels of the gateway's pods, in addition to the operator's. A change restarts them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
 	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
-	// PodAnnotations of the gateway's pods, beside the operator's. A change restarts them.
+	// PodAnnotations of the gateway's pods, in addition to the operator's. A change restarts them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"

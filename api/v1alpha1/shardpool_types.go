@@ -136,13 +136,13 @@ type ShardPoolSpec struct {
 	// Scheduling of the shards' pods.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
-	// PodLabels of the shards' pods, beside the operator's. A change restarts them.
+	// PodLabels of the shards' pods, in addition to the operator's. A change restarts them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
 	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
-	// PodAnnotations of the shards' pods, beside the operator's. A change restarts them.
+	// PodAnnotations of the shards' pods, in addition to the operator's. A change restarts them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
@@ -308,7 +308,7 @@ type ShardStateCount struct {
 
 // DeviceRate is the read rate of a disk, as a Job measured it.
 type DeviceRate struct {
-	// ReadBytesPerSecond in order, past the page cache.
+	// ReadBytesPerSecond of a sequential read that bypasses the page cache.
 	ReadBytesPerSecond int64 `json:"readBytesPerSecond"`
 	// FileSystem that it was read through.
 	// +optional

@@ -1135,7 +1135,7 @@ func (x *ListGroupsResponse) GetNextPageToken() string {
 
 type ListShardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Shards per page, as the groups of ListGroupsRequest: 1 to 1,000; 0: all in one answer.
+	// Shards per page, with the same limits as in ListGroupsRequest: 1 to 1,000; 0: all in one answer.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// As in ListGroupsRequest.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1642,7 +1642,7 @@ func (x *Shard) GetPlacementWaits() string {
 // SlowSyncs describes syncs of files that took long, during which writes waited.
 type SlowSyncs struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Since the shard serves its volume.
+	// Number of such syncs since the shard began to serve its volume.
 	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
 	// Of the newest one: how long it took, how long ago it ended, and the kind of file: journal, segment, blob or other.
 	NewestSeconds    float64 `protobuf:"fixed64,2,opt,name=newest_seconds,json=newestSeconds,proto3" json:"newest_seconds,omitempty"`
@@ -2101,7 +2101,8 @@ func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
 
 type PlanMovesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Moves per page, as the groups of ListGroupsRequest: 1 to 1,000; 0: all in one answer, of some 200 bytes each.
+	// Moves per page, with the same limits as in ListGroupsRequest: 1 to 1,000; 0: all in one answer, about 200 bytes for
+	// each.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// As in ListGroupsRequest.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -305,7 +305,7 @@ type PutRequest struct {
 	TimestampUnixNs *int64 `protobuf:"varint,5,opt,name=timestamp_unix_ns,json=timestampUnixNs,proto3,oneof" json:"timestamp_unix_ns,omitempty"`
 	// At most 64 KiB in all: the sum of key and value lengths plus 6 bytes each. Keys: 1 to 255 bytes of UTF-8.
 	Attributes map[string][]byte `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// CRC32C (Castagnoli) of data; where set, a mismatch is INVALID_ARGUMENT and nothing is stored.
+	// CRC32C (Castagnoli) of data; if set, a mismatch is INVALID_ARGUMENT and nothing is stored.
 	DataCrc32C *uint32 `protobuf:"fixed32,7,opt,name=data_crc32c,json=dataCrc32c,proto3,oneof" json:"data_crc32c,omitempty"`
 	// 0 to 1,048,576 bytes. Empty data is a record.
 	Data          []byte `protobuf:"bytes,15,opt,name=data,proto3" json:"data,omitempty"`
@@ -407,7 +407,7 @@ type PutResponse struct {
 	CommitTimeUnixNs int64 `protobuf:"varint,2,opt,name=commit_time_unix_ns,json=commitTimeUnixNs,proto3" json:"commit_time_unix_ns,omitempty"`
 	// CRC32C of the data that was stored.
 	DataCrc32C uint32 `protobuf:"fixed32,3,opt,name=data_crc32c,json=dataCrc32c,proto3" json:"data_crc32c,omitempty"`
-	// True where request_id was recognised and nothing was written again.
+	// True if request_id was recognised and nothing was written again.
 	Repeated      bool `protobuf:"varint,4,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -670,11 +670,11 @@ func (x *DeleteRequest) GetTimestampUnixNs() int64 {
 
 type DeleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The delete version; empty where there was nothing to delete.
+	// The delete version; empty if there was nothing to delete.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Unix time in nanoseconds; 0 where there was nothing to delete.
+	// Unix time in nanoseconds; 0 if there was nothing to delete.
 	CommitTimeUnixNs int64 `protobuf:"varint,2,opt,name=commit_time_unix_ns,json=commitTimeUnixNs,proto3" json:"commit_time_unix_ns,omitempty"`
-	// True where there was a record.
+	// True if there was a record.
 	Existed bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
 	// As in PutResponse.
 	Repeated      bool `protobuf:"varint,4,opt,name=repeated,proto3" json:"repeated,omitempty"`
@@ -1135,7 +1135,7 @@ type UploadHeader struct {
 	TimestampUnixNs *int64 `protobuf:"varint,5,opt,name=timestamp_unix_ns,json=timestampUnixNs,proto3,oneof" json:"timestamp_unix_ns,omitempty"`
 	// As in PutRequest.
 	Attributes map[string][]byte `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// CRC32C of all chunks together; where set, a mismatch stores nothing.
+	// CRC32C of all chunks together; if set, nothing is stored after a mismatch.
 	DataCrc32C *uint32 `protobuf:"fixed32,7,opt,name=data_crc32c,json=dataCrc32c,proto3,oneof" json:"data_crc32c,omitempty"`
 	// Size of all chunks together in bytes. If it is set, it is checked, and the upload is refused early if there is no
 	// space.

@@ -107,7 +107,8 @@ type RecordServiceClient interface {
 	// addresses of the shards that hold it.
 	PlanScan(ctx context.Context, in *PlanScanRequest, opts ...grpc.CallOption) (*PlanScanResponse, error)
 	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor.
-	// Of a group with damage it leaves out what Get answers with DATA_LOSS, goes on to the end, and ends with DATA_LOSS.
+	// In a damaged group it leaves out the records for which Get answers DATA_LOSS, continues to the end, and ends with
+	// DATA_LOSS.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
 	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record
 	// that was put or deleted since, at least once, in the order of the group's log. A state that was superseded before
@@ -357,7 +358,8 @@ type RecordServiceServer interface {
 	// addresses of the shards that hold it.
 	PlanScan(context.Context, *PlanScanRequest) (*PlanScanResponse, error)
 	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor.
-	// Of a group with damage it leaves out what Get answers with DATA_LOSS, goes on to the end, and ends with DATA_LOSS.
+	// In a damaged group it leaves out the records for which Get answers DATA_LOSS, continues to the end, and ends with
+	// DATA_LOSS.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
 	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record
 	// that was put or deleted since, at least once, in the order of the group's log. A state that was superseded before
