@@ -68,7 +68,8 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: provided, update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{"mode": "Optional", "clients": []string{"a", "b-1"},
 		"gatewayNames": []string{"*.example.org", "q"}, "rotate": "2026-11"}}, update: true},
-	{kind: "RecordStore", set: fields{"spec/gateway/extraEnv": []fields{{"name": "_a1", "value": "内部\n$(A)"}, {"name": "B"}},
+	{kind: "RecordStore", set: fields{
+		"spec/gateway/extraEnv":      []fields{{"name": "_a1", "value": "内部\n$(A)"}, {"name": "B"}},
 		"spec/etcd/managed/extraEnv": envVars(32)}},
 	{kind: "ShardPool", set: fields{"spec/extraEnv": []fields{{"name": letters(128), "value": letters(4096)}}}},
 	{kind: "RecordStore", set: fields{"spec/gateway/podAnnotations": fields{"Example.org/A": "内部"},

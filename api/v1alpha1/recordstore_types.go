@@ -287,8 +287,8 @@ type ManagedEtcd struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/'))",message="podAnnotations must not hold names of sheaf.dev, which the operator sets"
 	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
-	// ExtraEnv are further environment variables of the members' containers, such as GOMEMLIMIT or OTEL_RESOURCE_ATTRIBUTES.
-	// What replaces a limit of memory may let the kernel end a process. A change restarts them.
+	// ExtraEnv are further environment variables of the members' containers, such as GOMEMLIMIT. What replaces a limit of
+	// memory may let the kernel end a process. A change restarts them.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -393,8 +393,8 @@ type Gateway struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/'))",message="podAnnotations must not hold names of sheaf.dev, which the operator sets"
 	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
-	// ExtraEnv are further environment variables of the gateways' containers, such as GOMEMLIMIT or OTEL_RESOURCE_ATTRIBUTES.
-	// What replaces a limit of memory may let the kernel end a process. A change restarts them.
+	// ExtraEnv are further environment variables of the gateways' containers, such as GOMEMLIMIT. What replaces a limit of
+	// memory may let the kernel end a process. A change restarts them.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -99,7 +99,7 @@ func run(ctx context.Context, o options) error {
 	if err := o.setup(mgr, placements, shards, keys); err != nil {
 		return failure{err}
 	}
-	if err := o.addServers(mgr); err != nil {
+	if err := o.addServers(ctx, mgr); err != nil {
 		return failure{err}
 	}
 	go func() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,7 +22,7 @@ const stopTime = 5 * time.Second
 
 // addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. Those of
 // controller-runtime bound neither the number of connections nor the time in which a request has to arrive.
-func (o *options) addServers(mgr ctrl.Manager) error {
+func (o *options) addServers(ctx context.Context, mgr ctrl.Manager) error {
 	numbers, health := http.NewServeMux(), http.NewServeMux()
 	numbers.Handle("/metrics", promhttp.HandlerFor(metrics.Registry,
 		promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
@@ -38,7 +39,7 @@ func (o *options) addServers(mgr ctrl.Manager) error {
 		if s.address == "" || s.address == "0" {
 			continue
 		}
-		listener, err := net.Listen("tcp", s.address)
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.address)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.flag, err)
 		}

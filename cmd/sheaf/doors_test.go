@@ -189,7 +189,8 @@ func TestEachPortIsInTheTable(t *testing.T) {
 			} {
 				got := answers(t, l, c.how)
 				if got != c.want {
-					t.Errorf("%s, %s (%s): it answers %s: %t, and docs/security.md says %t", name, d.At, l.Address, who, got, c.want)
+					t.Errorf("%s, %s (%s): it answers %s: %t, and docs/security.md says %t", name, d.At, l.Address, who, got,
+						c.want)
 				}
 			}
 		}
@@ -199,7 +200,7 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		switch {
 		case d.At == freePorts:
 			want = 2 // one for each shard
-		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "): // closed; cmd/sheaf-operator tests the operator
+		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "): // closed; the operator has its own test
 			want = 0
 		}
 		if used[d] != want {

@@ -141,7 +141,8 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 		d.look(live, after, status)
 	}
 	if only := after.Annotations[workload.AnnotationForClaim]; only != "" && status.State == v1alpha1.DiskFree {
-		status.Message = fmt.Sprintf("it is kept for claim %s, as its annotation %s says", only, workload.AnnotationForClaim)
+		status.Message = fmt.Sprintf("it is kept for claim %s, as its annotation %s says", only,
+			workload.AnnotationForClaim)
 	}
 	d.wipe(live, after, status)
 	if _, there := d.nodes[disk.Node]; !there && slices.Contains([]v1alpha1.DiskState{v1alpha1.DiskFree,
@@ -309,8 +310,8 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 }
 
 // choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before, and one that a
-// person keeps for it. Otherwise it takes a free disk on a node on which pods can start. Among these, it prefers nodes with the fewest disks of the
-// store, and then the smallest disk. The result is empty if no disk fits.
+// person keeps for it. Otherwise it takes a free disk on a node on which pods can start. Among these, it prefers nodes
+// with the fewest disks of the store, and then the smallest disk. The result is empty if no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	var best string
 	for _, name := range d.order {
@@ -417,9 +418,9 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 		state.Claim, pv.Name)
 	if node, now := d.carriedTo(&status); now != "" {
 		status.Message = fmt.Sprintf(
-			"the device is in spec.disks for node %s now, as PersistentVolume %s, but this volume holds claim %s, whose pod can "+
-				"only run on node %s. If the disk was carried there with its data, move the claim to it (%s). If not, put the disk "+
-				"back", node, now, state.Claim, status.Node, moveWords)
+			"the device is in spec.disks for node %s now, as PersistentVolume %s, but this volume holds claim %s, whose pod "+
+				"can only run on node %s. If the disk was carried there with its data, move the claim to it (%s). If not, put the "+
+				"disk back", node, now, state.Claim, status.Node, moveWords)
 	}
 	d.out.statuses = append(d.out.statuses, status)
 }

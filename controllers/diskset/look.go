@@ -91,8 +91,8 @@ func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, sta
 			"disk wiped: %s; or let a store have it as it is, with its files given to group 65532: %s; %s",
 			"logs", wipeCommand(live.Name), releaseCommand(live.Name), again)
 		if was := d.carriedFrom(live); was != nil {
-			status.Message = fmt.Sprintf("it may be the disk of claim %s/%s, carried here from node %s: then do not wipe it, but "+
-				"move the claim to it (%s). Otherwise: %s", was.Spec.ClaimRef.Namespace, was.Spec.ClaimRef.Name,
+			status.Message = fmt.Sprintf("it may be the disk of claim %s/%s, carried here from node %s: then do not wipe it, "+
+				"but move the claim to it (%s). Otherwise: %s", was.Spec.ClaimRef.Namespace, was.Spec.ClaimRef.Name,
 				workload.DiskNode(was), moveWords, status.Message)
 		}
 	default:
