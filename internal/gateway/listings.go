@@ -173,6 +173,14 @@ const problemsMax = 100
 
 // storeProblems returns the problems of the store: what is wrong with etcd, and keys that cannot be used.
 func (g *Gateway) storeProblems(t *table) []string {
+	if problem := g.etcdProblem(); problem != "" {
+		return append([]string{problem}, t.problems()...)
+	}
+	return t.problems()
+}
+
+// etcdProblem says what is wrong with etcd and what to do; empty: nothing is.
+func (g *Gateway) etcdProblem() string {
 	last, held := g.cfg.Store.LastAnswer()
 	silent := time.Duration(0)
 	if !last.IsZero() {
@@ -180,9 +188,9 @@ func (g *Gateway) storeProblems(t *table) []string {
 	}
 	text, do := statuspage.EtcdProblem(silent, held)
 	if text == "" {
-		return t.problems()
+		return ""
 	}
-	return append([]string{text + ": " + do}, t.problems()...)
+	return text + ": " + do
 }
 
 // problems returns the keys that cannot be used, at most problemsMax and a last line that counts the others.

@@ -38,7 +38,30 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	waits    string            // why groups have no place; empty: all have one, or it is not known
+	// LeftOut counts what the lists above leave out; nil: they are complete.
+	LeftOut *LeftOut `json:"leftOut,omitempty"`
+}
+
+// Limits of the lists of a Status, so that an answer to anybody does not grow with the store. The rows that matter
+// most are first in a list that is longer, and LeftOut counts the others.
+const (
+	groupsListed   = 4000 // as many as the page draws
+	shardsListed   = 1000
+	movesListed    = 1000
+	findingsListed = 500 // and as many problems
+)
+
+// LeftOut counts the rows that the lists of a Status leave out.
+type LeftOut struct {
+	Groups      int            `json:"groups,omitempty"`
+	GroupStates map[string]int `json:"groupStates,omitempty"` // number of these groups in each state
+	Records     int64          `json:"records,omitempty"`     // records of these groups
+	StoredBytes int64          `json:"storedBytes,omitempty"` // bytes of one copy of each of these groups
+	Shards      int            `json:"shards,omitempty"`
+	Moves       int            `json:"moves,omitempty"`
+	Findings    int            `json:"findings,omitempty"`
+	Problems    int            `json:"problems,omitempty"`
+	Text        string         `json:"text"` // how to see all rows
 }
 
 // ShardStatus is a shard that is registered, or that holds groups.
@@ -92,18 +115,19 @@ func (g *Gateway) Status() Status {
 		st.Stopping = true
 	default:
 	}
-	t := g.router.table.Load()
+	t, p := g.router.table.Load(), places{}
 	if t != nil {
 		meta := t.view.Meta
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
-		places := t.places()
-		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		st.find(t, g.storeProblems(t))
+		p = t.places()
+		p.add(g.etcdProblem())
+		st.Shards, st.Groups, st.Moves, st.Findings, st.LeftOut = p.shards, p.groups, p.moves, p.findings, p.left
 	}
+	st.Problems, _ = shorten(p.problems, findingsListed)
 	if err := g.taken.Refused(); err != nil {
-		st.Problems = append(st.Problems, err.Error())
+		st.Problems, p.problems = append(st.Problems, err.Error()), append(slices.Clip(p.problems), err.Error())
 	}
-	st.summarize(t != nil, held)
+	st.summarize(&p, t != nil, held)
 	return st
 }
 
@@ -115,25 +139,29 @@ const (
 	groupDegraded    = "Degraded"
 	groupUnavailable = "Unavailable"
 	groupPending     = "Pending"
+	groupUnknown     = "Unknown"
 )
 
 // find derives findings from etcd's data, as sheaf doctor does from the shards' reports. etcd does not know which
 // groups are served. A group therefore counts as served while a majority of its copies is on registered shards.
-func (st *Status) find(t *table, problems []string) {
-	seen := finding.Facts{Store: problems, Warnings: t.warnings(), Whole: true}
+func (p *places) find(t *table) {
+	seen := finding.Facts{Store: t.view.Problems(), Warnings: t.warnings(), Whole: true}
 	isSilent, placed := map[string]bool{}, t.placedShards()
-	for i := range st.Shards {
-		s := &st.Shards[i]
+	for i := range p.shards {
+		s := &p.shards[i]
 		isSilent[s.Name] = s.State == silent
 		row := &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent, Groups: int32(s.GroupCount)}
 		placed[s.Name].fill(row)
 		seen.Shards = append(seen.Shards, row)
 	}
-	for i := range st.Groups {
-		g := &st.Groups[i]
+	for i := range p.groups {
+		g := &p.groups[i]
 		add := func(shard string, state recordv1.GroupState, message string) {
 			seen.Groups = append(seen.Groups, &recordv1.Group{Group: g.Group, Shard: shard, State: state, Message: message,
 				Leader: state == recordv1.GroupState_GROUP_STATE_SERVING})
+		}
+		if g.State == groupUnavailable {
+			p.failed = append(p.failed, g.Group)
 		}
 		away := 0
 		for _, shard := range g.Shards {
@@ -144,8 +172,9 @@ func (st *Status) find(t *table, problems []string) {
 		}
 		switch {
 		case g.State == groupPending:
+			p.waiting++
 			why := t.unplaced()[g.Group]
-			st.waits = cmp.Or(st.waits, why)
+			p.waits = cmp.Or(p.waits, why)
 			add("", recordv1.GroupState_GROUP_STATE_PENDING, why)
 		case g.State != groupUnavailable:
 			add("", recordv1.GroupState_GROUP_STATE_SERVING, "")
@@ -154,15 +183,79 @@ func (st *Status) find(t *table, problems []string) {
 				"a majority of its copies is not on the shards that are registered: it cannot be read or written")
 		}
 	}
-	st.Findings = finding.Of(seen)
-	st.Problems = finding.Problems(st.Findings, "")
+	p.findings = finding.Of(seen)
+	p.problems = finding.Problems(p.findings, "")
 }
 
-// places holds a view's data on shards, groups and moves.
+// places holds what a view says about shards, groups and moves.
 type places struct {
-	shards []ShardStatus
-	groups []GroupStatus
-	moves  []MoveStatus
+	shards   []ShardStatus
+	groups   []GroupStatus
+	moves    []MoveStatus
+	findings []finding.Finding
+	left     *LeftOut // what these lists leave out; nil: nothing
+
+	// The following are about all shards and groups.
+	problems               []string
+	shardCount, groupCount int
+	failed                 []string // the groups that are not served
+	waiting                int      // the groups that are not made yet
+	waits                  string   // why groups have no place; empty: all have one, or it is not known
+}
+
+// add adds a problem of the store that the table does not know; empty: there is none.
+func (p *places) add(problem string) {
+	if problem == "" {
+		return
+	}
+	found := finding.Of(finding.Facts{Store: []string{problem}})
+	p.findings = slices.Concat(found, p.findings)
+	p.problems = slices.Concat(finding.Problems(found, ""), p.problems)
+}
+
+// groupRanks lists the states of groups. The rows of the first are left out last.
+var groupRanks = []string{groupUnavailable, groupUnknown, groupDegraded, groupPending, groupRouted}
+
+// leaveOut shortens the lists to their limits.
+func (p *places) leaveOut() {
+	if len(p.groups) > groupsListed {
+		slices.SortStableFunc(p.groups, func(a, b GroupStatus) int {
+			return cmp.Compare(slices.Index(groupRanks, a.State), slices.Index(groupRanks, b.State))
+		})
+	}
+	if len(p.shards) > shardsListed {
+		slices.SortStableFunc(p.shards, func(a, b ShardStatus) int {
+			return cmp.Compare(shardRank(a.State), shardRank(b.State))
+		})
+	}
+	left := LeftOut{GroupStates: map[string]int{}, Text: "sheaf status, sheaf moves and sheaf doctor show all of it"}
+	for _, g := range p.groups[min(len(p.groups), groupsListed):] {
+		left.GroupStates[g.State]++
+		left.Records += g.Records
+		left.StoredBytes += g.StoredBytes
+	}
+	p.groups, left.Groups = shorten(p.groups, groupsListed)
+	p.shards, left.Shards = shorten(p.shards, shardsListed)
+	p.moves, left.Moves = shorten(p.moves, movesListed)
+	p.findings, left.Findings = shorten(p.findings, findingsListed)
+	_, left.Problems = shorten(p.problems, findingsListed)
+	if left.Groups+left.Shards+left.Moves+left.Findings+left.Problems > 0 {
+		p.left = &left
+	}
+}
+
+// shardRank returns 0 for the state of a shard that is not registered, and 1 for any other state.
+func shardRank(state string) int {
+	if state == silent {
+		return 0
+	}
+	return 1
+}
+
+// shorten returns the first rows of a list, at most the given number, and how many it leaves out.
+func shorten[T any](list []T, most int) ([]T, int) {
+	n := min(len(list), most)
+	return slices.Clip(list[:n]), len(list) - n
 }
 
 // fill builds the lists of a status. It is called at most once per view.
@@ -199,7 +292,7 @@ func (t *table) fill() places {
 	}
 	for name, r := range t.named {
 		if r.unknown != "" {
-			out.groups = append(out.groups, GroupStatus{Group: name, State: "Unknown", Shards: []string{}})
+			out.groups = append(out.groups, GroupStatus{Group: name, State: groupUnknown, Shards: []string{}})
 		}
 	}
 	for _, s := range shards {
@@ -211,6 +304,9 @@ func (t *table) fill() places {
 		out.moves = append(out.moves, MoveStatus{Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes,
 			Reason: string(m.Reason), Running: m.Running})
 	}
+	out.shardCount, out.groupCount = len(out.shards), len(out.groups)
+	out.find(t)
+	out.leaveOut()
 	return out
 }
 
@@ -243,19 +339,10 @@ func groupState(copies, there int) string {
 }
 
 // summarize sets the summary sentence.
-func (st *Status) summarize(known bool, held string) {
+func (st *Status) summarize(p *places, known bool, held string) {
 	f := page.Facts{
-		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), EtcdHeld: held, Problems: st.Problems,
-		Groups: len(st.Groups), Shards: len(st.Shards), Routes: true,
-	}
-	waiting := 0
-	for i := range st.Groups {
-		switch st.Groups[i].State {
-		case groupUnavailable:
-			f.Fail(st.Groups[i].Group, "")
-		case groupPending:
-			waiting++
-		}
+		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), EtcdHeld: held, Problems: p.problems,
+		Groups: p.groupCount, Shards: p.shardCount, Routes: true, Failed: p.failed,
 	}
 	switch {
 	case st.Stopping:
@@ -264,14 +351,14 @@ func (st *Status) summarize(known bool, held string) {
 		f.Waits = "etcd is not followed: " + held
 	case !known:
 		f.Waits = "etcd has not answered yet: start it, or see that --etcd and --store are right"
-	case len(st.Shards) == 0 && f.EtcdSilent < page.EtcdSilentMin:
+	case p.shardCount == 0 && f.EtcdSilent < page.EtcdSilentMin:
 		f.Waits = "no shard runs, so that nothing is served: start shards"
-		if st.waits != "" {
-			f.Waits += " (" + st.waits + ")"
+		if p.waits != "" {
+			f.Waits += " (" + p.waits + ")"
 		}
-	case waiting > 0:
-		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: %s", waiting, len(st.Groups),
-			cmp.Or(st.waits, "shards make them when they start"))
+	case p.waiting > 0:
+		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: %s", p.waiting, p.groupCount,
+			cmp.Or(p.waits, "shards make them when they start"))
 	case f.EtcdSilent >= page.EtcdSilentMin:
 		f.Failed = nil // registrations expire while etcd is unavailable, so it is unknown which shards are silent
 	}
