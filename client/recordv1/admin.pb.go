@@ -1332,8 +1332,10 @@ type Shard struct {
 	PlacedGroups int32 `protobuf:"varint,43,opt,name=placed_groups,json=placedGroups,proto3" json:"placed_groups,omitempty"`
 	// Why groups cannot leave a shard that is being drained, as text; empty: they can, or none has to.
 	PlacementWaits string `protobuf:"bytes,44,opt,name=placement_waits,json=placementWaits,proto3" json:"placement_waits,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What callers did; absent: the shard serves no volume, or is older than this field.
+	Traffic       *Traffic `protobuf:"bytes,45,opt,name=traffic,proto3" json:"traffic,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Shard) Reset() {
@@ -1639,6 +1641,85 @@ func (x *Shard) GetPlacementWaits() string {
 	return ""
 }
 
+func (x *Shard) GetTraffic() *Traffic {
+	if x != nil {
+		return x.Traffic
+	}
+	return nil
+}
+
+// Traffic are sums over the calls of RecordService that a shard answered, with or without an error, since it serves its
+// volume. Two of them of one generation, and the time in between, make a rate.
+type Traffic struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	CallsTotal int64                  `protobuf:"varint,1,opt,name=calls_total,json=callsTotal,proto3" json:"calls_total,omitempty"`
+	// Data of the records that calls wrote or read.
+	RecordBytesTotal int64 `protobuf:"varint,2,opt,name=record_bytes_total,json=recordBytesTotal,proto3" json:"record_bytes_total,omitempty"`
+	// Calls with one message each way, and the time that they took together. A stream takes as long as its caller reads.
+	UnaryCallsTotal   int64   `protobuf:"varint,3,opt,name=unary_calls_total,json=unaryCallsTotal,proto3" json:"unary_calls_total,omitempty"`
+	UnarySecondsTotal float64 `protobuf:"fixed64,4,opt,name=unary_seconds_total,json=unarySecondsTotal,proto3" json:"unary_seconds_total,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Traffic) Reset() {
+	*x = Traffic{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Traffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Traffic) ProtoMessage() {}
+
+func (x *Traffic) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
+func (*Traffic) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Traffic) GetCallsTotal() int64 {
+	if x != nil {
+		return x.CallsTotal
+	}
+	return 0
+}
+
+func (x *Traffic) GetRecordBytesTotal() int64 {
+	if x != nil {
+		return x.RecordBytesTotal
+	}
+	return 0
+}
+
+func (x *Traffic) GetUnaryCallsTotal() int64 {
+	if x != nil {
+		return x.UnaryCallsTotal
+	}
+	return 0
+}
+
+func (x *Traffic) GetUnarySecondsTotal() float64 {
+	if x != nil {
+		return x.UnarySecondsTotal
+	}
+	return 0
+}
+
 // SlowSyncs describes syncs of files that took long, during which writes waited.
 type SlowSyncs struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1654,7 +1735,7 @@ type SlowSyncs struct {
 
 func (x *SlowSyncs) Reset() {
 	*x = SlowSyncs{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1747,7 @@ func (x *SlowSyncs) String() string {
 func (*SlowSyncs) ProtoMessage() {}
 
 func (x *SlowSyncs) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1760,7 @@ func (x *SlowSyncs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlowSyncs.ProtoReflect.Descriptor instead.
 func (*SlowSyncs) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SlowSyncs) GetTotal() int64 {
@@ -1733,7 +1814,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1826,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1839,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Load) GetGroupsTotal() int32 {
@@ -1839,7 +1920,7 @@ type WatchLoadRequest struct {
 
 func (x *WatchLoadRequest) Reset() {
 	*x = WatchLoadRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1932,7 @@ func (x *WatchLoadRequest) String() string {
 func (*WatchLoadRequest) ProtoMessage() {}
 
 func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1945,7 @@ func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadRequest.ProtoReflect.Descriptor instead.
 func (*WatchLoadRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 type WatchLoadResponse struct {
@@ -1879,7 +1960,7 @@ type WatchLoadResponse struct {
 
 func (x *WatchLoadResponse) Reset() {
 	*x = WatchLoadResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +1972,7 @@ func (x *WatchLoadResponse) String() string {
 func (*WatchLoadResponse) ProtoMessage() {}
 
 func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +1985,7 @@ func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadResponse.ProtoReflect.Descriptor instead.
 func (*WatchLoadResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchLoadResponse) GetLoad() *Load {
@@ -1931,7 +2012,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2024,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2037,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -1976,7 +2057,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2069,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2082,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateGroupResponse) GetGroup() string {
@@ -2028,7 +2109,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2121,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2134,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -2071,7 +2152,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2164,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2177,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type PlanMovesRequest struct {
@@ -2112,7 +2193,7 @@ type PlanMovesRequest struct {
 
 func (x *PlanMovesRequest) Reset() {
 	*x = PlanMovesRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2205,7 @@ func (x *PlanMovesRequest) String() string {
 func (*PlanMovesRequest) ProtoMessage() {}
 
 func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2218,7 @@ func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
 func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanMovesRequest) GetPageSize() int32 {
@@ -2165,7 +2246,7 @@ type PlanMovesResponse struct {
 
 func (x *PlanMovesResponse) Reset() {
 	*x = PlanMovesResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2258,7 @@ func (x *PlanMovesResponse) String() string {
 func (*PlanMovesResponse) ProtoMessage() {}
 
 func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2271,7 @@ func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
 func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanMovesResponse) GetMoves() []*Move {
@@ -2240,7 +2321,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2333,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2346,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Move) GetGroup() string {
@@ -2364,7 +2445,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2457,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2470,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifyRequest) GetGroup() string {
@@ -2421,7 +2502,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2514,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2527,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerifyResponse) GetBytes() int64 {
@@ -2493,7 +2574,7 @@ type VerifiedCopy struct {
 
 func (x *VerifiedCopy) Reset() {
 	*x = VerifiedCopy{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2586,7 @@ func (x *VerifiedCopy) String() string {
 func (*VerifiedCopy) ProtoMessage() {}
 
 func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2599,7 @@ func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifiedCopy.ProtoReflect.Descriptor instead.
 func (*VerifiedCopy) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VerifiedCopy) GetShard() string {
@@ -2572,7 +2653,7 @@ type CompactRequest struct {
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2665,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2678,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -2642,7 +2723,7 @@ type CompactResponse struct {
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2735,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2748,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -2721,7 +2802,7 @@ type CompactionHold struct {
 
 func (x *CompactionHold) Reset() {
 	*x = CompactionHold{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2814,7 @@ func (x *CompactionHold) String() string {
 func (*CompactionHold) ProtoMessage() {}
 
 func (x *CompactionHold) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2827,7 @@ func (x *CompactionHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactionHold.ProtoReflect.Descriptor instead.
 func (*CompactionHold) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CompactionHold) GetReason() string {
@@ -2780,7 +2861,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2873,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2886,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -2828,7 +2909,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +2921,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +2934,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -2882,7 +2963,7 @@ type SetShardStateRequest struct {
 
 func (x *SetShardStateRequest) Reset() {
 	*x = SetShardStateRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +2975,7 @@ func (x *SetShardStateRequest) String() string {
 func (*SetShardStateRequest) ProtoMessage() {}
 
 func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +2988,7 @@ func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardStateRequest.ProtoReflect.Descriptor instead.
 func (*SetShardStateRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetShardStateRequest) GetShard() string {
@@ -2932,7 +3013,7 @@ type SetShardStateResponse struct {
 
 func (x *SetShardStateResponse) Reset() {
 	*x = SetShardStateResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3025,7 @@ func (x *SetShardStateResponse) String() string {
 func (*SetShardStateResponse) ProtoMessage() {}
 
 func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3038,7 @@ func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardStateResponse.ProtoReflect.Descriptor instead.
 func (*SetShardStateResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 type RemoveShardRequest struct {
@@ -2970,7 +3051,7 @@ type RemoveShardRequest struct {
 
 func (x *RemoveShardRequest) Reset() {
 	*x = RemoveShardRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3063,7 @@ func (x *RemoveShardRequest) String() string {
 func (*RemoveShardRequest) ProtoMessage() {}
 
 func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3076,7 @@ func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardRequest.ProtoReflect.Descriptor instead.
 func (*RemoveShardRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RemoveShardRequest) GetShard() string {
@@ -3013,7 +3094,7 @@ type RemoveShardResponse struct {
 
 func (x *RemoveShardResponse) Reset() {
 	*x = RemoveShardResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +3106,7 @@ func (x *RemoveShardResponse) String() string {
 func (*RemoveShardResponse) ProtoMessage() {}
 
 func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +3119,7 @@ func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardResponse.ProtoReflect.Descriptor instead.
 func (*RemoveShardResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 type DescribeVolumeRequest struct {
@@ -3049,7 +3130,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3142,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3155,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 type DescribeVolumeResponse struct {
@@ -3105,7 +3186,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3117,7 +3198,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3130,7 +3211,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -3223,7 +3304,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +3316,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +3329,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -3330,7 +3411,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3423,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3436,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -3553,8 +3634,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
 	"\bproblems\x18\x02 \x03(\tR\bproblems\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\x1a\n" +
-	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xed\n" +
-	"\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xa1\v\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -3604,8 +3684,15 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\rvolume_silent\x18) \x01(\bR\fvolumeSilent\x12H\n" +
 	"\x0fplacement_state\x18* \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateR\x0eplacementState\x12#\n" +
 	"\rplaced_groups\x18+ \x01(\x05R\fplacedGroups\x12'\n" +
-	"\x0fplacement_waits\x18, \x01(\tR\x0eplacementWaitsB\r\n" +
-	"\v_rotational\"\x97\x01\n" +
+	"\x0fplacement_waits\x18, \x01(\tR\x0eplacementWaits\x122\n" +
+	"\atraffic\x18- \x01(\v2\x18.sheaf.record.v1.TrafficR\atrafficB\r\n" +
+	"\v_rotational\"\xb4\x01\n" +
+	"\aTraffic\x12\x1f\n" +
+	"\vcalls_total\x18\x01 \x01(\x03R\n" +
+	"callsTotal\x12,\n" +
+	"\x12record_bytes_total\x18\x02 \x01(\x03R\x10recordBytesTotal\x12*\n" +
+	"\x11unary_calls_total\x18\x03 \x01(\x03R\x0funaryCallsTotal\x12.\n" +
+	"\x13unary_seconds_total\x18\x04 \x01(\x01R\x11unarySecondsTotal\"\x97\x01\n" +
 	"\tSlowSyncs\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\x03R\x05total\x12%\n" +
 	"\x0enewest_seconds\x18\x02 \x01(\x01R\rnewestSeconds\x12,\n" +
@@ -3836,7 +3923,7 @@ func file_sheaf_record_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
@@ -3854,34 +3941,35 @@ var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(*ListShardsRequest)(nil),      // 13: sheaf.record.v1.ListShardsRequest
 	(*ListShardsResponse)(nil),     // 14: sheaf.record.v1.ListShardsResponse
 	(*Shard)(nil),                  // 15: sheaf.record.v1.Shard
-	(*SlowSyncs)(nil),              // 16: sheaf.record.v1.SlowSyncs
-	(*Load)(nil),                   // 17: sheaf.record.v1.Load
-	(*WatchLoadRequest)(nil),       // 18: sheaf.record.v1.WatchLoadRequest
-	(*WatchLoadResponse)(nil),      // 19: sheaf.record.v1.WatchLoadResponse
-	(*CreateGroupRequest)(nil),     // 20: sheaf.record.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),    // 21: sheaf.record.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),     // 22: sheaf.record.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),    // 23: sheaf.record.v1.DeleteGroupResponse
-	(*PlanMovesRequest)(nil),       // 24: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),      // 25: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                   // 26: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),          // 27: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 28: sheaf.record.v1.VerifyResponse
-	(*VerifiedCopy)(nil),           // 29: sheaf.record.v1.VerifiedCopy
-	(*CompactRequest)(nil),         // 30: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 31: sheaf.record.v1.CompactResponse
-	(*CompactionHold)(nil),         // 32: sheaf.record.v1.CompactionHold
-	(*AcceptLossRequest)(nil),      // 33: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 34: sheaf.record.v1.AcceptLossResponse
-	(*SetShardStateRequest)(nil),   // 35: sheaf.record.v1.SetShardStateRequest
-	(*SetShardStateResponse)(nil),  // 36: sheaf.record.v1.SetShardStateResponse
-	(*RemoveShardRequest)(nil),     // 37: sheaf.record.v1.RemoveShardRequest
-	(*RemoveShardResponse)(nil),    // 38: sheaf.record.v1.RemoveShardResponse
-	(*DescribeVolumeRequest)(nil),  // 39: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 40: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 41: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 42: sheaf.record.v1.GroupFacts
-	nil,                            // 43: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(*Traffic)(nil),                // 16: sheaf.record.v1.Traffic
+	(*SlowSyncs)(nil),              // 17: sheaf.record.v1.SlowSyncs
+	(*Load)(nil),                   // 18: sheaf.record.v1.Load
+	(*WatchLoadRequest)(nil),       // 19: sheaf.record.v1.WatchLoadRequest
+	(*WatchLoadResponse)(nil),      // 20: sheaf.record.v1.WatchLoadResponse
+	(*CreateGroupRequest)(nil),     // 21: sheaf.record.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),    // 22: sheaf.record.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),     // 23: sheaf.record.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),    // 24: sheaf.record.v1.DeleteGroupResponse
+	(*PlanMovesRequest)(nil),       // 25: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 26: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 27: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 28: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 29: sheaf.record.v1.VerifyResponse
+	(*VerifiedCopy)(nil),           // 30: sheaf.record.v1.VerifiedCopy
+	(*CompactRequest)(nil),         // 31: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 32: sheaf.record.v1.CompactResponse
+	(*CompactionHold)(nil),         // 33: sheaf.record.v1.CompactionHold
+	(*AcceptLossRequest)(nil),      // 34: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 35: sheaf.record.v1.AcceptLossResponse
+	(*SetShardStateRequest)(nil),   // 36: sheaf.record.v1.SetShardStateRequest
+	(*SetShardStateResponse)(nil),  // 37: sheaf.record.v1.SetShardStateResponse
+	(*RemoveShardRequest)(nil),     // 38: sheaf.record.v1.RemoveShardRequest
+	(*RemoveShardResponse)(nil),    // 39: sheaf.record.v1.RemoveShardResponse
+	(*DescribeVolumeRequest)(nil),  // 40: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 41: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 42: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 43: sheaf.record.v1.GroupFacts
+	nil,                            // 44: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
@@ -3894,52 +3982,53 @@ var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	3,  // 7: sheaf.record.v1.Copy.phase:type_name -> sheaf.record.v1.CopyPhase
 	7,  // 8: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
 	15, // 9: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
-	17, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
+	18, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
 	5,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
-	16, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
+	17, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
 	4,  // 13: sheaf.record.v1.Shard.placement_state:type_name -> sheaf.record.v1.PlacementState
-	17, // 14: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	43, // 15: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	26, // 16: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
-	6,  // 17: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
-	9,  // 18: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
-	10, // 19: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	29, // 20: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
-	32, // 21: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
-	10, // 22: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	4,  // 23: sheaf.record.v1.SetShardStateRequest.state:type_name -> sheaf.record.v1.PlacementState
-	41, // 24: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	42, // 25: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
-	17, // 26: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	11, // 27: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	13, // 28: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	18, // 29: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	20, // 30: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	22, // 31: sheaf.record.v1.AdminService.DeleteGroup:input_type -> sheaf.record.v1.DeleteGroupRequest
-	24, // 32: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	27, // 33: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	30, // 34: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	33, // 35: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	35, // 36: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
-	37, // 37: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
-	39, // 38: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	12, // 39: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	14, // 40: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	19, // 41: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	21, // 42: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	23, // 43: sheaf.record.v1.AdminService.DeleteGroup:output_type -> sheaf.record.v1.DeleteGroupResponse
-	25, // 44: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	28, // 45: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	31, // 46: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	34, // 47: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	36, // 48: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
-	38, // 49: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
-	40, // 50: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	39, // [39:51] is the sub-list for method output_type
-	27, // [27:39] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	16, // 14: sheaf.record.v1.Shard.traffic:type_name -> sheaf.record.v1.Traffic
+	18, // 15: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
+	44, // 16: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	27, // 17: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	6,  // 18: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
+	9,  // 19: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
+	10, // 20: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
+	30, // 21: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
+	33, // 22: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
+	10, // 23: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	4,  // 24: sheaf.record.v1.SetShardStateRequest.state:type_name -> sheaf.record.v1.PlacementState
+	42, // 25: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	43, // 26: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	18, // 27: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	11, // 28: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	13, // 29: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	19, // 30: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	21, // 31: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	23, // 32: sheaf.record.v1.AdminService.DeleteGroup:input_type -> sheaf.record.v1.DeleteGroupRequest
+	25, // 33: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	28, // 34: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	31, // 35: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	34, // 36: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	36, // 37: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
+	38, // 38: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
+	40, // 39: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	12, // 40: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	14, // 41: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	20, // 42: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	22, // 43: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	24, // 44: sheaf.record.v1.AdminService.DeleteGroup:output_type -> sheaf.record.v1.DeleteGroupResponse
+	26, // 45: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	29, // 46: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	32, // 47: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	35, // 48: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	37, // 49: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
+	39, // 50: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
+	41, // 51: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	40, // [40:52] is the sub-list for method output_type
+	28, // [28:40] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_sheaf_record_v1_admin_proto_init() }
@@ -3950,14 +4039,14 @@ func file_sheaf_record_v1_admin_proto_init() {
 	file_sheaf_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_sheaf_record_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

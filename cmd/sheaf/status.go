@@ -226,10 +226,10 @@ type groupRow struct {
 	LagEntries      *uint64          `json:"lagEntries,omitempty"`
 	Records         int64            `json:"records"`
 	StoredBytes     int64            `json:"storedBytes"`
-	SupersededBytes int64            `json:"supersededBytes"`
-	Segments        int32            `json:"segments"`
-	AppliedIndex    uint64           `json:"appliedIndex"`
-	MemoryBytes     int64            `json:"memoryBytes"`
+	SupersededBytes *int64           `json:"supersededBytes"`
+	Segments        *int32           `json:"segments"`
+	AppliedIndex    *uint64          `json:"appliedIndex"`
+	MemoryBytes     *int64           `json:"memoryBytes"`
 	Damages         []cli.DamageJSON `json:"damages,omitempty"`
 }
 
@@ -256,14 +256,18 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 		out.Shards = append(out.Shards, row)
 	}
 	for _, g := range groups {
-		out.Groups = append(out.Groups, groupRow{
+		row := groupRow{
 			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: g.GetOutcome().
 				Word(),
 			Message: g.GetMessage(), Leader: g.GetLeader(), Role: roleWord(g), RaftID: g.GetRaftId(),
 			MatchIndex: g.MatchIndex, LagEntries: g.LagEntries, Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
-			SupersededBytes: g.GetSupersededBytes(), Segments: g.GetSegments(), AppliedIndex: g.GetAppliedIndex(),
-			MemoryBytes: g.GetMemoryBytes(), Damages: cli.DamagesJSON(g.GetDamages()),
-		})
+			Damages: cli.DamagesJSON(g.GetDamages()),
+		}
+		if g.GetState() != recordv1.GroupState_GROUP_STATE_UNAVAILABLE {
+			row.SupersededBytes, row.Segments = &g.SupersededBytes, &g.Segments
+			row.AppliedIndex, row.MemoryBytes = &g.AppliedIndex, &g.MemoryBytes
+		}
+		out.Groups = append(out.Groups, row)
 	}
 	return out
 }

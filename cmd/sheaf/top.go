@@ -27,8 +27,8 @@ func (a *app) topCommand() *cobra.Command {
 		Long: `Shows on one screen, again and again until it is interrupted: what is wrong and what to do (as sheaf
 doctor), what moves, a letter for each group (its worst copy: S serves, P pending, L loading, D
 damaged, F failed, U unavailable; ½: it is served, and a copy of it is failed or unavailable), and the
-shards. A server that does not answer is said so and
-asked again.`,
+shards. Since the look before: calls per second, the bytes of their records, and the mean time of
+unary calls, of all shards together. A server that does not answer is said so and asked again.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(c *cobra.Command, args []string) error {
@@ -52,6 +52,7 @@ asked again.`,
 func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var last reading
 	for {
 		seen := lookAtStore(ctx, conn)
 		if ctx.Err() != nil {
@@ -60,6 +61,11 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 		width, height, err := term.GetSize(int(file.Fd()))
 		if err != nil {
 			return fmt.Errorf("the size of the terminal: %w", err)
+		}
+		now := reading{at: time.Now(), shards: seen.shards}
+		seen.traffic = now.since(&last)
+		if seen.err == nil {
+			last = now
 		}
 		screen := seen.draw(a.server, time.Now(), a.Out.Colour(), width, height)
 		if _, err := fmt.Fprint(file, clearScreen+screen); err != nil {
@@ -80,7 +86,50 @@ type storeSeen struct {
 	shards   []*recordv1.Shard
 	groups   []*recordv1.Group
 	moves    []*recordv1.Move
-	err      error // the query failed, and the other fields are empty
+	traffic  string // what callers do; empty: it is not shown
+	err      error  // the query failed, and the other fields are empty
+}
+
+// reading is what shards said of their traffic at a time.
+type reading struct {
+	at     time.Time
+	shards []*recordv1.Shard
+}
+
+// since returns in words what callers of all shards did after an earlier reading. It leaves out a shard without sums in
+// both readings, and one that has started in between: what it did is not known.
+func (r *reading) since(before *reading) string {
+	earlier := map[string]*recordv1.Shard{}
+	for _, s := range before.shards {
+		earlier[s.GetName()] = s
+	}
+	seconds, known := r.at.Sub(before.at).Seconds(), 0
+	var calls, bytes, unary int64
+	var took float64
+	for _, s := range r.shards {
+		now, old := s.GetTraffic(), earlier[s.GetName()].GetTraffic()
+		if now == nil || old == nil || s.GetGeneration() != earlier[s.GetName()].GetGeneration() {
+			continue
+		}
+		known++
+		calls += now.GetCallsTotal() - old.GetCallsTotal()
+		bytes += now.GetRecordBytesTotal() - old.GetRecordBytesTotal()
+		unary += now.GetUnaryCallsTotal() - old.GetUnaryCallsTotal()
+		took += now.GetUnarySecondsTotal() - old.GetUnarySecondsTotal()
+	}
+	if known == 0 || seconds <= 0 {
+		return fmt.Sprintf("calls %s/s, records %s/s, time of a call %s", notKnown, notKnown, notKnown)
+	}
+	mean := notKnown
+	if unary > 0 {
+		mean = fmt.Sprintf("%.1f ms", 1000*max(0, took)/float64(unary))
+	}
+	words := fmt.Sprintf("calls %.0f/s, records %s/s, time of a call %s", float64(calls)/seconds,
+		cli.FormatBytes(int64(float64(bytes)/seconds)), mean)
+	if known < len(r.shards) {
+		words += fmt.Sprintf(" (of %d of %d shards)", known, len(r.shards))
+	}
+	return words
 }
 
 // lookTime is the time limit of one query.
@@ -125,6 +174,9 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	if s.err != nil {
 		add([]string{"", cli.Describe(s.err, server)}, height-2)
 		return truncateLines(lines, width)
+	}
+	if s.traffic != "" {
+		add([]string{s.traffic}, 1)
 	}
 	if found := s.findingLines(width); len(found) > 0 {
 		add(append([]string{""}, found...), height/topShare+1)

@@ -133,3 +133,47 @@ func TestASilentShardHasNoFigures(t *testing.T) {
 func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }
+
+// What callers did is the difference of two readings. What is not known is not zero: there are no rates before the second
+// reading, and a shard that has started in between is left out.
+func TestTopShowsWhatCallersDo(t *testing.T) {
+	began := time.Unix(1000, 0)
+	of := func(after time.Duration, calls ...int64) *reading {
+		r := &reading{at: began.Add(after)}
+		for n, total := range calls {
+			s := &recordv1.Shard{Name: fmt.Sprint(n), Generation: 1}
+			if total >= 0 {
+				s.Traffic = &recordv1.Traffic{CallsTotal: 2 * total, RecordBytesTotal: total << 20, UnaryCallsTotal: total,
+					UnarySecondsTotal: float64(total) / 400}
+			}
+			r.shards = append(r.shards, s)
+		}
+		return r
+	}
+	again := func(r *reading) *reading {
+		r.shards[0].Generation++
+		return r
+	}
+	const unknown = "calls ?/s, records ?/s, time of a call ?"
+	for name, c := range map[string]struct {
+		before, now *reading
+		want        string
+	}{
+		"the first reading":          {&reading{}, of(0, 100), unknown},
+		"two shards":                 {of(0, 100, 0), of(2*time.Second, 200, 100), "calls 200/s, records 100.0 MiB/s, time of a call 2.5 ms"},
+		"nobody calls":               {of(0, 100), of(time.Second, 100), "calls 0/s, records 0 B/s, time of a call ?"},
+		"shards of an older version": {of(0, -1), of(time.Second, -1), unknown},
+		"one has started again": {of(0, 500, 0), again(of(time.Second, 700, 100)),
+			"calls 200/s, records 100.0 MiB/s, time of a call 2.5 ms (of 1 of 2 shards)"},
+		"no time went by": {of(0, 1), of(0, 2), unknown},
+	} {
+		if got := c.now.since(c.before); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	s := storeOf(1, 1)
+	s.traffic = unknown
+	if screen := s.draw("server", began, false, 100, 24); !strings.Contains(screen, "\n"+unknown+"\n") {
+		t.Errorf("%s", screen)
+	}
+}

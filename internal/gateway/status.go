@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -367,13 +366,5 @@ func (st *Status) summarize(p *places, known bool, held string) {
 
 // HandleStatus serves a web page at /, and /status (JSON of Status).
 func (g *Gateway) HandleStatus(mux *http.ServeMux) {
-	page.Handle(mux)
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(g.Status()); err != nil {
-			g.cfg.Logger.Debug("answering /status", "error", err)
-		}
-	})
+	page.HandleStatus(mux, g.cfg.Logger, func() any { return g.Status() })
 }

@@ -130,6 +130,28 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 				t.Errorf("%s: %v records of %v bytes (%v), want %v", method, records, bytes, known, want)
 			}
 		}
+		// What /status and AdminService say of the traffic are the same calls and bytes, without those of AdminService.
+		var calls, bytes, unary float64
+		samples := gathered(t, metrics)
+		of := func(metric, method string) float64 { return samples[fmt.Sprintf("%s{method=%q}", metric, method)] }
+		for _, m := range recordv1.RecordService_ServiceDesc.Methods {
+			unary += of("sheaf_shard_call_duration_seconds", m.MethodName)
+			bytes += of("sheaf_shard_record_bytes_total", m.MethodName)
+		}
+		calls = unary
+		for _, m := range recordv1.RecordService_ServiceDesc.Streams {
+			calls += of("sheaf_shard_call_duration_seconds", m.StreamName)
+			bytes += of("sheaf_shard_record_bytes_total", m.StreamName)
+		}
+		st := f.shard.Status()
+		if got := st.Traffic; got == nil || float64(got.CallsTotal) != calls || float64(got.RecordBytesTotal) != bytes ||
+			float64(got.UnaryCallsTotal) != unary || unary == 0 || calls <= unary || got.UnarySecondsTotal < 0 {
+			t.Errorf("traffic is %+v, want %v calls, %v of them unary, and %v bytes", got, calls, unary, bytes)
+		}
+		if got := st.Row().GetTraffic(); got.GetCallsTotal() != st.Traffic.CallsTotal ||
+			got.GetRecordBytesTotal() != st.Traffic.RecordBytesTotal || got.GetUnaryCallsTotal() != st.Traffic.UnaryCallsTotal {
+			t.Errorf("AdminService says %+v, /status %+v", got, st.Traffic)
+		}
 	})
 }
 

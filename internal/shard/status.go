@@ -36,6 +36,9 @@ func (s *Shard) Status() status.Shard {
 		st.Groups = append(st.Groups, status.GroupOf(g))
 	}
 	st.Moves, st.Uncompacted, st.Slow = movesOf(s.copies()), s.compactor.uncompacted(), s.slow.status()
+	if s.calls != nil {
+		st.Traffic = s.calls.Traffic()
+	}
 	last, _ := s.cfg.Placement.LastAnswer()
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	s.mu.Lock()

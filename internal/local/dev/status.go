@@ -3,7 +3,6 @@ package dev
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -269,7 +268,7 @@ func (d *Dev) reportRouted(ctx context.Context, owned *atomic.Int64, groups int,
 // (JSON of Status).
 func (d *Dev) handler() http.Handler {
 	mux := http.NewServeMux()
-	page.Handle(mux)
+	page.HandleStatus(mux, d.cfg.Logger, func() any { return d.Status() })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -278,14 +277,6 @@ func (d *Dev) handler() http.Handler {
 			return
 		}
 		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(d.Status()); err != nil {
-			d.cfg.Logger.Debug("status was not read to its end", "error", err)
-		}
 	})
 	return mux
 }

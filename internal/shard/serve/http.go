@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -24,7 +23,7 @@ type HTTP struct {
 // Handler returns the handler of all these paths.
 func (h HTTP) Handler() http.Handler {
 	mux := http.NewServeMux()
-	page.Handle(mux)
+	page.HandleStatus(mux, h.Logger, h.Status)
 	if gatherer, ok := h.Registry.(prometheus.Gatherer); ok {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	}
@@ -41,13 +40,5 @@ func (h HTTP) Handler() http.Handler {
 	for path, is := range h.Checks {
 		check(path, is)
 	}
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(h.Status()); err != nil {
-			h.Logger.Debug("answering /status", "error", err)
-		}
-	})
 	return mux
 }

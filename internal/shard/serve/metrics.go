@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // callMetrics are the metrics of calls.
@@ -30,6 +33,7 @@ type callMetrics struct {
 type methodMetrics struct {
 	name    string
 	long    bool          // the default deadline does not apply
+	stream  bool          // a side sends more than one message
 	slowMin time.Duration // calls that take longer are kept
 
 	vectors  *callMetrics
@@ -39,6 +43,8 @@ type methodMetrics struct {
 	records  prometheus.Counter
 	bytes    prometheus.Counter
 	codes    sync.Map // codes.Code -> prometheus.Counter
+
+	answered, tookNs, dataBytes atomic.Int64 // calls, their time, and the data of their records: see Traffic
 }
 
 func newCallMetrics(slowMin time.Duration) *callMetrics {
@@ -69,7 +75,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 		for _, stream := range service.Streams {
 			// A stream takes as long as its two sides continue, a Watch hours.
 			method := m.newMethod(stream.StreamName)
-			method.slowMin = neverSlow
+			method.slowMin, method.stream = neverSlow, true
 			m.methods["/"+service.ServiceName+"/"+stream.StreamName] = method
 		}
 	}
@@ -109,6 +115,7 @@ func (mm *methodMetrics) moved(records int, bytes int64) {
 	mm.lookUp()
 	mm.records.Add(float64(records))
 	mm.bytes.Add(float64(bytes))
+	mm.dataBytes.Add(bytes)
 }
 
 // movedRecords is moved for the records of a message.
@@ -123,6 +130,8 @@ func (mm *methodMetrics) movedRecords(records []*recordv1.Record) {
 func (mm *methodMetrics) observe(err error, took time.Duration) {
 	mm.lookUp()
 	mm.duration.Observe(took.Seconds())
+	mm.answered.Add(1)
+	mm.tookNs.Add(int64(took))
 	code := answer.CodeOf(err)
 	if code == codes.OK {
 		mm.ok.Inc()
@@ -133,4 +142,22 @@ func (mm *methodMetrics) observe(err error, took time.Duration) {
 		counter, _ = mm.codes.LoadOrStore(code, mm.vectors.calls.WithLabelValues(mm.name, code.String()))
 	}
 	counter.(prometheus.Counter).Inc()
+}
+
+// Traffic returns sums over the calls of RecordService that the server has answered.
+func (s *Server) Traffic() *status.Traffic {
+	out := &status.Traffic{}
+	for name, mm := range s.metrics.methods {
+		if !strings.HasPrefix(name, "/"+recordv1.RecordService_ServiceDesc.ServiceName+"/") {
+			continue
+		}
+		calls := mm.answered.Load()
+		out.CallsTotal += calls
+		out.RecordBytesTotal += mm.dataBytes.Load()
+		if !mm.stream {
+			out.UnaryCallsTotal += calls
+			out.UnarySecondsTotal += time.Duration(mm.tookNs.Load()).Seconds()
+		}
+	}
+	return out
 }

@@ -31,6 +31,12 @@ func (st Shard) Row() *recordv1.Shard {
 			NewestFile:       newest.Kind,
 		}
 	}
+	if t := st.Traffic; t != nil {
+		p.Traffic = &recordv1.Traffic{
+			CallsTotal: t.CallsTotal, RecordBytesTotal: t.RecordBytesTotal, UnaryCallsTotal: t.UnaryCallsTotal,
+			UnarySecondsTotal: t.UnarySecondsTotal,
+		}
+	}
 	for _, g := range st.Groups {
 		if g.Leader {
 			p.Leaders++

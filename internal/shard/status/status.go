@@ -44,6 +44,8 @@ type Shard struct {
 	Uncompacted []Uncompacted `json:"uncompacted,omitempty"`
 	// Slow lists slow calls and syncs since this process began to serve the volume.
 	Slow Slow `json:"slow"`
+	// Traffic is what callers did; nil: the shard serves no volume.
+	Traffic *Traffic `json:"traffic,omitempty"`
 	// Strays are groups on the volume that etcd places elsewhere or does not know: they are neither served nor deleted.
 	Strays []Stray `json:"strays,omitempty"`
 	// VolumeSilent means that the disk blocks without an error; one of the problems says so.
@@ -72,6 +74,16 @@ type Shard struct {
 
 // SetState sets the state and its word.
 func (st *Shard) SetState(state recordv1.ShardState) { st.state, st.State = state, state.Word() }
+
+// Traffic are sums over the calls of RecordService that were answered since the shard began to serve its volume. Two of
+// them and the time in between make a rate.
+type Traffic struct {
+	CallsTotal       int64 `json:"callsTotal"`       // with or without an error
+	RecordBytesTotal int64 `json:"recordBytesTotal"` // data of the records that they wrote or read
+	// UnaryCallsTotal are the calls with one message each way, and UnarySecondsTotal is the time that they took together.
+	UnaryCallsTotal   int64   `json:"unaryCallsTotal"`
+	UnarySecondsTotal float64 `json:"unarySecondsTotal"`
+}
 
 // Load is the progress of loading.
 type Load struct {

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	_ "embed" // for the page
 	"encoding/base64"
+	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -26,6 +28,19 @@ func hashOf(element string) string {
 	content, _, _ := strings.Cut(from, "</"+element+">")
 	sum := sha256.Sum256([]byte(content))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// HandleStatus serves the page, and at /status what status returns, as JSON.
+func HandleStatus(mux *http.ServeMux, logger *slog.Logger, status func() any) {
+	Handle(mux)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(status()); err != nil {
+			logger.Debug("/status was not read to its end", "error", err)
+		}
+	})
 }
 
 // Handle serves the page at / of a mux, for GET and HEAD. It does not claim other paths: unknown paths answer 404.

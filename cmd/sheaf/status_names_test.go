@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/local/dev"
+	"sheaf.dev/sheaf/internal/shard/status"
+)
+
+// namesIn adds the names that the JSON of a type has.
+func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || seen[t] {
+		return
+	}
+	seen[t] = true
+	for n := range t.NumField() {
+		f := t.Field(n)
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			to[name] = true
+			namesIn(f.Type, to, seen)
+		}
+	}
+}
+
+// TestOneSpellingOfNamesInJSON checks that sheaf status -o json, and /status of shards, of gateways and of sheaf dev,
+// spell one name in one way: lowerCamelCase, and the same letters.
+func TestOneSpellingOfNamesInJSON(t *testing.T) {
+	spelled := map[string]string{} // by the name in small letters, without underscores
+	for _, of := range []any{status.Shard{}, gateway.Status{}, dev.Status{}, shardRow{}, groupRow{}} {
+		names := map[string]bool{}
+		namesIn(reflect.TypeOf(of), names, map[reflect.Type]bool{})
+		if len(names) < 10 {
+			t.Errorf("%T has %d names", of, len(names))
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			letters := strings.ToLower(strings.ReplaceAll(name, "_", ""))
+			if before, known := spelled[letters]; known && before != name {
+				t.Errorf("%T says %s, and another one %s", of, name, before)
+			}
+			if spelled[letters] = name; strings.Contains(name, "_") || strings.ToLower(name[:1]) != name[:1] {
+				t.Errorf("%T says %s, which is not lowerCamelCase", of, name)
+			}
+		}
+	}
+}
+
+// TestJSONOfStatus pins the output of sheaf status -o json, which scripts read. Figures that only a
+// silent shard knows are null.
+func TestJSONOfStatus(t *testing.T) {
+	lag := uint64(3)
+	text, err := json.MarshalIndent(statusJSON([]*recordv1.Shard{
+		{
+			Name: "a", Address: "h:1", Alive: true, VolumeUuid: "v", Generation: 2, Path: "/d", FileSystem: "xfs",
+			CapacityBytes: 4, FreeBytes: 3, ReserveBytes: 1, MemoryNeedBytes: 5, MemoryUsedBytes: 6, MemoryLimitBytes: 7,
+			Residency: "Index", Groups: 1, Leaders: 1, Version: "v1", Load: &recordv1.Load{Done: true, BytesTotal: 8},
+		},
+		{Name: "b", FreeBytes: 9},
+	}, []*recordv1.Group{{
+		Group: "0", Uuid: "u", Shard: "a", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true, Records: 10,
+		LagEntries: &lag, StoredBytes: 11,
+	}, {
+		Group: "0", Shard: "b", State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE, Records: 10, StoredBytes: 11,
+	}}), "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{
+ "shards": [
+  {
+   "name": "a",
+   "address": "h:1",
+   "alive": true,
+   "volumeUUID": "v",
+   "generation": 2,
+   "path": "/d",
+   "fileSystem": "xfs",
+   "capacityBytes": 4,
+   "freeBytes": 3,
+   "reserveBytes": 1,
+   "memoryNeedBytes": 5,
+   "memoryUsedBytes": 6,
+   "memoryLimitBytes": 7,
+   "residency": "Index",
+   "groups": 1,
+   "leaders": 1,
+   "version": "v1",
+   "load": {
+    "done": true,
+    "bytesTotal": 8,
+    "bytesDone": 0,
+    "bytesPerSecond": 0,
+    "deviceBytesPerSecond": 0,
+    "elapsedSeconds": 0,
+    "etaSeconds": 0
+   }
+  },
+  {
+   "name": "b",
+   "address": "",
+   "alive": false,
+   "volumeUUID": "",
+   "generation": 0,
+   "path": "",
+   "fileSystem": "",
+   "capacityBytes": null,
+   "freeBytes": null,
+   "reserveBytes": null,
+   "memoryNeedBytes": null,
+   "memoryUsedBytes": null,
+   "memoryLimitBytes": null,
+   "residency": "",
+   "groups": 0,
+   "leaders": 0,
+   "version": "",
+   "load": null
+  }
+ ],
+ "groups": [
+  {
+   "group": "0",
+   "uuid": "u",
+   "shard": "a",
+   "state": "Serving",
+   "outcome": "",
+   "leader": true,
+   "lagEntries": 3,
+   "records": 10,
+   "storedBytes": 11,
+   "supersededBytes": 0,
+   "segments": 0,
+   "appliedIndex": 0,
+   "memoryBytes": 0
+  },
+  {
+   "group": "0",
+   "uuid": "",
+   "shard": "b",
+   "state": "Unavailable",
+   "outcome": "",
+   "leader": false,
+   "records": 10,
+   "storedBytes": 11,
+   "supersededBytes": null,
+   "segments": null,
+   "appliedIndex": null,
+   "memoryBytes": null
+  }
+ ]
+}`
+	if string(text) != want {
+		t.Errorf("%s", text)
+	}
+}
