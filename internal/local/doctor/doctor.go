@@ -22,16 +22,16 @@ func Tree(r *cli.VerifyTreeReport) []finding.Finding {
 		}
 		if n := len(g.Damages); n > 0 {
 			d := &g.Damages[0]
-			f.Add(finding.VolumeDamaged, where, fmt.Sprintf("%d places of damage; the first: %s, offset %d, %d bytes: %s%s", n, d.File,
-				d.Offset, d.Length, d.What,
+			f.Add(finding.VolumeDamaged, where, fmt.Sprintf("%d places of damage; the first: %s, offset %d, %d bytes: %s%s", n,
+				d.File, d.Offset, d.Length, d.What,
 				cli.IDsWords(d.IDs, d.IDsUnknown)),
 				"where other shards hold copies, start the shard: it takes over what is whole; else put the records again, or "+
 					"give them up: "+
 					"sheaf verify "+g.Dir+" --repair")
 		}
 		if g.TornBytes > 0 {
-			f.Add(finding.VolumeTorn, where, fmt.Sprintf("a torn tail of %d bytes: writes that were never acknowledged", g.TornBytes),
-				"nothing: the next load cuts it off")
+			f.Add(finding.VolumeTorn, where, fmt.Sprintf("a torn tail of %d bytes: writes that were never acknowledged",
+				g.TornBytes), "nothing: the next load cuts it off")
 		}
 		if g.Joining {
 			f.Add(finding.VolumeJoining, where, "the replica is only joining: nothing that counts is there yet", "")

@@ -84,7 +84,8 @@ func TestThePageHasTheRules(t *testing.T) {
 	want.WriteString("| kind | severity | cause | reported within | gone within | why |\n|---|---|---|---|---|---|\n")
 	for i := range Rules {
 		r := &Rules[i]
-		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s |\n", r.Kind, r.Severity, r.Cause, words(r.Within), words(r.Gone), r.Why)
+		fmt.Fprintf(&want, "| %s | %s | %s | %s | %s | %s |\n", r.Kind, r.Severity, r.Cause, words(r.Within), words(r.Gone),
+			r.Why)
 	}
 	if !strings.Contains(string(content), "\n\n"+want.String()+"\n") {
 		t.Errorf("%s does not contain this table, which kinds.go determines:\n%s", page, want.String())

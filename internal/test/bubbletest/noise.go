@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NoiseVariable is the environment variable with the seed of the noise, a decimal uint64. If it is set, a goroutine that
-// has read from a connection sometimes yields its processor or keeps it busy before it continues. Thus goroutines run
-// in orders that are rare on an idle machine. `make soak-proc` sets the variable (hack/noise.sh). The seed determines
-// the delays of each connection, but not the order of the goroutines.
+// NoiseVariable is the environment variable with the seed of the noise, a decimal uint64. If it is set, a goroutine
+// that has read from a connection sometimes yields its processor or keeps it busy before it continues. Thus goroutines
+// run in orders that are rare on an idle machine. `make soak-proc` sets the variable (hack/noise.sh). The seed
+// determines the delays of each connection, but not the order of the goroutines.
 const NoiseVariable = "SHEAF_NOISE"
 
 const (
@@ -78,7 +78,7 @@ func (n *noise) delay() {
 	if spin == 0 {
 		return
 	}
-	for until := realNow() + spin; realNow() < until; { //nolint:revive // the loop keeps the processor busy
+	for until := realNow() + spin; realNow() < until; { // the loop keeps the processor busy
 	}
 }
 

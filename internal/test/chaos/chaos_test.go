@@ -211,5 +211,6 @@ func (n *nemesis) judge(lived error) {
 	}
 	soaktest.Report(t, "faults", len(n.spans))
 	soaktest.Report(t, "calls", l.calls.Load())
-	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report()+n.signs.words()+n.looks.words(), l.summary(), agreed, len(violations))
+	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report()+n.signs.words()+n.looks.words(), l.summary(), agreed,
+		len(violations))
 }

@@ -50,7 +50,8 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 		return "", err
 	}
 	drained := false
-	if err := n.expects(at, "shard "+victim.name, finding.ShardDraining, finding.DrainWaits, finding.ShardDrained); err != nil {
+	if err := n.expects(at, "shard "+victim.name, finding.ShardDraining, finding.DrainWaits,
+		finding.ShardDrained); err != nil {
 		return "", errors.Join(err, n.setState(victim, placement.Active))
 	}
 	defer func() {

@@ -46,11 +46,13 @@ func (n *nemesis) doctor() (found []finding.Finding, err error) {
 	var report struct {
 		Findings []finding.Finding `json:"findings"`
 	}
-	if bad := json.NewDecoder(strings.NewReader(out)).Decode(&report); bad != nil { // behind the JSON is the error in words
+	// The error in words follows the JSON.
+	if bad := json.NewDecoder(strings.NewReader(out)).Decode(&report); bad != nil {
 		return nil, fmt.Errorf("sheaf doctor: %w: %s", errors.Join(err, bad), out)
 	}
 	if problems := finding.Count(report.Findings, finding.Problem); (err != nil) != (problems > 0) {
-		return nil, fmt.Errorf("%w: sheaf doctor found %d problems, and ended with %v: %s", errHopeless, problems, err, out)
+		return nil, fmt.Errorf("%w: sheaf doctor found %d problems, and ended with %s: %s", errHopeless, problems,
+			fmt.Sprint(err), out)
 	}
 	return report.Findings, nil
 }
@@ -82,8 +84,8 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 			}
 		case wanted(found):
 			if began > within+time.Second {
-				n.t.Logf("%s: shown by a call %v after that, more than %v; before: %+v; calls failed: %d, the last one with %v", what,
-					began.Round(time.Millisecond), within, before, failed, last)
+				n.t.Logf("%s: shown by a call %v after that, more than %v; before: %+v; calls failed: %d, the last one with %v",
+					what, began.Round(time.Millisecond), within, before, failed, last)
 			}
 			return began, nil
 		case began > limit:
@@ -128,8 +130,8 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 	return nil
 }
 
-// findingsEnd requires that what expects has seen is gone in time, and that `sheaf doctor` then finds no problem, unless etcd
-// is stopped. The store must be whole again.
+// findingsEnd requires that what expects has seen is gone in time, and that `sheaf doctor` then finds no problem,
+// unless etcd is stopped. The store must be whole again.
 func (n *nemesis) findingsEnd() error {
 	since := time.Now()
 	open := n.looks.open
@@ -180,8 +182,8 @@ func (l *looks) words() string {
 	out := strings.Builder{}
 	for _, kind := range slices.Sorted(maps.Keys(l.byKind)) {
 		t := l.byKind[kind]
-		fmt.Fprintf(&out, "finding %s: reported at %d faults, at most %.1f s after its cause; seen gone after %d, at most %.1f s\n",
-			kind, t.reported, t.mostReported.Seconds(), t.gone, t.mostGone.Seconds())
+		fmt.Fprintf(&out, "finding %s: reported at %d faults, at most %.1f s after its cause; gone after %d, "+
+			"at most %.1f s\n", kind, t.reported, t.mostReported.Seconds(), t.gone, t.mostGone.Seconds())
 	}
 	return out.String()
 }

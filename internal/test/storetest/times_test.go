@@ -36,7 +36,8 @@ func findingsFollowTheirCauses(t *testing.T) {
 		return s.Store.SetShardState(ctx, meta.StoreUUID, "shard-1", state)
 	}
 	const where = "shard shard-1"
-	awaitFindings(t, ctx, s, time.Minute, "nothing is wrong", func(found []finding.Finding) bool { return len(found) == 0 })
+	awaitFindings(t, ctx, s, time.Minute, "nothing is wrong",
+		func(found []finding.Finding) bool { return len(found) == 0 })
 	for _, c := range []struct {
 		kind       finding.Kind
 		where      string
@@ -53,7 +54,8 @@ func findingsFollowTheirCauses(t *testing.T) {
 			func() error { s.Disk(1).SetCapacity(0); return nil }},
 		{finding.StoreProblem, "store", func() error { return put("shards/shard-9", "{}") },
 			func() error { return remove("shards/shard-9") }},
-		{finding.StoreProblem, "store", func() error { s.Etcd.Away(); return nil }, func() error { s.Etcd.Back(); return nil }},
+		{finding.StoreProblem, "store", func() error { s.Etcd.Away(); return nil },
+			func() error { s.Etcd.Back(); return nil }},
 	} {
 		rule, ok := finding.RuleOf(c.kind)
 		if !ok {
