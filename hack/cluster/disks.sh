@@ -173,10 +173,17 @@ disk() {
   "disk_$action" "$@"
 }
 
-# The file of a slow disk has a path below $inner, or only its bare name if that mount no longer exists. `make chaos`
-# has such disks elsewhere.
+# The file of a slow disk has a path below $inner, or only its bare name if that mount no longer exists. Slow disks of
+# another clone's cluster look the same, so a slow disk is told by the number that its folder contains. `make chaos` has
+# such disks elsewhere.
 disks_loops() {
-  losetup -nl -O NAME,BACK-FILE | awk -v state="$state/" -v inner="$inner/" 'index($2, state) || index($2, inner) || $2 == "/sheaf-slowdisk"'
+  losetup -nl -O NAME,BACK-FILE | awk -v state="$state/" -v inner="$inner/" -v own=" $(disks_numbers) " 'index($2, state) ||
+    index(own, " " $1 " ") && (index($2, inner) || $2 == "/sheaf-slowdisk")'
+}
+
+disks_numbers() { # prints the devices that the folders of this cluster's disks contain, in one line
+  local file
+  for file in "$state"/n*/disks/*/loop; do [ ! -s "$file" ] || printf '/dev/loop%s ' "$(cat "$file")"; done
 }
 
 disks_detach() { # runs at the end; also detaches devices whose record was lost
