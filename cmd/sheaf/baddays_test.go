@@ -73,7 +73,7 @@ func TestAFullRealDisk(t *testing.T) {
 	must(t, f.Close())
 
 	r, o := p.importTree(t, 1, root, "--id", "name")
-	if r.Stored == 0 || r.Stored >= files || !strings.Contains(o.Stderr, "no room") {
+	if r.Stored == 0 || r.Stored >= files || !strings.Contains(o.Stderr, "no space") {
 		t.Fatalf("import into a disk that fills up: %+v: %s", r, clitest.Shortened(o.Stderr))
 	}
 	p.do(t, strings.Repeat("x", files*fileBytes), "put", "-1").Want(t, 1).Has(t, "DISK_FULL")

@@ -428,7 +428,7 @@ func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
 	p.stop(t)
 	p = startDev(t, dir, "--reserve", "1000TiB") // more than any disk has, so that nothing can be written
 	p.do(t, "x", "put", "2").Want(t, 1).Has(t, "DISK_FULL")
-	p.do(t, "", "import", root, "--id", "hash").Want(t, 1).Has(t, "no room")
+	p.do(t, "", "import", root, "--id", "hash").Want(t, 1).Has(t, "no space")
 	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {
 		t.Errorf("reads must go on: %q", o.Stdout)
 	}

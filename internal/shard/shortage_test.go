@@ -84,7 +84,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 				t.Fatalf("%d were refused, and the fault fired %d times", refused, fault.Fired())
 			}
 			said := strings.Join(f.shard.Status().Problems, "\n")
-			if !strings.Contains(said, errno.Error()) || strings.Contains(said, "no room") {
+			if !strings.Contains(said, errno.Error()) || strings.Contains(said, "no free space") {
 				t.Errorf("%v: the problems do not say why: %s", kinds, said)
 			}
 		}
