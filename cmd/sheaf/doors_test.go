@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -26,8 +27,8 @@ import (
 
 // These words replace a flag.
 const (
-	freePorts  = "free ports of 127.0.0.1"  // each shard of sheaf dev has one
-	socketName = "the socket `@sheaf-etcd`" // a unix socket without a file
+	freePorts  = "free ports of 127.0.0.1" // each shard of sheaf dev has one
+	socketName = "a socket without a file" // the unix socket of etcd's HTTP, whose file is deleted
 )
 
 // opens returns the row for a socket of a process; false: the table has no such row.
@@ -43,7 +44,7 @@ func opens(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Por
 		case d.Process != "sheaf "+args[1]:
 		case flag != "" && d.At == flag,
 			flag == "" && l.Network == "tcp" && host == "127.0.0.1" && d.At == freePorts,
-			l.Network == "unix" && strings.HasPrefix(l.Address, "@sheaf-etcd/") && d.At == socketName:
+			l.Network == "unix" && strings.HasSuffix(l.Address, "/http") && d.At == socketName:
 			return d, true
 		}
 	}
@@ -119,6 +120,17 @@ func returnsKeys(t *testing.T, l loopback.Listener) bool {
 	return err == nil || answer.StatusCode == http.StatusOK
 }
 
+// checkClosed reports a unix socket of a process to which this test can connect. The test runs as the user of the
+// process, or as root, so nobody else can connect either.
+func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
+	t.Helper()
+	at := strings.Replace(l.Address, "/proc/self/", fmt.Sprintf("/proc/%d/", pid), 1)
+	if c, err := net.Dial(l.Network, at); err == nil {
+		must(t, c.Close())
+		t.Errorf("%s, %s: a process can connect", name, l.Address)
+	}
+}
+
 // Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and accepts only the
 // callers in that table. The test runs real processes, because only these open the sockets that nobody has thought of.
 func TestEachPortIsInTheTable(t *testing.T) {
@@ -177,6 +189,10 @@ func TestEachPortIsInTheTable(t *testing.T) {
 				continue
 			}
 			used[d]++
+			if d.At == socketName {
+				checkClosed(t, name, p.cmd.Process.Pid, l)
+				continue
+			}
 			if !d.TLS && returnsKeys(t, l) {
 				t.Errorf("%s, %s (%s): it tells keys of etcd", name, d.At, l.Address)
 			}

@@ -141,6 +141,7 @@ type Member struct {
 	logger *slog.Logger
 	etcd   *embed.Etcd
 	server *Server
+	http   hiddenHTTP
 	client *clientv3.Client // connects inside the process
 
 	cancel context.CancelFunc
@@ -174,8 +175,16 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	}
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
 		grpc.ChainStreamInterceptor(m.server.endStreams))
+	if m.http, err = cfg.hideHTTP(ec); err != nil {
+		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
+	}
 	server, err := start(ec)
+	if removed := m.http.remove(); removed != nil && err == nil {
+		server.Close()
+		err = fmt.Errorf("delete the socket of etcd's HTTP: %w", removed)
+	}
 	if err != nil {
+		m.http.close()
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
 	}
 	m.etcd, m.server.etcd = server, server
@@ -382,6 +391,7 @@ func (m *Member) Close() {
 		m.etcd.Server.HardStop() // Close would wait for the cluster
 	}
 	m.server.Close()
+	m.http.close()
 }
 
 // panics receives etcd's message just before etcd panics.

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
@@ -54,16 +54,13 @@ func (c *MemberConfig) setSecure() error {
 }
 
 // secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
-// follow changes of the certificates. etcd's HTTP, which reports version and health but no data, listens only on an
-// address inside this process. Peer connections use etcd's own TLS, which reads the authorities once.
+// follow changes of the certificates. hideHTTP says where etcd's HTTP listens. Peer connections use etcd's own TLS, which
+// reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
 	}
 	ec.EnableGRPCGateway = false
-	// etcd removes a file with the socket's name before it listens. A name with @ has no file, and no such folder
-	// exists. So the removal fails with "not found", even if the file system is read-only.
-	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
 		grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo,
@@ -88,6 +85,55 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	own := c.peerAddress(c.AdvertisePeer)
 	ec.AdvertisePeerUrls = []url.URL{own}
 	ec.PeerTLSInfo = c.peerTLS()
+}
+
+// httpFolder is the folder, in the folder of a member, in which etcd makes the socket of its HTTP. It exists only while
+// etcd starts.
+const httpFolder = "http-socket"
+
+// hiddenHTTP is the socket on which etcd serves its HTTP. The zero hiddenHTTP is for a member that needs none.
+type hiddenHTTP struct {
+	name   string
+	folder *os.File
+}
+
+// hideHTTP makes etcd serve its HTTP on a socket to which nobody can connect. etcd cannot do without HTTP: with
+// certificates it would serve HTTP without TLS on the address for clients. Only the owner of the process can reach the
+// socket's folder, and remove deletes the socket's file as soon as etcd listens. The path leads through a descriptor
+// of the folder, because the path of a socket has at most 107 bytes.
+func (c *MemberConfig) hideHTTP(ec *embed.Config) (hiddenHTTP, error) {
+	if c.Certs == nil {
+		return hiddenHTTP{}, nil
+	}
+	h := hiddenHTTP{name: filepath.Join(c.Dir, httpFolder)}
+	err := os.RemoveAll(h.name) // a process that died while etcd started leaves the folder
+	if err == nil {
+		err = os.Mkdir(h.name, 0o700)
+	}
+	if err == nil {
+		h.folder, err = os.Open(h.name)
+	}
+	if err != nil {
+		return hiddenHTTP{}, fmt.Errorf("make the folder of the socket of etcd's HTTP: %w", err)
+	}
+	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: fmt.Sprintf("/proc/self/fd/%d/http", h.folder.Fd())}}
+	return h, nil
+}
+
+// remove deletes the folder with the socket's file.
+func (h hiddenHTTP) remove() error {
+	if h.folder == nil {
+		return nil
+	}
+	return os.RemoveAll(h.name)
+}
+
+// close releases the folder's descriptor. etcd uses it to look for the socket's file when it stops, so close is called
+// after that.
+func (h hiddenHTTP) close() {
+	if h.folder != nil {
+		_ = h.folder.Close() // the folder was only opened for its descriptor
+	}
 }
 
 // admit returns an error unless a process of the store calls etcd: callers of the store have no access here. It
