@@ -56,7 +56,8 @@ func newStorage(s *Shard) *storage {
 
 // open opens the volume of a store, if etcd says that it may be registered. Nothing is written to the volume before
 // that. An open raises the volume's generation. A copy that is refused again and again, or a rolled-back volume, would
-// otherwise get a later generation than the true volume.
+// otherwise get a later generation than the true volume. The registration comes after the open, because it reports a
+// generation that must be on disk. It can still be refused, if another process registers between the two.
 func (v *storage) open(ctx context.Context, store uuid.UUID) error {
 	v.store = store
 	opts := volume.Options{
