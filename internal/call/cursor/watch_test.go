@@ -2,7 +2,9 @@ package cursor
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"testing"
 )
 
@@ -30,4 +32,19 @@ func TestPlaceEveryFlippedBitIsFound(t *testing.T) {
 	if _, err := DecodePlace((&Cursor{Kind: Resume, Group: "7"}).Encode()); !errors.Is(err, ErrBad) {
 		t.Error("a cursor of a scan passes for a place")
 	}
+}
+
+// Each place with a valid checksum has one spelling.
+func FuzzDecodePlace(f *testing.F) {
+	f.Add(Place{Group: [16]byte{1, 2, 16}, Index: 1 << 50}.Encode(), true)
+	f.Add(bytes.Repeat([]byte{0xff}, placeBytes), true)
+	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
+		if fix && len(b) >= 4 {
+			b = bytes.Clone(b)
+			binary.LittleEndian.PutUint32(b[len(b)-4:], crc32.Checksum(b[:len(b)-4], castagnoli))
+		}
+		if p, err := DecodePlace(b); err == nil && !bytes.Equal(p.Encode(), b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", b, p, p.Encode())
+		}
+	})
 }

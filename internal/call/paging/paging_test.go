@@ -1,6 +1,9 @@
 package paging
 
 import (
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"testing"
@@ -107,6 +110,25 @@ func TestPagesAreTheList(t *testing.T) {
 		}
 		if !slices.Equal(got, rows) {
 			t.Fatalf("%d rows on pages, want %d", len(got), len(rows))
+		}
+	})
+}
+
+// Each token with a valid checksum has one spelling, and a name behind which the page begins.
+func FuzzToken(f *testing.F) {
+	f.Add([]byte("quotes"), byte(Groups))
+	f.Add([]byte{}, byte(Groups))
+	f.Add([]byte{0xff, 0}, byte(0xff))
+	f.Fuzz(func(t *testing.T, name []byte, list byte) {
+		b := append([]byte{list}, name...)
+		b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+		token := base64.RawURLEncoding.EncodeToString(b)
+		p, _, err := Asked(Groups, asked{token: token})
+		if err == nil && (p.After == "" || Token(Groups, p.After) != token) {
+			t.Errorf("%q begins behind %q, whose token is %q", token, p.After, Token(Groups, p.After))
+		}
+		if good := List(list) == Groups && len(name) > 0; good != (err == nil) {
+			t.Errorf("list %d, name %q: %v", list, name, err)
 		}
 	})
 }

@@ -253,3 +253,20 @@ func FuzzBlobHeader(f *testing.F) {
 		}
 	})
 }
+
+func FuzzStateRecord(f *testing.F) {
+	f.Add(StateRecord{Term: 3, Vote: 1, Commit: 9, SyncedOffset: 4096, SyncedIndex: 8}.Encode())
+	f.Add(bytes.Repeat([]byte{0xff}, StateRecordBytes))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := DecodeStateRecord(b)
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(s.Encode(), b) {
+			t.Fatalf("%x became %+v", b, s)
+		}
+		if s.SyncedOffset < 0 || max(s.Term, s.Commit, s.SyncedIndex) > NumberMax {
+			t.Fatalf("%+v is taken", s)
+		}
+	})
+}
