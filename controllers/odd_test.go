@@ -2,9 +2,11 @@ package controllers
 
 import (
 	"context"
+	"math"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -46,5 +48,28 @@ var _ = Describe("An odd object", func() {
 			Expect(api.Create(context.Background(), pod)).To(Succeed())
 			Expect(api.Create(context.Background(), claim)).To(Succeed())
 		}),
+	)
+
+	DescribeTable("of a pool with a number of shards that no pool may have changes nothing, and says so",
+		func(ctx context.Context, shards int32) {
+			p := newStorePlay(ctx)
+			p.create(ctx)
+			p.pool(ctx, 2)
+			p.settle(ctx)
+			p.ready(ctx)
+			pool := p.getPool(ctx)
+			pool.Spec.Shards = &shards
+			Expect(api.Update(ctx, pool)).To(Succeed())
+			p.settle(ctx)
+			pool = p.getPool(ctx)
+			Expect(pool.Status.ShardStatuses).To(HaveLen(2))
+			stalled := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled)
+			Expect(stalled).NotTo(BeNil())
+			Expect(stalled.Reason).To(Equal("ShardsInvalid"))
+			Expect(stalled.Message).To(ContainSubstring("spec.shards"))
+			Expect(p.get(ctx).Status.Shards.Total).To(BeEquivalentTo(2))
+		},
+		Entry("a negative one", int32(-5)),
+		Entry("one beyond every limit", int32(math.MaxInt32)),
 	)
 })

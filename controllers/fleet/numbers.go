@@ -8,9 +8,12 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
+// ShardsMax is the largest number of shards that a pool may have.
+const ShardsMax = 1000
+
 // NumbersInput is the input of PlanNumbers.
 type NumbersInput struct {
-	Wanted int
+	Wanted int              // outside 0 to ShardsMax: nobody knows, so all shards that exist remain
 	Exist  []int32          // shards that exist, or existed when the status was written
 	Remove []int32          // spec.remove
 	Holds  map[int32]string // shards that cannot be removed yet, and why
@@ -24,12 +27,20 @@ type NumbersPlan struct {
 	Leave  []int32 // shards that are to be removed, but still hold something
 }
 
+// ValidShards reports whether a pool may have so many shards. The CRD refuses other numbers, but a later version of it
+// may have admitted one.
+func ValidShards(n int) bool { return n >= 0 && n <= ShardsMax }
+
 // PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does not
 // list. If there are too many shards, those in spec.remove go first, and then the highest numbers. A shard that still
 // holds something remains until it is empty, and no other shard is removed in its place.
 func PlanNumbers(in NumbersInput) NumbersPlan {
 	exist := slices.Compact(slices.Sorted(slices.Values(in.Exist)))
 	var plan NumbersPlan
+	if !ValidShards(in.Wanted) {
+		plan.Keep = exist
+		return plan
+	}
 	victims := slices.Clone(exist)
 	slices.SortFunc(victims, func(a, b int32) int {
 		if x, y := slices.Contains(in.Remove, a), slices.Contains(in.Remove, b); x != y {

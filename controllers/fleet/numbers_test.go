@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"math"
 	"reflect"
 	"testing"
 
@@ -34,6 +35,12 @@ func TestPlanNumbers(t *testing.T) {
 			Holds: map[int32]string{0: "1 group"}}, NumbersPlan{Leave: n(0)}},
 		{"holding is no matter to those that stay", NumbersInput{Wanted: 1, Exist: n(0),
 			Holds: map[int32]string{0: "1 group"}}, NumbersPlan{Keep: n(0)}},
+		{"a negative number changes nothing", NumbersInput{Wanted: -5, Exist: n(0, 1), Remove: n(1)},
+			NumbersPlan{Keep: n(0, 1)}},
+		{"a number beyond every limit changes nothing", NumbersInput{Wanted: math.MaxInt32, Exist: n(1, 0)},
+			NumbersPlan{Keep: n(0, 1)}},
+		{"the highest number of all", NumbersInput{Wanted: 1, Exist: n(0, math.MaxInt32), Remove: n(-1)},
+			NumbersPlan{Keep: n(0), Remove: n(math.MaxInt32)}},
 		{"twice the same", NumbersInput{Wanted: 2, Exist: n(0, 0)}, NumbersPlan{Keep: n(0), Create: n(1)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -83,17 +83,26 @@ func PoolShardNames(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) []str
 // poolNumbers returns the shards that a pool has or should have, with the numbers that the pool's own controller
 // chooses.
 func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) NumbersPlan {
-	in := NumbersInput{Wanted: int(PoolShards(pool)), Remove: pool.Spec.Remove}
+	in := NumbersInput{Wanted: WantedShards(pool), Remove: pool.Spec.Remove}
 	for _, s := range seen {
 		in.Exist = append(in.Exist, s.Number)
 	}
 	return PlanNumbers(in)
 }
 
-// PoolShards returns the wanted number of shards of a pool.
-func PoolShards(pool *v1alpha1.ShardPool) int32 {
+// WantedShards returns the number of shards that the spec of a pool asks for, which may not be valid.
+func WantedShards(pool *v1alpha1.ShardPool) int {
 	if pool.Spec.Shards == nil {
 		return 1
 	}
-	return *pool.Spec.Shards
+	return int(*pool.Spec.Shards)
+}
+
+// PoolShards returns the number of shards that a pool is to have. If the spec asks for a number that is not valid, the
+// pool keeps the shards that it has.
+func PoolShards(pool *v1alpha1.ShardPool) int32 {
+	if n := WantedShards(pool); ValidShards(n) {
+		return int32(n)
+	}
+	return pool.Status.Shards
 }

@@ -129,6 +129,7 @@ var poolSteps = []step.Step[work]{
 	{Name: "store", Do: findStore},
 	{Name: "gather", Do: gather},
 	{Name: "decide", Do: decide},
+	noted("number", checkNumber),
 	noted("service", func(ctx context.Context, w *work) step.Outcome {
 		return applyService(ctx, w.r.Client, w.store, w.pool)
 	}),
@@ -181,6 +182,17 @@ func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[
 	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
 		return note(&w.found.Notes, do(ctx, w))
 	}}
+}
+
+// checkNumber reports a number of shards that no pool may have. Nothing is made or removed for it.
+func checkNumber(_ context.Context, w *work) step.Outcome {
+	n := fleet.WantedShards(w.pool)
+	if fleet.ValidShards(n) {
+		return step.Complete()
+	}
+	return step.Fail("ShardsInvalid", fmt.Sprintf(
+		"spec.shards is %d: give a number from 0 to %d. Until then the pool keeps the shards that it has", n,
+		fleet.ShardsMax))
 }
 
 // gather reads the state of the pool.

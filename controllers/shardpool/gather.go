@@ -139,7 +139,7 @@ func numbered(object client.Object) (int32, bool) {
 // last observed status counts.
 func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
 	pool := seen.Pool
-	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: int(fleet.PoolShards(pool)), Holds: map[int32]string{}}
+	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: fleet.WantedShards(pool), Holds: map[int32]string{}}
 	last := map[int32]v1alpha1.ShardStatus{}
 	for n := range seen.Sets {
 		in.Exist = append(in.Exist, n)
