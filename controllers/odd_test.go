@@ -72,4 +72,21 @@ var _ = Describe("An odd object", func() {
 		Entry("a negative one", int32(-5)),
 		Entry("one beyond every limit", int32(math.MaxInt32)),
 	)
+
+	DescribeTable("of a store with a number of members that no etcd may have makes nothing, and says so",
+		func(ctx context.Context, members int32) {
+			p := newStorePlay(ctx)
+			p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Members = members })
+			for range 3 {
+				_, err := p.reconcile(ctx)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			stalled := meta.FindStatusCondition(p.get(ctx).Status.Conditions, v1alpha1.ConditionStalled)
+			Expect(stalled).NotTo(BeNil())
+			Expect(stalled.Reason).To(Equal("EtcdMembersInvalid"))
+			Expect(stalled.Message).To(ContainSubstring("spec.etcd.managed.members"))
+		},
+		Entry("a negative one", int32(-1)),
+		Entry("one beyond every limit", int32(math.MaxInt32)),
+	)
 })

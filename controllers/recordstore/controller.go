@@ -5,6 +5,7 @@ package recordstore
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -181,6 +182,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *Reconciler) steps() []step.Step[storeRun] {
 	return []step.Step[storeRun]{
 		{Name: "finalizer", Do: r.finalizer},
+		{Name: "members", Do: checkMembers},
 		{Name: "identity", Do: r.identity},
 		{Name: "pools", Do: r.gatherPools},
 		{Name: "secret", Do: r.gatherSecret},
@@ -201,6 +203,17 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "gateway ready", Do: awaitGateway},
 		{Name: "etcd members ready", Do: r.awaitMembers},
 	}
+}
+
+// checkMembers reports a number of members that no etcd may have. Nothing of the store is changed then, because the
+// operator cannot know which members the etcd has.
+func checkMembers(_ context.Context, run *storeRun) step.Outcome {
+	m := run.store.Spec.Etcd.Managed
+	if m == nil || workload.ValidEtcdMembers(m.Members) {
+		return step.Complete()
+	}
+	return step.Fail("EtcdMembersInvalid", fmt.Sprintf("spec.etcd.managed.members is %d: this version of the operator "+
+		"knows 1 and 3, and changes nothing of the store. Use a later version, or make another store", m.Members))
 }
 
 // noted wraps a step so that its failure does not stop the others. A temporary error still ends the reconcile, which is

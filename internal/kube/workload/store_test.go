@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -240,6 +241,19 @@ func TestAuditLogOfAStore(t *testing.T) {
 			if got := of(pod.Containers[0].Args); !slices.Equal(got, c.want) {
 				t.Errorf("%s: %s has %q, want %q", name, component, got, c.want)
 			}
+		}
+	}
+}
+
+// A number of members that no etcd may have ends nothing in a panic, and takes no memory.
+func TestAnOddNumberOfMembersIsNone(t *testing.T) {
+	for members, want := range map[int32]int32{0: 3, 1: 1, 3: 3, -1: 0, math.MinInt32: 0, 2: 0, math.MaxInt32: 0} {
+		store := &v1alpha1.RecordStore{}
+		store.Spec.Etcd.Managed = &v1alpha1.ManagedEtcd{Members: members}
+		if got := EtcdMembers(store); got != want {
+			t.Errorf("%d members: %d", members, got)
+		} else {
+			etcdPod(store, store.Spec.Etcd.Managed, "sheaf:1", "new")
 		}
 	}
 }
