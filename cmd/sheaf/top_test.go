@@ -134,8 +134,8 @@ func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }
 
-// What callers did is the difference of two readings. What is not known is not zero: there are no rates before the second
-// reading, and a shard that has started in between is left out.
+// What callers did is the difference of two readings. What is not known is not zero: there are no rates before the
+// second reading, and a shard that has started in between is left out.
 func TestTopShowsWhatCallersDo(t *testing.T) {
 	began := time.Unix(1000, 0)
 	of := func(after time.Duration, calls ...int64) *reading {
@@ -159,8 +159,9 @@ func TestTopShowsWhatCallersDo(t *testing.T) {
 		before, now *reading
 		want        string
 	}{
-		"the first reading":          {&reading{}, of(0, 100), unknown},
-		"two shards":                 {of(0, 100, 0), of(2*time.Second, 200, 100), "calls 200/s, records 100.0 MiB/s, time of a call 2.5 ms"},
+		"the first reading": {&reading{}, of(0, 100), unknown},
+		"two shards": {of(0, 100, 0), of(2*time.Second, 200, 100),
+			"calls 200/s, records 100.0 MiB/s, time of a call 2.5 ms"},
 		"nobody calls":               {of(0, 100), of(time.Second, 100), "calls 0/s, records 0 B/s, time of a call ?"},
 		"shards of an older version": {of(0, -1), of(time.Second, -1), unknown},
 		"one has started again": {of(0, 500, 0), again(of(time.Second, 700, 100)),
