@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // groupCommand returns the commands for one group of a running store.
@@ -75,10 +76,10 @@ repaired from another one by itself, within seconds.`,
 				cli.FormatCount(report.GetEntries()))
 			switch {
 			case n > 0 && unchecked > 0:
-				return fmt.Errorf("group %s: %d places of damage, and %d of %d copies could not be checked", args[0], n, unchecked,
+				return fmt.Errorf("group %s: %s, and %d of %d copies could not be checked", args[0], finding.Places(n), unchecked,
 					len(copies))
 			case n > 0:
-				return fmt.Errorf("group %s: %d places of damage", args[0], n)
+				return fmt.Errorf("group %s: %s", args[0], finding.Places(n))
 			case unchecked > 0:
 				return fmt.Errorf("group %s: %d of %d copies could not be checked", args[0], unchecked, len(copies))
 			}
@@ -101,9 +102,9 @@ func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (row
 			row["error"] = c.GetError()
 			a.Out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
 		case len(copies) > 1:
-			a.Out.Sayf("group %s on shard %s: %s in %s entries, %d places of damage", group, c.GetShard(),
+			a.Out.Sayf("group %s on shard %s: %s in %s entries, %s", group, c.GetShard(),
 				cli.FormatBytes(c.GetBytes()),
-				cli.FormatCount(c.GetEntries()), c.GetDamages())
+				cli.FormatCount(c.GetEntries()), finding.Places(int(c.GetDamages())))
 		}
 	}
 	return rows, unchecked

@@ -55,28 +55,38 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 	if err := a.Out.WriteTable(t); err != nil || !list {
 		return err
 	}
-	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS",
+	if _, err := fmt.Fprintln(a.Out.Out); err != nil {
+		return err
+	}
+	return a.Out.WriteTable(groupTable(groups))
+}
+
+func groupTable(groups []*recordv1.Group) cli.Table {
+	t := cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS",
 		"MEMORY", "MESSAGE"}}
 	for _, g := range groups {
 		message := g.GetMessage()
 		if n := max(len(g.GetDamages()), int(g.GetDamagesTotal())); n > 0 && message == "" {
-			message = fmt.Sprintf("%d places of damage", n)
+			message = finding.Places(n)
 		}
-		superseded, segments, memory := cli.FormatBytes(g.GetSupersededBytes()), strconv.Itoa(int(g.GetSegments())),
-			cli.FormatBytes(g.GetMemoryBytes())
-		if g.GetState() == recordv1.GroupState_GROUP_STATE_UNAVAILABLE {
-			superseded, segments, memory = notKnown, notKnown, notKnown
+		figure := func(n int64, words func(int64) string) cli.Cell {
+			switch {
+			case n != 0, g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING,
+				g.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED:
+				return cli.Number(words(n))
+			case g.GetShard() == "": // there is no copy
+				return cli.Number("")
+			}
+			return cli.Number(notKnown)
 		}
 		t.Rows = append(t.Rows, []cli.Cell{
 			cli.Text(g.GetGroup()), groupCell(g), cli.Text(g.GetShard()), cli.Text(roleWord(g)), cli.Number(lagWords(g)),
-			cli.Number(cli.FormatCount(g.GetRecords())), cli.Number(cli.FormatBytes(g.GetStoredBytes())),
-			cli.Number(superseded), cli.Number(segments), cli.Number(memory), cli.Text(message),
+			figure(g.GetRecords(), cli.FormatCount), figure(g.GetStoredBytes(), cli.FormatBytes),
+			figure(g.GetSupersededBytes(), cli.FormatBytes), figure(int64(g.GetSegments()), cli.FormatCount),
+			figure(g.GetMemoryBytes(), cli.FormatBytes), cli.Text(message),
 		})
 	}
-	if _, err := fmt.Fprintln(a.Out.Out); err != nil {
-		return err
-	}
-	return a.Out.WriteTable(t)
+	return t
 }
 
 // notKnown is printed for values that could not be read.

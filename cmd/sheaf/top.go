@@ -24,11 +24,11 @@ func (a *app) topCommand() *cobra.Command {
 		Use:     "top",
 		Short:   "Show the store on a terminal, live",
 		GroupID: groupCare,
-		Long: `Shows on one screen, again and again until it is interrupted: what is wrong and what to do (as sheaf
+		Long: `Shows on one screen, again and again until q or Ctrl-C: what is wrong and what to do (as sheaf
 doctor), what moves, a letter for each group (its worst copy: S serves, P pending, L loading, D
 damaged, F failed, U unavailable; ½: it is served, and a copy of it is failed or unavailable), and the
 shards. Since the look before: calls per second, the bytes of their records, and the mean time of
-unary calls, of all shards together. A server that does not answer is said so and asked again.`,
+unary calls, of all shards together. A server that does not answer is reported and asked again.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(c *cobra.Command, args []string) error {
@@ -50,13 +50,17 @@ unary calls, of all shards together. A server that does not answer is said so an
 
 // runTop draws until ctx ends.
 func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer onQuit(cancel)()
+	defer fmt.Fprintln(file) // the shell's prompt begins a line
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last reading
 	for {
 		seen := lookAtStore(ctx, conn)
 		if ctx.Err() != nil {
-			return nil // interrupted: the normal end
+			return nil // q, or interrupted: the normal end
 		}
 		width, height, err := term.GetSize(int(file.Fd()))
 		if err != nil {
@@ -172,7 +176,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	}
 	add([]string{fmt.Sprintf("%s  %s  %s", server, now.Format(time.TimeOnly), s.headline())}, 1)
 	if s.err != nil {
-		add([]string{"", cli.Describe(s.err, server)}, height-2)
+		add(append([]string{""}, wrap(cli.Describe(s.err, server), width)...), height-2)
 		return truncateLines(lines, width)
 	}
 	if s.traffic != "" {

@@ -8,6 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
@@ -16,7 +19,7 @@ func storeOf(shards, groups int) *storeSeen {
 	s := &storeSeen{}
 	for n := range shards {
 		s.shards = append(s.shards, &recordv1.Shard{
-			Name: fmt.Sprintf("shard-%d", n), Alive: true, Address: "host:7610", CapacityBytes: 100, FreeBytes: 90,
+			Name: fmt.Sprintf("shard-%d", n), Alive: true, Address: "host:7610", CapacityBytes: 100 << 20, FreeBytes: 90 << 20,
 			ReserveBytes: 1,
 			Load:         &recordv1.Load{Done: true}, FileSystem: "ext4",
 		})
@@ -127,6 +130,44 @@ func TestASilentShardHasNoFigures(t *testing.T) {
 	}
 	if got := column(1, "MEMORY"); got != "700.0 KiB" {
 		t.Errorf("memory: %q", got)
+	}
+}
+
+// A copy that is not served has no figures, and a group without a copy has none to show.
+func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
+	s := storeOf(1, 3)
+	s.groups[1].State, s.groups[1].StoredBytes = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, 1<<10
+	s.groups[2].State, s.groups[2].Shard = recordv1.GroupState_GROUP_STATE_PENDING, ""
+	table := groupTable(s.groups)
+	for row, want := range []string{"0 0 B 0 B 0 0 B", "? 1.0 KiB ? ? ?", "    "} {
+		var got []string
+		for i, head := range table.Header {
+			switch head {
+			case "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS", "MEMORY":
+				got = append(got, table.Rows[row][i].Text)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("row %d: %q, want %q", row, got, want)
+		}
+	}
+}
+
+// What to do comes last in the words of an error, so an error is wrapped, not truncated.
+func TestTopShowsAllOfAnError(t *testing.T) {
+	s := storeSeen{err: status.Error(codes.Unavailable, "connection error: "+strings.Repeat("dialing ", 20))}
+	screen := s.draw("127.0.0.1:7600", time.Now(), false, 80, 24)
+	if words := strings.Join(strings.Fields(screen), " "); !strings.Contains(words, "start `sheaf dev`, or give --server") {
+		t.Error(screen)
+	}
+}
+
+// q ends the screen as it does in less and top; other keys and the end of the input do not.
+func TestTopEndsWithQ(t *testing.T) {
+	for keys, want := range map[string]bool{"q": true, "xyQ": true, "x\n": false, "": false} {
+		if got := quits(strings.NewReader(keys)); got != want {
+			t.Errorf("%q: %v", keys, got)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 	"sheaf.dev/sheaf/internal/storage/journal"
@@ -49,9 +50,9 @@ wrong place.`,
 				a.printVerify(report)
 			}
 			if n := report.Bad(); n > 0 && !opts.Repair {
-				return fmt.Errorf("%s: %d places of damage (--repair quarantines them)", args[0], n)
+				return fmt.Errorf("%s: %s (--repair quarantines it)", args[0], finding.Places(n))
 			} else if n > 0 {
-				return fmt.Errorf("%s: %d places of damage were found; what could be was quarantined", args[0], n)
+				return fmt.Errorf("%s: %s found; what could be was quarantined", args[0], finding.Places(n))
 			}
 			return nil
 		}),

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -11,7 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // groupStatuses implements serve.Admin.Groups; numbers are sorted by value.
@@ -71,8 +74,12 @@ func describe(p *recordv1.Group, sv *served) {
 		p.State = recordv1.GroupState_GROUP_STATE_DAMAGED
 		p.Message = "some stored bytes are bad and answer DATA_LOSS: restore these records, or accept the loss"
 	}
-	if node.Err != nil {
-		p.Message = "reads are served, writes are not: " + node.Err.Error()
+	switch err := node.Err; {
+	case err == nil:
+	case format.Passes(err), errors.Is(err, group.ErrMemory):
+		p.Message = finding.WritesWait + err.Error()
+	default:
+		p.Message = "reads are served, writes are not: " + err.Error()
 	}
 }
 

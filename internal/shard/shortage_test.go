@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -86,6 +87,19 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 			said := strings.Join(f.shard.Status().Problems, "\n")
 			if !strings.Contains(said, errno.Error()) || strings.Contains(said, "no free space") {
 				t.Errorf("%v: the problems do not say why: %s", kinds, said)
+			}
+			waiting := 0
+			groups, _ := f.shard.groupStatuses("", "", 0)
+			for _, g := range groups {
+				switch message := g.GetMessage(); {
+				case strings.HasPrefix(message, finding.WritesWait):
+					waiting++
+				case message != "":
+					t.Errorf("%v: group %s: %s", kinds, g.GetGroup(), message)
+				}
+			}
+			if waiting == 0 {
+				t.Errorf("%v: no group says that its writes wait", kinds)
 			}
 		}
 		fault.Remove()

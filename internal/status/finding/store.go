@@ -172,6 +172,10 @@ func gather(seen Facts) *summary {
 	return st
 }
 
+// WritesWait begins the message of a copy that cannot be written while space, memory or file descriptors lack. The copy
+// is written again without a restart when there are enough.
+const WritesWait = "reads are served, writes wait: "
+
 // cannotWrite reports whether a copy is served and says that it cannot be written.
 func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
@@ -215,12 +219,13 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()),
 		units.Bytes(reserve))
+	const recordBytesMax = 1 << 20 // of a record that is no blob: a volume that refuses one is full for callers
 	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
 		"superseded and " +
 		"still stored"
 	switch {
 	case s.GetCapacityBytes() <= 0:
-	case free <= reserve:
+	case free < reserve+recordBytesMax:
 		f.Add(DiskFull, where, space+": writes are refused as DISK_FULL", spaceAdvice)
 	case free < 2*reserve:
 		f.Add(DiskNearlyFull, where, space+": writes will be refused soon", spaceAdvice)
@@ -290,7 +295,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 	switch g.GetState() {
 	case recordv1.GroupState_GROUP_STATE_DAMAGED:
 		if n := len(g.GetDamages()); n > 0 {
-			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", max(n, int(g.GetDamagesTotal())),
+			what = fmt.Sprintf("%s; the first: %s, offset %d", Places(max(n, int(g.GetDamagesTotal()))),
 				g.GetDamages()[0].GetFile(), g.GetDamages()[0].GetOffsetBytes())
 		}
 		f.ofGroup(GroupDamaged, name, shard, what, fmt.Sprintf(
@@ -307,7 +312,10 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 			f.ofGroup(GroupUnanswered, name, shard, what, f.byHand("start the shards that hold it"))
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
-		if cannotWrite(g) {
+		if strings.HasPrefix(g.GetMessage(), WritesWait) {
+			f.ofGroup(GroupReadOnly, name, shard, what,
+				"give it what lacks: space, memory or file descriptors (ulimit -n, LimitNOFILE); then writes go on by themselves")
+		} else if cannotWrite(g) {
 			f.ofGroup(GroupReadOnly, name, shard, what,
 				f.byHand("repair what it names (of a disk dmesg says more), then start shard "+shard+" again"))
 		}
@@ -319,6 +327,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.lacks[m.GetShard()] != nil:
+		case !m.GetActive() && m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER: // a move to its shard begins
 		case !m.GetActive():
 			f.ofGroup(CopySilent, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
 				f.byHand("start shard "+at))
@@ -331,6 +340,9 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 			"sheaf group compact "+name+" --why says why it is still there")
 	}
 }
+
+// Places returns a number of damaged places with its noun: "1 place of damage".
+func Places(n int) string { return units.Count(int64(n), "place of damage", "places of damage") }
 
 // versionWords returns text like "v1 (a, b), v2 (c)".
 func versionWords(versions map[string][]string) string {

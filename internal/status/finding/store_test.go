@@ -72,7 +72,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 			s.FreeBytes = s.ReserveBytes
 		}, severity: Problem, where: "shard a", words: []string{"DISK_FULL", "--why"}},
 		"nearly full": {shard: func(s *recordv1.Shard) {
-			s.FreeBytes = s.ReserveBytes + 1
+			s.FreeBytes = s.ReserveBytes + 1<<20
 		}, severity: Warning, where: "shard a", words: []string{"soon"}},
 		"memory": {shard: func(s *recordv1.Shard) {
 			s.MemoryNeedBytes = s.MemoryLimitBytes + 1
@@ -102,6 +102,9 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 			g.Leader, g.Message = false, "reads are served, writes are not: append:\nread-only file system"
 		}, severity: Problem, where: "group 7 on shard a", words: []string{"append: read-only file system",
 			"start shard a again"}},
+		"cannot write for now": {group: func(g *recordv1.Group) {
+			g.Leader, g.Message = false, WritesWait+"open segment-2: too many open files"
+		}, severity: Problem, where: "group 7 on shard a", words: []string{"too many open files", "by themselves"}},
 		"not served yet": {group: func(g *recordv1.Group) {
 			g.Leader, g.State, g.Message = false, recordv1.GroupState_GROUP_STATE_PENDING, "needs 3 shards"
 		}, severity: Problem, where: "group 7", words: []string{"not served yet", "needs 3 shards", "start"}},
@@ -157,7 +160,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	silent.Alive = false
 	newer.Version = "v2"
 	nearly := wellShard("d")
-	nearly.FreeBytes = nearly.ReserveBytes + 1
+	nearly.FreeBytes = nearly.ReserveBytes + 1<<20
 	var got []string
 	for _, f := range Of(Facts{Shards: []*recordv1.Shard{loading, silent, newer, nearly}}) {
 		got = append(got, string(f.Severity)+" "+f.Where)
@@ -237,6 +240,48 @@ func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 		Groups: []*recordv1.Group{stuck, wellGroup("7", "b", false), wellGroup("7", "c", false)}})
 	if len(found) != 2 || found[0].Where != "group 7" || found[1].Where != "group 7 on shard a" {
 		t.Fatalf("%+v", found)
+	}
+}
+
+// A lack that passes needs no restart.
+func TestALackThatPassesAsksForNoRestart(t *testing.T) {
+	g := wellGroup("7", "a", true)
+	g.Message = WritesWait + "open segment-2: too many open files"
+	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a")}, Groups: []*recordv1.Group{g}, Whole: true})
+	if len(found) != 1 || found[0].Severity != Problem || strings.Contains(found[0].Do, "start") {
+		t.Errorf("%+v", found)
+	}
+}
+
+// A learner that has not answered yet belongs to a move that begins: it has no vote, and its shard needs no start.
+func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
+	g := wellGroup("7", "a", true)
+	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
+		{Shard: "b", Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER}}
+	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")}, Groups: []*recordv1.Group{g}, Whole: true})
+	if len(found) != 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestOnePlaceOfDamageIsNoPlural(t *testing.T) {
+	g := wellGroup("7", "a", true)
+	g.State, g.Damages = recordv1.GroupState_GROUP_STATE_DAMAGED, []*recordv1.Damage{{File: "segment-1"}}
+	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a")}, Groups: []*recordv1.Group{g}, Whole: true})
+	if len(found) != 1 || !strings.HasPrefix(found[0].What, "1 place of damage; ") {
+		t.Errorf("%+v", found)
+	}
+}
+
+// A record may be up to 1 MiB large: with less than that above the reserve, writes fail already.
+func TestAVolumeThatRefusesARecordIsAProblem(t *testing.T) {
+	for above, want := range map[int64]Severity{0: Problem, 272: Problem, 1<<20 - 1: Problem, 1 << 20: Warning} {
+		s := wellShard("a")
+		s.FreeBytes = s.GetReserveBytes() + above
+		found := Of(Facts{Shards: []*recordv1.Shard{s}})
+		if len(found) != 1 || found[0].Severity != want {
+			t.Errorf("%d bytes above the reserve: %+v", above, found)
+		}
 	}
 }
 
