@@ -232,11 +232,11 @@ func (d *demo) importTrees(ctx context.Context) error {
 		}
 		files += r.Stored
 		bytes += r.StoredBytes
-		d.say("   %s: %s files, %s in %.1f s: %s files/s, %s/s", t.dir, cli.FormatCount(r.Stored),
+		d.say("   %s: %s files, %s in %.1f s: %s/s, %s/s", t.dir, cli.FormatCount(r.Stored),
 			cli.FormatBytes(r.StoredBytes), r.Seconds,
-			cli.FormatCount(int64(float64(r.Stored)/r.Seconds)), cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
+			cli.Count(int64(float64(r.Stored)/r.Seconds), "file", "files"), cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
 		for _, kind := range cli.SortedKeys(r.Failed) {
-			d.say("   not imported, %s: %d", kind, r.Failed[kind])
+			d.say("   %s: %s", cli.FormatCount(r.Failed[kind]), cli.ImportFailure(kind))
 		}
 	}
 	seconds := time.Since(begin).Seconds()

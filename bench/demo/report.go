@@ -200,7 +200,10 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 	d.say("   %s files, %s, %d at a time, %s: %.2f s, %s/s", cli.FormatCount(f.read.Load()),
 		cli.FormatBytes(f.bytes.Load()), fileReaders, state,
 		seconds, cli.FormatBytes(int64(float64(f.bytes.Load())/seconds)))
-	d.say("   (%d files above 1 MiB are left out on both sides: such a record has a blob file of its own)", f.large.Load())
+	if n := f.large.Load(); n > 0 {
+		d.say("   (%s above 1 MiB left out on both sides: such a record has a blob file of its own)",
+			cli.Count(n, "file", "files"))
+	}
 	d.say("\n%s records, %s: one file each %.2f s %s; group files %.2f s, %.1f times as fast, or %.2f s and %.1f times "+
 		"from exec on",
 		cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), seconds, state, l.seconds(), seconds/l.seconds(),

@@ -189,7 +189,7 @@ func devLoadWords(l status.Load) string {
 // sayServing prints that the store serves, and what to try first.
 func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 	shards, routing := d.Settings()
-	routed, group := fmt.Sprintf("%d groups by the hash of the id", routing.Groups), ""
+	routed, group := cli.Count(int64(routing.Groups), "group", "groups")+" by the hash of the id", ""
 	if routing.Mode == placement.Named {
 		routed, group = "groups that you name", " --group my-group"
 	}

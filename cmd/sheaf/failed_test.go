@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // A command on a failed group ends immediately, and says what failed, where, and what to do.
@@ -58,7 +60,20 @@ func TestWordsForWrongAddressesAndCommands(t *testing.T) {
 	}
 	tree := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(tree, "file"), []byte("text"), 0o600))
-	if o := p.do(t, "", "import", tree, "--dry-run").Want(t, 0); strings.Contains(o.Stdout, "B/s") {
+	if o := p.do(t, "", "import", tree, "--dry-run").Want(t, 0); strings.Contains(o.Stdout, "/s") {
 		t.Errorf("%q", o.Stdout)
+	}
+}
+
+// A dry run says what would be, and a number of one file is no plural.
+func TestTheWordsOfAnImport(t *testing.T) {
+	report := cli.ImportReport{Stored: 1, Updated: 1, StoredBytes: 7, Seconds: 1}
+	want := "stored 1 file, 7 B, in 1.0 s: 1 file/s, 7 B/s\n  1 of them replaced an older state\n"
+	if got := importWords(report); got != want {
+		t.Errorf("%q", got)
+	}
+	report.DryRun = true
+	if got := importWords(report); got != "would store 1 file, 7 B\n  1 of them would replace an older state\n" {
+		t.Errorf("%q", got)
 	}
 }

@@ -123,19 +123,21 @@ func counted(between string, rows ...row) string {
 func importWords(r cli.ImportReport) string {
 	var b strings.Builder
 	const leftOut = "left out (sockets, devices, pipes, links not kept)"
-	verb, deleted := "stored", "deleted: their paths are not in the tree any more"
+	verb, replaced := "stored", "of them replaced an older state"
+	deleted := "deleted: their paths are not in the tree any more"
 	if r.DryRun {
-		verb, deleted = "would store", "would be deleted: their paths are not in the tree any more"
+		verb, replaced, deleted = "would store", "of them would replace an older state", "would be "+deleted
 	}
-	fmt.Fprintf(&b, "%s %s, %s, in %.1f s: %s files/s", verb, cli.Count(r.Stored, "file", "files"),
-		cli.FormatBytes(r.StoredBytes), r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)))
-	if !r.DryRun { // a dry run reads few bytes
-		fmt.Fprintf(&b, ", %s/s", cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
+	fmt.Fprintf(&b, "%s %s, %s", verb, cli.Count(r.Stored, "file", "files"), cli.FormatBytes(r.StoredBytes))
+	if !r.DryRun { // a dry run stores nothing, at no rate
+		fmt.Fprintf(&b, ", in %.1f s: %s/s, %s/s", r.Seconds,
+			cli.Count(int64(float64(r.Stored)/r.Seconds), "file", "files"),
+			cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
 	}
 	b.WriteByte('\n')
 	if rows := counted("\n  ",
 		row{r.AlreadyThere, "was there already", "were there already"},
-		row{r.Updated, "of them replaced an older state", "of them replaced an older state"},
+		row{r.Updated, replaced, replaced},
 		row{r.Deleted, deleted, deleted},
 		row{r.Empty, "of them empty", "of them empty"},
 		row{r.Symlinks, "of them a symbolic link", "of them symbolic links"},

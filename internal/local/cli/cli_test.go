@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sort"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -113,6 +116,51 @@ func TestExitCodesAndWordsOfAStatus(t *testing.T) {
 		if got := ExitCode(c.err); got != c.code {
 			t.Errorf("%v: %d, want %d", c.err, got, c.code)
 		}
+	}
+}
+
+// The message of an error that joins others has several lines; an answer is one line.
+func TestADescriptionIsOneLine(t *testing.T) {
+	err := fmt.Errorf("put 5: %w", status.Error(codes.FailedPrecondition, "write a: read-only\ntruncate a: read-only"))
+	if got := Describe(err, ""); got != "put 5: FAILED_PRECONDITION: write a: read-only; truncate a: read-only" {
+		t.Error(got)
+	}
+}
+
+// A gateway that does not reach a shard answers: nothing is wrong with --server.
+func TestAShardThatDoesNotAnswerIsNotTheServer(t *testing.T) {
+	s, err := status.New(codes.Unavailable, "shard a does not answer: connection error: refused").WithDetails(
+		&errdetails.ErrorInfo{Reason: "SHARD_UNREACHABLE", Domain: "sheaf.dev"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Describe(s.Err(), "127.0.0.1:7600"); strings.Contains(got, "--server") {
+		t.Error(got)
+	}
+}
+
+// Cobra's "accepts 1 arg(s), received 0" does not say which argument is missing.
+func TestAMissingArgumentIsNamed(t *testing.T) {
+	p := &Program{Out: &Output{Out: io.Discard, Err: io.Discard}}
+	for args, want := range map[string]string{"": "0 arguments given", "a b": "2 arguments given"} {
+		root := &cobra.Command{Use: "sheaf"}
+		root.AddCommand(&cobra.Command{Use: "export DIR", Args: cobra.ExactArgs(1),
+			RunE: func(*cobra.Command, []string) error { return nil }})
+		err := p.Run(t.Context(), root, append([]string{"export"}, strings.Fields(args)...))
+		if ExitCode(err) != exitUsage || !strings.Contains(err.Error(), want+", and it takes: sheaf export DIR") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+// A size of 0 means "chosen for you": the help of a flag says so, and "(default 0 B)" behind it would contradict that.
+func TestTheHelpShowsNoDefaultOf0(t *testing.T) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	none, some := Size(0), Size(64<<20)
+	flags.Var(&none, "reserve", "0: 5 %")
+	flags.Var(&some, "rate", "bytes")
+	if help := flags.FlagUsages(); strings.Contains(help, "default 0") || !strings.Contains(help, "default 64.0 MiB") {
+		t.Error(help)
 	}
 }
 

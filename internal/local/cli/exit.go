@@ -128,7 +128,7 @@ func Describe(err error, server string) string {
 	if hint := hintFor(s, server); hint != "" {
 		words = append(words, hint)
 	}
-	return strings.Join(words, ": ")
+	return strings.ReplaceAll(strings.Join(words, ": "), "\n", "; ") // joined errors have a line each
 }
 
 // endOf returns the context error that ended a call; nil: there was none.
@@ -146,7 +146,8 @@ func hintFor(s *status.Status, server string) string {
 	switch {
 	case infoOf(s).GetReason() == reason.GroupFailed:
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
-	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
+	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"),
+		infoOf(s).GetReason() != "": // the server answers, and has not reached another process
 		return ""
 	// Something answers, but not in gRPC. A process that has just ended would reset the connection instead.
 	case strings.Contains(s.Message(), "server preface: http2:"):

@@ -113,8 +113,13 @@ func parseSize(s string) (int64, error) {
 // Size is a flag's value in bytes; see parseSize.
 type Size int64
 
-// String implements pflag.Value.
-func (s *Size) String() string { return FormatBytes(int64(*s)) }
+// String implements pflag.Value. It returns "0" for 0, which pflag leaves out of the help as a default.
+func (s *Size) String() string {
+	if *s == 0 {
+		return "0"
+	}
+	return FormatBytes(int64(*s))
+}
 
 // Set implements pflag.Value.
 func (s *Size) Set(text string) error {

@@ -39,7 +39,12 @@ func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) e
 	if d, ok := errors.AsType[*done](err); ok {
 		return d.err
 	}
-	return Usagef("%s (see %s --help)", oneLine(err.Error()), cmd.CommandPath())
+	what := oneLine(err.Error())
+	if strings.Contains(what, "arg(s)") { // cobra counts arguments and does not name them
+		given := Count(int64(cmd.Flags().NArg()), "argument", "arguments")
+		what = fmt.Sprintf("%s given, and it takes: %s", given, cmd.UseLine())
+	}
+	return Usagef("%s (see %s --help)", what, cmd.CommandPath())
 }
 
 // oneLine turns cobra's message about an unknown command into one line.
