@@ -62,8 +62,8 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 }
 
 func groupTable(groups []*recordv1.Group) cli.Table {
-	t := cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS",
-		"MEMORY", "MESSAGE"}}
+	t := cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED",
+		"SEGMENTS", "MEMORY", "MESSAGE"}}
 	for _, g := range groups {
 		message := g.GetMessage()
 		if n := max(len(g.GetDamages()), int(g.GetDamagesTotal())); n > 0 && message == "" {

@@ -258,7 +258,8 @@ func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
 		{Shard: "b", Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER}}
-	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")}, Groups: []*recordv1.Group{g}, Whole: true})
+	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")}, Groups: []*recordv1.Group{g},
+		Whole: true})
 	if len(found) != 0 {
 		t.Errorf("%+v", found)
 	}
