@@ -234,7 +234,8 @@ func (d *demo) importTrees(ctx context.Context) error {
 		bytes += r.StoredBytes
 		d.say("   %s: %s files, %s in %.1f s: %s/s, %s/s", t.dir, cli.FormatCount(r.Stored),
 			cli.FormatBytes(r.StoredBytes), r.Seconds,
-			cli.Count(int64(float64(r.Stored)/r.Seconds), "file", "files"), cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
+			cli.Count(int64(float64(r.Stored)/r.Seconds), "file", "files"),
+			cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
 		for _, kind := range cli.SortedKeys(r.Failed) {
 			d.say("   %s: %s", cli.FormatCount(r.Failed[kind]), cli.ImportFailure(kind))
 		}

@@ -44,8 +44,8 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 }
 
 // keepLast takes the grants and tenants out of a table that cannot be in one, such as a grant with a verb of a later
-// version. What the table before has of them stays in use. It returns the grants with the reasons, by name, and adds the
-// tenants to refused. One bad object does not keep the others out of the table.
+// version. What the table before has of them stays in use. It returns the grants with the reasons, by name, and adds
+// the tenants to refused. One bad object does not keep the others out of the table.
 func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome) map[string]step.Outcome {
 	if check(next, next.Grants, next.Tenants) == nil {
 		return nil

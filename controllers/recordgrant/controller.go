@@ -164,7 +164,8 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	there := &access.Table{}
 	if text != nil {
 		if there, err = access.ParseTable(text); err != nil {
-			return 0, nil, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v",
+			return 0, nil, step.Fail("TableForeign", fmt.Sprintf(
+				"the table of grants in etcd cannot be read, and is left alone: %v",
 				err))
 		}
 	}

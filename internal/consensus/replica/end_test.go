@@ -25,8 +25,8 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 			acknowledged := 0
 			for writer := range 2 {
 				all.Go(func() {
-					// Before the end, behind it, and in the same instant: then the turns of the goroutines decide.
-					time.Sleep(10*time.Millisecond + []time.Duration{-1, 0, 0, 1}[round%4]*time.Millisecond)
+					// The put comes before the end, after it, or in the same instant, in which the scheduler decides.
+					time.Sleep([]time.Duration{9e6, 10e6, 10e6, 11e6}[round%4])
 					_, leader := n.leader(t, 0)
 					if _, err := leader.do(t, put(int64(writer), "data")); err == nil {
 						mu.Lock()

@@ -22,7 +22,8 @@ func Tree(r *cli.VerifyTreeReport) []finding.Finding {
 		}
 		if n := len(g.Damages); n > 0 {
 			d := &g.Damages[0]
-			f.Add(finding.VolumeDamaged, where, fmt.Sprintf("%s; the first: %s, offset %d, %d bytes: %s%s", finding.Places(n), d.File,
+			f.Add(finding.VolumeDamaged, where, fmt.Sprintf("%s; the first: %s, offset %d, %d bytes: %s%s", finding.Places(n),
+				d.File,
 				d.Offset, d.Length, d.What,
 				cli.IDsWords(d.IDs, d.IDsUnknown)),
 				"where other shards hold copies, start the shard: it takes over what is whole; else put the records again, or "+

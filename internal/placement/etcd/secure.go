@@ -54,8 +54,8 @@ func (c *MemberConfig) setSecure() error {
 }
 
 // secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
-// follow changes of the certificates. hideHTTP says where etcd's HTTP listens. Peer connections use etcd's own TLS, which
-// reads the authorities once.
+// follow changes of the certificates. hideHTTP says where etcd's HTTP listens. Peer connections use etcd's own TLS,
+// which reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
