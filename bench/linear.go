@@ -119,7 +119,7 @@ func (l *linear) measure(ctx context.Context) error {
 	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
-// linearName returns the name of a row.
+// linearName returns the name of the row that compares a large store with a small one.
 func linearName(what string, groups int, large, small int64) string {
 	in := ""
 	if groups == 1 {

@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// loaders provides the loader that the groups of a dataset share.
+// loaders provides a loader for all groups of a dataset, with new memory or with the memory of an earlier load.
 type loaders struct{ keeps *segio.Loader }
 
 func newLoaders() *loaders {

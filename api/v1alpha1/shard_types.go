@@ -47,7 +47,7 @@ type ShardList struct {
 	Items           []Shard `json:"items"`
 }
 
-// ShardSpec says which shard a Shard is about. Only the operator writes it, and it cannot be changed.
+// ShardSpec identifies the shard that a Shard object describes. Only the operator writes it, and it cannot be changed.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec of a Shard cannot be changed, it only says which shard this is: change the spec of its ShardPool instead"
 type ShardSpec struct {
 	// Pool is the name of the ShardPool, in this namespace, that the shard belongs to.

@@ -426,7 +426,7 @@ type ShardStatus struct {
 	// cache.
 	// +optional
 	LoadDevicePercent int32 `json:"loadDevicePercent,omitempty"`
-	// MemoryNeedBytes computed before loading.
+	// MemoryNeedBytes is the memory that the shard needs, as computed before loading.
 	// +optional
 	MemoryNeedBytes int64 `json:"memoryNeedBytes,omitempty"`
 	// MemoryLimitBytes; 0: none.

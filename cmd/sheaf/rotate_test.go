@@ -62,7 +62,8 @@ type load struct {
 	done atomic.Int64
 }
 
-// loadPace is the minimum time between two calls of one load, so that the machine has time for the changes.
+// loadPace is the interval between the calls of one load. It leaves processor time for the changes of certificates,
+// authorities, transport and tokens that the test makes meanwhile.
 const loadPace = 10 * time.Millisecond
 
 const rotatingAudience = "sheaf/prod/quotes"

@@ -3,6 +3,7 @@ package fleet
 import (
 	"regexp"
 	"strings"
+	"time"
 
 	"sheaf.dev/sheaf/controllers/step"
 )
@@ -25,6 +26,10 @@ var (
 
 // failedMount is the start of an event about a volume, in the form that step.Warnings returns.
 const failedMount = "FailedMount: "
+
+// VolumeGrace is how long a claim may wait for its volume before the wait counts as a problem. A DiskSet or a
+// provisioner normally takes less.
+const VolumeGrace = 15 * time.Second
 
 // WantsVolume reports whether the scheduler's message says that the pod lacks its volume.
 func WantsVolume(message string) bool { return noVolume.MatchString(message) }

@@ -44,7 +44,7 @@ func Steady(before, now, whole int64) int64 {
 	return now
 }
 
-// Observed holds all shards of some pools as they were last observed, by pool.
+// Observed maps each of some pools to all of its shards, as they were last observed.
 type Observed map[types.NamespacedName][]v1alpha1.ShardStatus
 
 // ObservedOf returns the observed shards of these pools. shards may include those of other pools.
@@ -78,7 +78,7 @@ func (s Observed) Of(pool *v1alpha1.ShardPool) []v1alpha1.ShardStatus {
 	return s[client.ObjectKeyFromObject(pool)]
 }
 
-// ByName returns the shards of all these pools by name. The pools are in one namespace.
+// ByName returns the shards of all these pools by name. The pools must be in one namespace.
 func (s Observed) ByName() map[string]v1alpha1.ShardStatus {
 	all := map[string]v1alpha1.ShardStatus{}
 	for _, shards := range s {

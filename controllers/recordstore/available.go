@@ -109,17 +109,22 @@ func (run *storeRun) setAvailable() {
 	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as last observed
 		gateways = 1
 	}
+	a := decideAvailable(availableInput{
+		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
+		gateways: gateways, wanted: wanted, before: before,
+		unasked: run.unasked(status.Groups),
+	})
+	step.SetCondition(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason,
+		a.message)
+}
+
+// unasked is the function unasked for what the run has gathered.
+func (run *storeRun) unasked(groups v1alpha1.GroupCounts) []string {
 	var view *fleet.PlacementView
 	if run.copies() > 1 && run.hasState {
 		view = &run.state.View
 	}
-	a := decideAvailable(availableInput{
-		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
-		gateways: gateways, wanted: wanted, before: before,
-		unasked: unasked(run.observed.ByName(), status.Groups, view, run.reported),
-	})
-	step.SetCondition(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason,
-		a.message)
+	return unasked(run.observed.ByName(), groups, view, run.reported)
 }
 
 // unasked returns the shards that the operator cannot reach although the kubelet finds their pods ready, if every group

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,7 @@ const memberWordsMax = 400
 
 // observedMember holds everything that was observed about one member of a managed etcd. Each part may be missing.
 type observedMember struct {
+	Now   time.Time
 	Name  string
 	Pod   *corev1.Pod
 	Claim *corev1.PersistentVolumeClaim
@@ -89,12 +91,16 @@ func (o *observedMember) cause() string {
 	return cmp.Or(o.joining(), o.withEvent(o.startWords()))
 }
 
-// unscheduled returns a text that says why no node has taken the pod.
+// unscheduled returns a text that explains why the pod has not been scheduled.
 func (o *observedMember) unscheduled(bound bool) string {
-	words := fleet.Unscheduled(o.Pod).Message
+	condition := fleet.Unscheduled(o.Pod)
+	words := condition.Message
 	switch {
 	case words == "":
 		return "its pod waits for the scheduler"
+	case !bound && fleet.WantsVolume(words) && o.Now.Sub(condition.LastTransitionTime.Time) < fleet.VolumeGrace:
+		return fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q",
+			workload.ClaimTemplate+"-"+o.Name, o.ClassName)
 	case !bound && fleet.WantsVolume(words):
 		return fmt.Sprintf(
 			"no free PersistentVolume of StorageClass %q fits claim %s. Add a disk to the DiskSet, or see to its class; the "+
@@ -144,7 +150,7 @@ func (r *Reconciler) gatherMembers(ctx context.Context, run *storeRun) step.Outc
 		return step.Complete()
 	}
 	for n := range workload.EtcdMembers(store) {
-		o := &observedMember{Name: workload.EtcdMember(store.Name, n)}
+		o := &observedMember{Now: r.now(), Name: workload.EtcdMember(store.Name, n)}
 		for i := range run.etcdPods {
 			if run.etcdPods[i].Name == o.Name {
 				o.Pod = &run.etcdPods[i]
@@ -237,7 +243,7 @@ func (r *Reconciler) classOf(ctx context.Context, o *observedMember) error {
 	return nil
 }
 
-// cordonedOf finds out whether the node of the member's local volume is cordoned, for a pod that no node has taken.
+// cordonedOf sets o.Cordoned if the member's pod is not scheduled yet and the node of its local volume is cordoned.
 func (r *Reconciler) cordonedOf(ctx context.Context, o *observedMember) error {
 	if o.Pod == nil || o.Pod.Spec.NodeName != "" || o.Claim.Spec.VolumeName == "" {
 		return nil

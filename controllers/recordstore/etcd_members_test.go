@@ -3,6 +3,7 @@ package recordstore
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +55,10 @@ func TestWhyAMemberOfEtcdIsNotWell(t *testing.T) {
 			"no default one, and spec.etcd.managed.storage.storageClassName"},
 		"no class": {observedMember{Pod: pod(unscheduled(unbound)), Claim: claim(corev1.ClaimPending), ClassName: "fast",
 			ClassMissing: true}, `StorageClass "fast" of spec`},
-		"no volume": {observedMember{Pod: pod(unscheduled(unbound)), Claim: claim(corev1.ClaimPending), ClassName: "fast"},
+		"no volume yet": {observedMember{Pod: pod(unscheduled(unbound)), Claim: claim(corev1.ClaimPending),
+			ClassName: "fast"}, `waits for a PersistentVolume of StorageClass "fast"`},
+		"no volume": {observedMember{Pod: pod(unscheduled(unbound)), Claim: claim(corev1.ClaimPending), ClassName: "fast",
+			Now: time.Unix(1_800_000_000, 0)},
 			`no free PersistentVolume of StorageClass "fast" fits claim data-q-etcd-1`},
 		"no node": {observedMember{Pod: pod(unscheduled("untolerated taint")), Claim: claim(corev1.ClaimBound)},
 			"spec.etcd.managed.scheduling; the scheduler says: untolerated taint"},

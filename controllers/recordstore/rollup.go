@@ -30,8 +30,12 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
 		return step.Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
-		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total,
-			shards.Serving, shards.Total)
+		verb := "serve"
+		if len(run.unasked(counts)) > 0 {
+			verb = "are known to serve"
+		}
+		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards %s", counts.Serving, counts.Total,
+			shards.Serving, shards.Total, verb)
 		if counts.DataLost > 0 {
 			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %d groups are lost%s", message, counts.DataLost,
 				firstWords(counts.NotWell))

@@ -238,8 +238,9 @@ func writeSchema(dir, group, v, kind string, schema any) error {
 	return os.WriteFile(filepath.Join(dir, schemaName(group, v, kind)), text, 0o644)
 }
 
-// schemaName returns kubeconform's '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json'. For the core group,
-// which has no name, kubeconform uses the version as the group.
+// schemaName returns the name of the file in which kubeconform looks for the schema of a kind. The pattern is
+// '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json'. For the core group, which has no name, kubeconform uses
+// the version as the group.
 func schemaName(group, v, kind string) string {
 	if group == "" {
 		group = v

@@ -40,8 +40,8 @@ type cluster struct {
 // endless returns a context without a deadline, for an impatient gateway.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
-// impatient is for calls that must end without success: the gateway gives up before the caller does, so that the answer
-// says why.
+// impatient configures a gateway that gives up before its callers do. It is for calls that must fail: the error of the
+// gateway then says why.
 var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 3 * time.Second}}
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {

@@ -206,7 +206,7 @@ func (c *compactor) wakeWaiters() {
 	c.progress = make(chan struct{})
 }
 
-// admitWithSpace reserves space for data that is not in memory: a blob, or a part of one.
+// admitWithSpace reserves space on the volume for a blob or a part of one, and waits for it. It reserves no memory.
 func (c *compactor) admitWithSpace(ctx context.Context, bytes int64) error {
 	return c.withSpace(ctx, func() error { return c.volume.Admit(bytes, false) })
 }

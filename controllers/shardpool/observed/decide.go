@@ -15,10 +15,6 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// volumeGrace is how long a claim may wait for its volume before the wait counts as a problem. A DiskSet or a
-// provisioner normally takes less.
-const volumeGrace = 15 * time.Second
-
 // startGrace is how long a running container may fail to answer before it counts as unreachable.
 const startGrace = 30 * time.Second
 
@@ -173,7 +169,7 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 	if words == "" {
 		return v1alpha1.ShardPending, o.withEvent("the pod waits for the scheduler")
 	}
-	if !bound && fleet.WantsVolume(words) && o.Now.Sub(since) < volumeGrace {
+	if !bound && fleet.WantsVolume(words) && o.Now.Sub(since) < fleet.VolumeGrace {
 		return v1alpha1.ShardPending, fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q",
 			workload.ShardClaim(o.Name), o.ClassName)
 	}

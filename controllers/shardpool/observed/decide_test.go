@@ -148,7 +148,7 @@ var decideTests = []struct {
 	}, v1alpha1.ShardNoVolume, []string{"local-xfs", "DiskSet", "0/3 nodes"}},
 	{"no volume yet", func(o *Shard) {
 		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
-		o.Pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(o.Now.Add(-volumeGrace + time.Second))
+		o.Pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(o.Now.Add(-fleet.VolumeGrace + time.Second))
 	}, v1alpha1.ShardPending, []string{"waits for a PersistentVolume", "local-xfs"}},
 	{"no room", func(o *Shard) {
 		unscheduled(o, "0/3 nodes are available: 3 Insufficient memory.")

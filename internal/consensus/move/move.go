@@ -181,8 +181,8 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone reports whether the replica is not coming back: its shard has another volume now, or the location of the
-// replica is unknown because etcd was rebuilt without it. A replica of the second kind may come back after all.
+// gone reports whether the replica must be treated as lost. Either its shard has another volume now, or the location of
+// the replica is unknown because etcd was rebuilt without it. In the second case the replica may still come back.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume

@@ -142,8 +142,8 @@ func (c *core) breakDown(err error) {
 	c.seat.Schedule()
 }
 
-// hasLost returns ErrLostEntries if a heartbeat proves that entries are lost: a leader tells a member a commit index
-// of at most what that member has acknowledged as synced.
+// hasLost returns ErrLostEntries if a heartbeat proves that this member has lost entries: a leader never sends a member
+// a commit index above what that member has acknowledged as synced.
 func (c *core) hasLost(m *raftpb.Message) error {
 	if m.GetType() != raftpb.MsgHeartbeat || m.GetTerm() < c.node.term {
 		return nil

@@ -247,7 +247,8 @@ func (u *upload) release() {
 	u.write.bytes = 0
 }
 
-// discard removes a blob that was not committed, and releases what was not proposed.
+// discard removes the blob of the upload unless it was committed. It also releases the upload's reservations, unless
+// its write was proposed.
 func (u *upload) discard() {
 	leave(u.tenant, 0)
 	if u.write.pending == nil {

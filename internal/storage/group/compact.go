@@ -50,8 +50,8 @@ type compaction struct {
 
 	history *history
 	applied uint64
-	// forgotten is an index: entries above it that have a request id are kept. A replica's window may need them after
-	// a restart, because a repeated write must find the first one (docs/format.md, request ids).
+	// forgotten is an index. Entries above it that have a request id are kept, because a replica that restarts may need
+	// them to recognise a repeated write (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace

@@ -446,8 +446,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up the damaged entries and checks two things: each remaining version counts, and all versions
-// that are not in doubt remain.
+// checkGivenUp gives up the damaged entries and checks two things: each remaining version belongs to the log as it was
+// written, and every version that the damage does not put in doubt is still there.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {

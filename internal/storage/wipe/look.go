@@ -13,7 +13,7 @@ type signature struct {
 	what  string
 	at    int64
 	magic string
-	// labelAt and labelLen say where the name is that a person gave the content; 0: there is none.
+	// labelAt and labelLen locate the label, which is the name that a person gave the content; 0: there is no label.
 	labelAt  int64
 	labelLen int
 }

@@ -48,8 +48,8 @@ func (l *Loss) Add(other Loss) {
 	l.Reordered += other.Reordered
 }
 
-// Cutter makes the images that power cuts leave. It starts with the content of a disk and the record of the following
-// operations.
+// Cutter makes the images of a disk that power cuts would leave. It starts from the content of the disk and a recording
+// of the operations that followed.
 type Cutter struct {
 	durable pages // content up to the last flush at or before the last cut
 	record  []Op

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The guard must end the processes that were started on its folder, even if the test dies without notice.
+// The guard must kill the processes that use its folder, even if the test itself is killed.
 func TestGuardSweepsWhenTheTestDies(t *testing.T) {
 	dir := t.TempDir() + "/guarded"
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -42,8 +42,8 @@ const requestDataBytes = 8
 // RequestFrameBytes is the length of a frame of KindRequest.
 const RequestFrameBytes = FrameHeaderBytes + requestDataBytes
 
-// RequestEntry returns the entry that compaction keeps of a put or delete with a request id. All copies of the group
-// make an equal one.
+// RequestEntry returns the entry that compaction keeps in place of a put or delete with a request id. It is the same in
+// all copies of the group.
 func RequestEntry(e *Entry) Entry {
 	r := RequestOf(e)
 	data := make([]byte, requestDataBytes)

@@ -24,7 +24,8 @@ const (
 	coldCacheShare    = 2 // the page cache is assumed to hold this fraction of the machine's memory: 1/coldCacheShare
 )
 
-// coldBuffers are large enough for most frames at any offset in a block; larger frames are read into FrameBuffers.
+// coldBuffers holds buffers that are large enough for most frames, wherever in a block a frame begins. Larger frames
+// are read into FrameBuffers.
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
 // pageCache is what the segments of a volume assume about the page cache: its current round. A new round begins when

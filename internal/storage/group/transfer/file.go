@@ -228,7 +228,8 @@ func (w *installFile) commit() error {
 	return format.WriteHint(i.opts.FS, i.incoming, w.in.segment.Number, hint)
 }
 
-// checked returns the error of the check, or the hint of a segment.
+// checked checks the file, or waits for the check that has followed the arriving data. If the file is a segment, it
+// returns the hint.
 func (w *installFile) checked() (*format.Hint, error) {
 	if w.arrivals == nil {
 		return w.check(w.file)
