@@ -324,9 +324,8 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 	return nil
 }
 
-// leaveSilent transfers the lead of all groups to other shards while the volume does not answer, until ctx ends. Reads
-// at a leader wait for its disk. Without a write, nothing else ends the lead of such a shard, because it sends
-// heartbeats.
+// leaveSilent transfers the lead of all groups to other shards while the volume does not answer, until ctx ends. Reads at
+// a leader wait for its disk. Without a write, nothing else ends the lead of such a shard, because it sends heartbeats.
 func (q *steerer) leaveSilent(ctx context.Context) {
 	for backoff.Sleep(ctx, leaveSilentWait) {
 		if q.problems.of(host.VolumeSilent) == nil {
