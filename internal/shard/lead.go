@@ -21,7 +21,6 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
-	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -38,7 +37,6 @@ const (
 	stepsAtOnce     = 32 // steps of one group before other groups get their turn
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
-	leaveSilentWait = time.Second           // between two attempts to hand over while the disk does not answer
 	// leadRest is how long a new leader keeps the lead although the target wants another leader. It exists because the
 	// previous leader may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
@@ -322,19 +320,6 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 	q.mu.Unlock()
 	sv.group.Learn(stored.Members)
 	return nil
-}
-
-// leaveSilent transfers the lead of all groups to other shards while the volume does not answer, until ctx ends. Reads at
-// a leader wait for its disk. Without a write, nothing else ends the lead of such a shard, because it sends heartbeats.
-func (q *steerer) leaveSilent(ctx context.Context) {
-	for backoff.Sleep(ctx, leaveSilentWait) {
-		if q.problems.of(host.VolumeSilent) == nil {
-			continue
-		}
-		if took, _, _ := q.handOverAll(ctx, q.routes.Load()); took > 0 {
-			q.logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
-		}
-	}
 }
 
 // handOver transfers the lead of all groups to other shards before this shard stops. If a member does not accept the

@@ -227,7 +227,6 @@ func (s *Shard) care(known placement.Shard) {
 		s.loading.loadFirst, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
 		s.steerer.run,           // moves groups that are led here
-		s.steerer.leaveSilent,   // hands the lead over while the disk does not answer
 		reporter.run,            // reports the figures of groups to etcd
 		s.watcher.LeaveSafeMode, // ends the freezes that follow when etcd was set back
 		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by
