@@ -1,8 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # state and here are cluster's
 # Sourced by cluster. A disk is a sparse file with a loop device, and a name in one node: /dev/disk/by-id/virtio-NAME.
 # Its folder NODE/disks/NAME contains image (the data) and loop (the device's number; missing while detached). For a
-# slow disk it also contains rate and fuse, where slowdisk serves the image at that rate. While a process holds the
-# device (disk_hold), it also contains holder and release.
+# slow disk it also contains rate and fuse, where slowdisk serves the image at that rate.
 readonly inner=/run/sheaf-cluster # the cluster's folder as the control plane sees it
 
 # disk_inside NODE FUNCTION ARGUMENTS... runs the function in the node. If the node is not running, it does nothing,
@@ -14,9 +13,9 @@ disk_inside() {
   nsenter -t "$p" -m -- bash -c "$(cat "$here/disk-nodes.sh")"$'\n"$@"' disk-nodes "$@"
 }
 
-# disk_device NODE NAME prints the disk's device. If a loop device is detached from outside (losetup -D) while nobody
-# holds it, the kernel may give its number to another image. Therefore disk_device checks the image behind the number.
-# If the image is another one, it says so and fails.
+# disk_device NODE NAME prints the disk's device. If a loop device is detached from outside (losetup -D), the kernel may
+# give its number to another image. Therefore disk_device checks the image behind the number. If the image is another
+# one, it says so and fails.
 disk_device() {
   local d=$state/$1/disks/$2 device back
   device=/dev/loop$(cat "$d/loop")
@@ -31,29 +30,9 @@ disk_device() {
   return 1
 }
 
-# disk_hold NODE NAME DEVICE keeps the device open, in a process that ends with the control plane or with disk_release.
-# A node's link names the device by its number. While the device is open, losetup -d from outside only marks it, and the
-# kernel gives its number to nobody else. The process has a lock on holder as long as it has the device.
-disk_hold() {
-  local d=$state/$1/disks/$2
-  [ -p "$d/release" ] || mkfifo "$d/release"
-  # shellcheck disable=SC2016 # the inner shell expands them
-  nsenter -t "$(pid control)" -p -- setsid bash -c 'exec 7>>"$0/holder" 8<"$1" 9>&- && flock 7 &&
-    { read -r <"$0/release" & } </dev/null >/dev/null 2>&1' "$d" "$3" || die "disk: nobody can hold $3 open"
-}
-
-disk_release() { # disk_release NODE NAME: returns when disk_hold's process has closed the device
-  local d=$state/$1/disks/$2
-  [ -e "$d/holder" ] || return 0
-  flock -n "$d/holder" true || timeout 60 sh -c 'echo >"$0"' "$d/release" || die "disk: the process that holds $2 of $1 open does not answer"
-  flock -w 60 "$d/holder" true || die "disk: a process still holds $2 of $1 open"
-  rm -f "$d/holder" "$d/release"
-}
-
 disk_forget() { # disk_forget NODE NAME: removes from the node a device number that no longer belongs to the disk
   local d=$state/$1/disks/$2
   disk_inside "$1" disk_node_remove "$2"
-  disk_release "$1" "$2"
   rm "$d/loop"
   [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with the last user
 }
@@ -61,7 +40,7 @@ disk_forget() { # disk_forget NODE NAME: removes from the node a device number t
 disks_forget() { # disks_forget NODE: removes outdated device numbers before the node starts and makes links to them
   local d
   for d in "$state/$1"/disks/*/; do
-    [ ! -e "$d/loop" ] || disk_device "$1" "$(basename "$d")" >/dev/null || { disk_release "$1" "$(basename "$d")" && rm "$d/loop"; }
+    [ ! -e "$d/loop" ] || disk_device "$1" "$(basename "$d")" >/dev/null || rm "$d/loop"
   done
 }
 
@@ -86,7 +65,6 @@ disk_attach() { # disk_attach NODE NAME
   # Use O_DIRECT if the file system below supports it, so that the machine does not cache the disk's data in memory.
   device=$(nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show --direct-io=on "$file" 2>/dev/null ||
     nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show "$file") || die "disk: no loop device for $file (losetup -a; is /dev/loop-control there?)"
-  disk_hold "$1" "$2" "$device"
   echo "${device#/dev/loop}" >"$d/loop"
   disk_inside "$1" disk_node_add "$2" "$(cat "$d/loop")"
 }

@@ -8,60 +8,6 @@ import (
 	"testing"
 )
 
-// cluster is the part of hack/cluster/cluster that disks.sh needs. No node runs, and the control plane has no
-// namespaces of its own.
-const cluster = `set -euo pipefail
-state=$PWD/state here=$PWD
-die() { echo "cluster: $*" >&2; exit 1; }
-pid() { [ "$1" = control ] && echo 1; }
-inside() { :; }
-nsenter() { while [ "$1" != -- ]; do shift; done; shift; "$@"; }
-until_true() { :; }
-known() { :; }
-usage() { die usage; }
-source "$DISKS"
-mkdir -p state
-`
-
-func disksScript(t *testing.T) string {
-	t.Helper()
-	path, err := filepath.Abs("../../../hack/cluster/disks.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// TestNobodyElseGetsTheNumberOfADisk detaches the loop device of a disk from outside. A node's link names the device by
-// its number, so the number must remain that of the disk until the cluster detaches it. Needs root and loop devices.
-func TestNobodyElseGetsTheNumberOfADisk(t *testing.T) {
-	if err := exec.Command("losetup", "--find").Run(); err != nil || os.Getuid() != 0 {
-		if os.Getenv("SHEAF_LOOP") == "required" {
-			t.Fatalf("SHEAF_LOOP=required, and there are no loop devices: %v", err)
-		}
-		t.Skipf("it needs root and loop devices: %v", err)
-	}
-	const script = cluster + `
-disk add n1 a 1M
-device=/dev/loop$(cat state/n1/disks/a/loop) image=$(realpath state/n1/disks/a/image)
-trap 'disk_release n1 a; losetup -j "$image" | cut -d: -f1 | xargs -r losetup -d' EXIT
-losetup -d "$device"
-[ "$(losetup -nO BACK-FILE "$device")" = "$image" ] || die "the number is free, though a node has a link to $device"
-disk list | grep -q "$device" || die "the disk is lost: $(disk list)"
-disk detach n1 a
-[ -z "$(losetup -j "$image")" ] || die "detach has left $(losetup -j "$image")"
-disk attach n1 a
-disk detach n1 a
-disk rm n1 a
-[ ! -e state/n1/disks/a ] || die "rm has left something"
-`
-	cmd := exec.Command("bash", "-c", script)
-	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "DISKS="+disksScript(t))
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, said)
-	}
-}
-
 // The disks of the test cluster (hack/cluster/disks.sh) are known by numbers of loop devices. A number that belongs to
 // another image by now is neither detached nor used in any other way. losetup and the nodes are played, so that the
 // test needs no root.
@@ -85,7 +31,10 @@ echo "$BACK" | sed "s#IMAGE#$(realpath state/n1/disks/a/image)#" >back
 : >calls
 eval "$RUN"
 `
-	disks := disksScript(t)
+	disks, err := filepath.Abs("../../../hack/cluster/disks.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		run, back string
 		calls     string // the call that is made; empty: none that changes a device
