@@ -15,8 +15,8 @@ import (
 
 // A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First it ends: after an entry of its own
 // log, no leader accepts a write. Then the leader records in etcd that the group is deleted, if its key there has not
-// changed since. The members see this record, and move their files to the trash. If the leader is lost between the two
-// steps, the next leader changes the key, so that the second step can no longer succeed, and then resumes the group.
+// changed since before the first step. The members see this record, and move their files to the trash. A leader that
+// resumes the group first changes the key, so that a deletion whose end came before can no longer succeed.
 
 // deleteGroup deletes a group that is led here and holds nothing.
 func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
@@ -32,15 +32,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
 	defer g.deleting.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	err := sv.replica.End(ctx, sv.log.Blank)
-	if errors.Is(err, replica.ErrNotBlank) {
-		return answer.Fail(codes.FailedPrecondition, reason.GroupNotEmpty,
-			"group %s is not deleted: %v. Delete its records first; sheaf group compact %s --all --why says what is still kept",
-			g.Name, err, g.Name)
-	}
-	if err != nil {
-		return fmt.Errorf("ending group %s: %w", g.Name, err)
-	}
+	// The key is read before the group ends: a leader that knows of this end and resumes the group changes the key.
 	view, err := s.cfg.Placement.Look(ctx, g.Name)
 	if err != nil {
 		return notDeleted(g, err)
@@ -49,8 +41,14 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
 	if !ok || state.UUID != g.UUID || view.Held() != "" {
 		return notDeleted(g, fmt.Errorf("etcd does not have it as the group %s: %s", g.UUID, view.Held()))
 	}
-	if !sv.replica.Status().Leader {
-		return notDeleted(g, replica.ErrNoLeader)
+	err = sv.replica.End(ctx, sv.log.Blank)
+	if errors.Is(err, replica.ErrNotBlank) {
+		return answer.Fail(codes.FailedPrecondition, reason.GroupNotEmpty,
+			"group %s is not deleted: %v. Delete its records first; sheaf group compact %s --all --why says what is still kept",
+			g.Name, err, g.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("ending group %s: %w", g.Name, err)
 	}
 	if err := s.cfg.Placement.DeleteGroup(ctx, state); err != nil {
 		return notDeleted(g, err)
@@ -59,19 +57,20 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
 	return nil
 }
 
-// notDeleted returns the error of a call that has ended a group and may not have deleted it.
+// notDeleted returns the error of a call that may not have deleted a group.
 func notDeleted(g *groupReplica, err error) error {
 	return answer.Fail(codes.Unavailable, reason.NoLeader,
-		"group %s is empty, and may not be deleted yet: try again: %v", g.Name, err)
+		"group %s may not be deleted yet: try again: %v", g.Name, err)
 }
 
 // resume lets an ended group that is led here accept writes again, unless it is deleted or this shard is deleting it.
 // It first changes the group's key in etcd, so that an earlier attempt to delete the group, here or on the former
 // leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
 func (q *steerer) resume(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
-	if sv.group.deleting.Load() {
-		return nil
+	if !sv.group.deleting.CompareAndSwap(false, true) {
+		return nil // deleteGroup is in progress, and asks for another look when it ends
 	}
+	defer sv.group.deleting.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	state.Leader, state.Term = q.cfg.Name, m.Term
@@ -85,7 +84,7 @@ func (q *steerer) resume(ctx context.Context, sv *served, m replica.Members, sta
 	q.mu.Lock()
 	sv.group.Stored = stored
 	q.mu.Unlock()
-	err = sv.replica.Resume(ctx)
+	err = sv.replica.Resume(ctx, m.Term)
 	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
 		return nil // the next look says what is left to do
 	}

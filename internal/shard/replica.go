@@ -29,7 +29,7 @@ type groupReplica struct {
 	served atomic.Pointer[served]
 	// changing is held while the node of the group is stopped or replaced.
 	changing longlock.Mutex
-	deleting atomic.Bool // deleteGroup is in progress
+	deleting atomic.Bool // deleteGroup or resume is in progress
 
 	// Used only by lead.
 	changedAt time.Time // time of the last membership change asked for here

@@ -17,6 +17,14 @@ import (
 // leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid, nothing was
 // changed. After ErrOutcomeUnknown, the outcome is in Members of the next leader.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
+	return r.changeMembers(ctx, anyTerm, change)
+}
+
+// anyTerm is the term of a membership change that may be proposed in any term.
+const anyTerm = 0
+
+// changeMembers is ChangeMembers in the given term: in any other term it returns ErrNoLeader.
+func (r *Replica) changeMembers(ctx context.Context, term uint64, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)
 	}
@@ -25,7 +33,7 @@ func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2
 		return fmt.Errorf("%w: membership change: %w", ErrInvalid, err)
 	}
 	c := &memberChange{data: data, done: make(chan struct{})}
-	if err := r.beginChange(c, change); err != nil {
+	if err := r.beginChange(c, term, change); err != nil {
 		return err
 	}
 	r.seat.Schedule()
@@ -37,14 +45,14 @@ func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2
 	}
 }
 
-func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) error {
+func (r *Replica) beginChange(one *memberChange, term uint64, change *raftpb.ConfChangeV2) error {
 	c := r.state.lock()
 	defer c.unlock()
 	if err := c.isOpen(); err != nil {
 		return err
 	}
 	switch {
-	case !c.node.serving:
+	case !c.node.serving, term != anyTerm && term != c.node.term:
 		return ErrNoLeader
 	case c.members.isChanging():
 		return ErrChanging

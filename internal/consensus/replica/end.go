@@ -28,11 +28,12 @@ var (
 // log holds; it is called while no write is in progress and none is accepted. End may be called again. Errors are
 // ErrNotBlank and those of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
-	done, err := r.beginEnd(blank)
-	if err != nil || done {
+	if err := r.beginEnd(blank); err != nil {
 		return err
 	}
-	err = r.ChangeMembers(ctx, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
+	// The change is also committed if the group has ended before: the entry proves that this replica still leads, and
+	// that no other leader has resumed the group since.
+	err := r.ChangeMembers(ctx, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(EndedID)},
 	}})
 	c := r.state.lock()
@@ -41,34 +42,34 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	return err
 }
 
-// beginEnd checks that the group holds nothing, and refuses writes until End returns. done is true if the group has
-// already ended.
-func (r *Replica) beginEnd(blank func() error) (done bool, err error) {
+// beginEnd checks that the group holds nothing, and refuses writes until End returns.
+func (r *Replica) beginEnd(blank func() error) error {
 	c := r.state.lock()
 	defer c.unlock()
 	if err := c.isOpen(); err != nil {
-		return false, err
+		return err
 	}
 	switch {
 	case !c.node.serving:
-		return false, ErrNoLeader
+		return ErrNoLeader
 	case c.ending, c.members.isChanging():
-		return false, ErrChanging
+		return ErrChanging
 	case !c.writes.IsEmpty():
-		return false, fmt.Errorf("%w: a write is in progress", ErrNotBlank)
+		return fmt.Errorf("%w: a write is in progress", ErrNotBlank)
 	}
 	// A group that has ended is checked, too: an earlier End may have failed, and writes may have been accepted since.
 	if err := blank(); err != nil {
-		return false, fmt.Errorf("%w: %w", ErrNotBlank, err)
+		return fmt.Errorf("%w: %w", ErrNotBlank, err)
 	}
-	c.ending = !c.members.ended
-	return c.members.ended, nil
+	c.ending = true
+	return nil
 }
 
-// Resume lets an ended group accept writes again. It is called on the leader. The caller must first make sure that
-// nobody deletes the group because of an earlier End. Errors are those of ChangeMembers.
-func (r *Replica) Resume(ctx context.Context) error {
-	return r.ChangeMembers(ctx, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
+// Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns ErrNoLeader
+// in any other term. In that term, and before Resume, the caller must make sure that nobody deletes the group because
+// of an earlier End. Other errors are those of ChangeMembers.
+func (r *Replica) Resume(ctx context.Context, term uint64) error {
+	return r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(EndedID)},
 	}})
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -100,7 +101,7 @@ func TestAnEndedGroupTakesNoWrites(t *testing.T) {
 		}
 		third, leader := n.leader(t, 0)
 		refuses(leader, fmt.Sprintf("leader %d behind a restart, before it was %d", third, second))
-		ok(t, leader.Resume(timeout(t)))
+		ok(t, leader.Resume(timeout(t), leader.Status().Term))
 		_, err := n.write(t, 0, put(1, "x"))
 		ok(t, err)
 		_, leader = n.leader(t, 0)
@@ -128,6 +129,31 @@ func TestAGroupThatMayBeEndedIsAskedAgain(t *testing.T) {
 		}
 		if _, err := one.do(t, put(1, "x")); !errors.Is(err, ErrEnded) {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestAFormerLeaderEndsNoGroup checks that a replica that still believes that it leads cannot end a group which its
+// successor has resumed, although it knows of an earlier end, and that nobody resumes a group in a later term than that
+// in which it has made sure that the group is not deleted.
+func TestAFormerLeaderEndsNoGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, former := n.lead()
+		term := former.Status().Term
+		ok(t, former.End(timeout(t), former.log.Blank))
+		n.isolate(id, true)
+		_, leader := n.leader(t, id)
+		if err := leader.Resume(timeout(t), term); !errors.Is(err, ErrNoLeader) || !leader.Ended() {
+			t.Errorf("resume in another term: %v", err)
+		}
+		ok(t, leader.Resume(timeout(t), leader.Status().Term))
+		_, err := n.write(t, id, put(1, "x"))
+		ok(t, err)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := former.End(soon, former.log.Blank); err == nil {
+			t.Error("the former leader has ended a group that holds a record")
 		}
 	})
 }
