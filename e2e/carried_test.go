@@ -82,9 +82,9 @@ var _ = Describe("a disk that is carried to another node", func() {
 		}).WithTimeout(3 * time.Minute).Should(Succeed())
 
 		By("the claim moves to it")
+		run("kubectl annotate pv disks-6f5e4d3c2b1a sheaf.dev/for-claim", "disks-6f5e4d3c2b1a", now)
 		run("kubectl -n prod delete pvc data-quotes-ssd-1-0")
 		run("kubectl delete pv disks-1a2b3c4d5e6f")
-		run("kubectl annotate pv disks-6f5e4d3c2b1a sheaf.dev/for-claim", "disks-6f5e4d3c2b1a", now)
 		run(`kubectl -n prod patch shardpool quotes-ssd --type=merge -p '{"spec":{"parked":null}}'`)
 		Eventually(func(g Gomega) {
 			var shard v1alpha1.Shard

@@ -188,7 +188,7 @@ func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 		var status struct {
 			Groups []struct {
 				Group, State, Role string
-				LagEntries         *int `json:"lag_entries"`
+				LagEntries         *int `json:"lagEntries"`
 			}
 		}
 		o := s.sheaf("q", "", "status", "--output=json")

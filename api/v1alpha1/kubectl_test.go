@@ -143,27 +143,27 @@ func TestPrinted(t *testing.T) {
 func TestExplain(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string][]string{
-		"recordstore": {"says what is stored", "Spec is what is asked of the store."},
+		"recordstore": {"says what is stored", "Spec describes the wanted store."},
 		"recordstore.spec": {"Cannot be changed",
 			"AdoptStoreUID takes up the data of a deleted store"},
 		"recordstore.spec.groups": {"Hash (ids are spread over count groups)", "-required-",
 			"enum: Hash, Named"},
 		"recordstore.spec.etcd.managed.storage": {"from 64Mi to 4Pi"},
-		"recordstore.status.groups":             {"the first 20 groups that are not well"},
+		"recordstore.status.groups":             {"the first 20 groups with a problem"},
 		"shardpool": {
-			"alike in storage class, file system, medium, residency and resources"},
+			"the same storage class, file system, medium, residency and resources"},
 		"shardpool.spec.storage":                {"such as 500Gi", "the name of a DiskSet"},
 		"shardpool.spec.update":                 {"enum: OneByOne, Paused"},
 		"shardpool.status.shardStatuses":        {"the worst 20 shards", "kubectl get shards"},
-		"shard":                                 {"the operator alone makes, changes and deletes Shards"},
-		"shard.spec":                            {"written by the operator alone, and cannot be changed"},
+		"shard":                                 {"only the operator"},
+		"shard.spec":                            {"Only the operator writes it, and it cannot be changed"},
 		"shardpool.status.shardStatuses.volume": {"UUID from the volume's superblock"},
 		"diskset": {"which raw disks of which nodes become volumes",
 			"for administrators"},
 		"diskset.spec.disks":                          {"a raw block device on that node", "kubernetes.io/hostname"},
 		"diskset.spec.fileSystem":                     {"ext4, xfs or btrfs", "Each is one option, without commas"},
 		"diskset.status.disks":                        {"Message says what is wrong and what to do"},
-		"recordstore.spec.gateway.scheduling":         {"Tolerations beside those that the operator sets"},
+		"recordstore.spec.gateway.scheduling":         {"Tolerations in addition to those that the operator sets"},
 		"recordstore.spec.etcd.external.endpoints":    {"such as https://etcd-0.example:2379"},
 		"recordstore.spec.etcd.external.tlsSecretRef": {"names a Secret of this namespace"},
 	}

@@ -59,7 +59,7 @@ func redactValue(key string, v any) any {
 		}
 	case []any:
 		for n, item := range v {
-			if key == "env" {
+			if key == "env" || key == "extraEnv" {
 				if variable, ok := item.(map[string]any); ok && variable["value"] != nil {
 					variable["value"] = redacted
 				}

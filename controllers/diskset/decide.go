@@ -313,7 +313,7 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 // person keeps for it. Otherwise it takes a free disk on a node on which pods can start. Among these, it prefers nodes
 // with the fewest disks of the store, and then the smallest disk. The result is empty if no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
-	var best string
+	best, kept := "", d.keptFor(key)
 	for _, name := range d.order {
 		status, pv := d.states[name], d.after[name]
 		if pv == nil || pv.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0 {
@@ -329,7 +329,7 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 		}
 		if only := pv.Annotations[workload.AnnotationForClaim]; only == key {
 			return name
-		} else if only != "" {
+		} else if only != "" || kept != "" {
 			continue
 		}
 		if best == "" || d.less(name, best, store, perNode) {
@@ -337,6 +337,16 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 		}
 	}
 	return best
+}
+
+// keptFor returns the disk that a person keeps for a claim, which gets no other one; empty: there is none.
+func (d *diskDecision) keptFor(key string) string {
+	for _, name := range d.order {
+		if pv := d.after[name]; pv != nil && pv.Annotations[workload.AnnotationForClaim] == key {
+			return name
+		}
+	}
+	return ""
 }
 
 // noneWords says why no disk fits a claim.

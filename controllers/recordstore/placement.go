@@ -60,7 +60,8 @@ const emptyMember = "the folder is empty, and the cluster was formed before"
 // etcdAway returns the outcome while etcd cannot be asked. Groups that are placed continue to serve.
 func etcdAway(run *storeRun, reason, message string) step.Outcome {
 	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
-		strings.TrimSuffix(message, ".")+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
+		strings.TrimSuffix(message, ".")+". Settled groups are read and written meanwhile; groups and shards that "+
+			"start now wait for etcd")
 	return step.Wait(reason, message, 2*step.PauseShort) // a managed etcd is watched
 }
 

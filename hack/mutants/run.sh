@@ -39,11 +39,11 @@ changed() {
 work=$(mktemp -d)
 tree=$work/tree
 cleanup() {
-  git -C "$root" worktree remove --force "$tree" 2>/dev/null || true
+  git -C "$root" worktree remove --force "$work/tree" 2>/dev/null || true
   rm -rf "$work"
 }
 trap cleanup EXIT
-git worktree add --quiet --detach "$tree" HEAD
+if [ "${LANES:-}" = none ]; then tree=$root; else git worktree add --quiet --detach "$tree" HEAD; fi
 touched=$work/touched
 if [ -n "${ONLY_CHANGED:-}" ]; then
   base=$(git merge-base HEAD "${REF:-origin/main}") || die "there is no ${REF:-origin/main} to compare with: fetch it, or name another by REF="

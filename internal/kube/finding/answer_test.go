@@ -51,6 +51,18 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 			silent(f)
 			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 		}, []want{{Warning, "shard quotes-ssd-1", "node n2 is not ready", "describe node n2"}}},
+		"two silent shards whose nodes are down": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			silent(f)
+			f.Shards[0].Alive, f.Groups[0].State = false, recordv1.GroupState_GROUP_STATE_UNAVAILABLE
+			f.Groups[0].Leader = false
+			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			o.Pools[0].Status.ShardStatuses[0].State = v1alpha1.ShardNodeDown
+		}, []want{
+			{Problem, "shard quotes-ssd-0", "too few copies are well to serve group 7", "logs quotes-ssd-0-0"},
+			{Problem, "shard quotes-ssd-1", "too few copies are well to serve group 7", "logs quotes-ssd-1-0"},
+			{Warning, "shard quotes-ssd-0", "NodeDown", "describe node"},
+			{Warning, "shard quotes-ssd-1", "node n2 is not ready", "describe node n2"},
+		}},
 		"a silent shard of which no object says why": {func(_ *testing.T, _ *Objects, f *finding.Facts) { silent(f) },
 			[]want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"}}},
 		"a full volume": {func(_ *testing.T, o *Objects, f *finding.Facts) {
@@ -71,7 +83,7 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 				if slices.ContainsFunc(doctor, func(d Finding) bool { return d.Where == f.Where && d.What == f.What }) {
 					continue
 				}
-				if !strings.HasPrefix(f.Where, "shard ") || c.want[0].command != "describe node n2" {
+				if !strings.HasPrefix(f.Where, "shard ") || !strings.Contains(f.Do, "describe node") {
 					t.Errorf("sheaf doctor does not find %+v, but %+v", f, doctor)
 				}
 			}

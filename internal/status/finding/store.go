@@ -259,16 +259,17 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
 	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
-		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned", "sheaf shards activate "+name+" ends that")
+		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned", f.byHand("sheaf shards activate " +
+			""+name+" ends that"))
 	case recordv1.PlacementState_PLACEMENT_STATE_DRAINING:
 		switch {
 		case s.GetPlacedGroups() == 0 && s.GetAlive():
-			f.Add(ShardDrained, where, "it is drained", "stop its process, then: sheaf shards remove "+name)
+			f.Add(ShardDrained, where, "it is drained", f.byHand("stop its process, then: sheaf shards remove "+name))
 		case s.GetPlacedGroups() == 0:
-			f.Add(ShardDrained, where, "it is drained, and does not run", "sheaf shards remove "+name)
+			f.Add(ShardDrained, where, "it is drained, and does not run", f.byHand("sheaf shards remove "+name))
 		case s.GetPlacementWaits() != "":
 			f.Add(DrainWaits, where, groups+" cannot leave it, though it is being drained: "+s.GetPlacementWaits(),
-				"start more shards, or take it back: sheaf shards activate "+name)
+				f.byHand("start more shards, or take it back: sheaf shards activate "+name))
 		default:
 			f.Add(ShardDraining, where, "it is being drained: "+groups+" left", "wait; sheaf moves shows how far they are")
 		}
