@@ -41,6 +41,33 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 		Groups: groups.GetGroups(), Whole: true}
 }
 
+// IsSilent reports whether a shard is listed and does not answer.
+func (f *Facts) IsSilent(shard string) bool {
+	i := slices.IndexFunc(f.Shards, func(s *recordv1.Shard) bool { return s.GetName() == shard })
+	return i >= 0 && !f.Shards[i].GetAlive()
+}
+
+// IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer that the
+// others are no majority. Then the silence of the shard is a problem, whatever explains it.
+func (f *Facts) IsNeeded(shard string) bool {
+	copies, away, led, here := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
+	for _, g := range f.Groups {
+		name := g.GetGroup()
+		copies[name]++
+		led[name] = led[name] || g.GetLeader()
+		here[name] = here[name] || g.GetShard() == shard
+		if g.GetState() == recordv1.GroupState_GROUP_STATE_UNAVAILABLE {
+			away[name]++
+		}
+	}
+	for name, is := range here {
+		if is && !led[name] && 2*away[name] >= copies[name] {
+			return true
+		}
+	}
+	return false
+}
+
 // Of returns what is wrong with the shards and groups in the collected data, the worst first.
 func Of(seen Facts) []Finding {
 	f := List{managed: seen.Managed}
@@ -259,7 +286,7 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
 	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
-		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned", f.byHand("sheaf shards activate " +
+		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned", f.byHand("sheaf shards activate "+
 			""+name+" ends that"))
 	case recordv1.PlacementState_PLACEMENT_STATE_DRAINING:
 		switch {
