@@ -76,7 +76,8 @@ func (q *steerer) resume(ctx context.Context, sv *served, m replica.Members, sta
 	state.Leader, state.Term = q.cfg.Name, m.Term
 	stored, err := q.cfg.Placement.PutGroupAsLeader(ctx, state)
 	switch {
-	case errors.Is(err, placement.ErrNoGroup), errors.Is(err, placement.ErrChanged):
+	case errors.Is(err, placement.ErrNoGroup), errors.Is(err, placement.ErrChanged),
+		errors.Is(err, placement.ErrStaleLeader):
 		return nil // the group is deleted, or the next view says what changed
 	case err != nil:
 		return fmt.Errorf("before it resumes: %w", err)

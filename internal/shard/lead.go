@@ -134,7 +134,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		m := sv.replica.Members()
 		if sv.replica.Ended() {
 			err := q.resume(ctx, sv, m, state.Group)
-			q.problems.Note("resuming group "+g.Name, err)
+			q.problems.Note(resumingGroup+g.Name, err)
 			return true
 		}
 		if isPlain(sv, m, state) {

@@ -10,6 +10,7 @@ import (
 // those whose cause has ended.
 const (
 	movingGroup     = "moving group "
+	resumingGroup   = "resuming group "
 	repairingGroup  = "repairing group "
 	installingGroup = "installing group "
 	compactingGroup = "compacting group "

@@ -72,7 +72,10 @@ func (m *repairer) forgetEnded() {
 	}
 	m.problems.Forget(func(what string) bool {
 		for prefix, isOver := range map[string]func(*served) bool{
-			movingGroup:     func(sv *served) bool { return sv == nil || !sv.replica.Status().Leader },
+			movingGroup: func(sv *served) bool { return sv == nil || !sv.replica.Status().Leader },
+			resumingGroup: func(sv *served) bool {
+				return sv == nil || !sv.replica.Status().Leader || !sv.replica.Ended()
+			},
 			repairingGroup:  func(sv *served) bool { return sv == nil || !sv.log.Damaged() },
 			installingGroup: func(*served) bool { return false },
 			compactingGroup: func(*served) bool { return false },

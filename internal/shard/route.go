@@ -109,6 +109,16 @@ const barrierTime = 2 * time.Second
 
 // Barrier implements serve.Group.
 func (sv *served) Barrier(ctx context.Context) error {
+	if err := sv.barrier(ctx); err != nil || !sv.replica.Ended() {
+		return err
+	}
+	return sv.Elsewhere(errEnded)
+}
+
+// errEnded refuses reads in a group that has ended: a new group of its name may hold records.
+var errEnded = fmt.Errorf("%w: %w", replica.ErrNoLeader, replica.ErrEnded)
+
+func (sv *served) barrier(ctx context.Context) error {
 	if sv.replica.Readable() {
 		return nil
 	}
@@ -126,12 +136,12 @@ func (sv *served) Barrier(ctx context.Context) error {
 
 // ReadHere implements serve.Group.
 func (sv *served) ReadHere(ctx context.Context) error {
-	if sv.replica.Readable() {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, barrierTime)
 	defer cancel()
-	return sv.replica.ReadBarrier(ctx)
+	if err := sv.replica.ReadBarrier(ctx); err != nil || !sv.replica.Ended() {
+		return err
+	}
+	return errEnded
 }
 
 // MayWrite implements serve.Group.

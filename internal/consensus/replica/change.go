@@ -32,8 +32,8 @@ func (r *Replica) changeMembers(ctx context.Context, term uint64, change *raftpb
 	if err != nil {
 		return fmt.Errorf("%w: membership change: %w", ErrInvalid, err)
 	}
-	c := &memberChange{data: data, done: make(chan struct{})}
-	if err := r.beginChange(c, term, change); err != nil {
+	c := &memberChange{data: data, term: term, done: make(chan struct{})}
+	if err := r.beginChange(c, change); err != nil {
 		return err
 	}
 	r.seat.Schedule()
@@ -45,18 +45,18 @@ func (r *Replica) changeMembers(ctx context.Context, term uint64, change *raftpb
 	}
 }
 
-func (r *Replica) beginChange(one *memberChange, term uint64, change *raftpb.ConfChangeV2) error {
+func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) error {
 	c := r.state.lock()
 	defer c.unlock()
 	if err := c.isOpen(); err != nil {
 		return err
 	}
 	switch {
-	case !c.node.serving, term != anyTerm && term != c.node.term:
+	case !c.node.serving, !one.mayBegin(c.node.term):
 		return ErrNoLeader
 	case c.members.isChanging():
 		return ErrChanging
-	case c.members.ended && !ends(change):
+	case c.idle.ended.Load() && !ends(change):
 		return fmt.Errorf("%w: %w", ErrChanging, ErrEnded)
 	}
 	if err := c.members.check(change); err != nil {

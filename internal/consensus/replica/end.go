@@ -28,12 +28,13 @@ var (
 // log holds; it is called while no write is in progress and none is accepted. End may be called again. Errors are
 // ErrNotBlank and those of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
-	if err := r.beginEnd(blank); err != nil {
+	term, err := r.beginEnd(blank)
+	if err != nil {
 		return err
 	}
 	// The change is also committed if the group has ended before: the entry proves that this replica still leads, and
 	// that no other leader has resumed the group since.
-	err := r.ChangeMembers(ctx, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
+	err = r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(EndedID)},
 	}})
 	c := r.state.lock()
@@ -42,27 +43,28 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	return err
 }
 
-// beginEnd checks that the group holds nothing, and refuses writes until End returns.
-func (r *Replica) beginEnd(blank func() error) error {
+// beginEnd checks that the group holds nothing, and refuses writes until End returns. It returns the term in which that
+// holds: before a later term, another leader may have accepted writes.
+func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	c := r.state.lock()
 	defer c.unlock()
 	if err := c.isOpen(); err != nil {
-		return err
+		return 0, err
 	}
 	switch {
 	case !c.node.serving:
-		return ErrNoLeader
+		return 0, ErrNoLeader
 	case c.ending, c.members.isChanging():
-		return ErrChanging
+		return 0, ErrChanging
 	case !c.writes.IsEmpty():
-		return fmt.Errorf("%w: a write is in progress", ErrNotBlank)
+		return 0, fmt.Errorf("%w: a write is in progress", ErrNotBlank)
 	}
 	// A group that has ended is checked, too: an earlier End may have failed, and writes may have been accepted since.
 	if err := blank(); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotBlank, err)
+		return 0, fmt.Errorf("%w: %w", ErrNotBlank, err)
 	}
 	c.ending = true
-	return nil
+	return c.node.term, nil
 }
 
 // Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns ErrNoLeader
@@ -74,12 +76,8 @@ func (r *Replica) Resume(ctx context.Context, term uint64) error {
 	}})
 }
 
-// Ended reports whether this replica knows that the group has ended.
-func (r *Replica) Ended() bool {
-	c := r.state.lock()
-	defer c.unlock()
-	return c.members.ended
-}
+// Ended reports whether this replica knows that the group has ended. The call is cheap.
+func (r *Replica) Ended() bool { return r.idle.ended.Load() }
 
 // isEnded reports whether a membership means that its group has ended.
 func isEnded(conf *raftpb.ConfState) bool {

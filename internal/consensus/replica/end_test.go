@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -154,6 +156,31 @@ func TestAFormerLeaderEndsNoGroup(t *testing.T) {
 		defer cancel()
 		if err := former.End(soon, former.log.Blank); err == nil {
 			t.Error("the former leader has ended a group that holds a record")
+		}
+	})
+}
+
+// TestAnEndCountsInTheTermOfItsCheckAlone checks that an end is not proposed in a later term than that in which the
+// group was found blank, because another leader may have accepted writes in between.
+func TestAnEndCountsInTheTermOfItsCheckAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, leader := n.lead()
+		term, err := leader.beginEnd(leader.log.Blank)
+		ok(t, err)
+		ok(t, leader.TransferLeader(timeout(t), id%3+1))
+		_, other := n.leader(t, id)
+		_, err = other.do(t, put(1, "x"))
+		ok(t, err)
+		ok(t, other.TransferLeader(timeout(t), id))
+		for !leader.Status().Leader {
+			time.Sleep(time.Millisecond)
+		}
+		err = leader.changeMembers(timeout(t), term, change(&raftpb.ConfChangeSingle{
+			Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(EndedID),
+		}))
+		if !errors.Is(err, ErrNoLeader) || leader.Ended() {
+			t.Errorf("the group that holds a record has ended: %v", err)
 		}
 	})
 }

@@ -29,7 +29,6 @@ type members struct {
 	index    uint64            // index of the change that led to conf
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
-	ended    bool              // conf says that the group is ended, see EndedID
 
 	change       *memberChange // the change in progress; nil if there is none
 	confirmation confirmation  // the confirmation of the last change
@@ -41,11 +40,15 @@ type members struct {
 // memberChange is a membership change in progress.
 type memberChange struct {
 	data     []byte // as proposed
+	term     uint64 // the only term in which it may be proposed; anyTerm: any
 	proposed bool   // the change was passed to Raft
 	index    uint64 // index of the change's entry; 0 if not known yet
 	done     chan struct{}
 	err      error // set before done is closed
 }
+
+// mayBegin reports whether the change may be proposed in a term.
+func (c *memberChange) mayBegin(term uint64) bool { return c.term == anyTerm || c.term == term }
 
 // set adopts a membership.
 func (m *members) set(conf *raftpb.ConfState, at uint64) {
@@ -53,7 +56,7 @@ func (m *members) set(conf *raftpb.ConfState, at uint64) {
 	id := m.node.id
 	voters, learners := conf.GetVoters(), slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
 	m.isMember = isVoter(conf, id) || slices.Contains(learners, id)
-	m.ended = isEnded(conf)
+	m.idle.ended.Store(isEnded(conf))
 	m.sole = len(voters) == 1 && voters[0] == id && !m.isJoint()
 	m.idle.onlyMember.Store(m.sole && len(learners) == 0)
 }
@@ -102,6 +105,10 @@ func (m *members) propose() {
 func (m *members) proposeChange() {
 	c := m.change
 	if c == nil || c.proposed {
+		return
+	}
+	if !c.mayBegin(m.node.raft.BasicStatus().GetTerm()) { // the lead was lost and regained since beginChange
+		m.end(ErrNoLeader)
 		return
 	}
 	if err := m.node.propose(&raftpb.Entry{Type: raftpb.EntryConfChangeV2.Enum(), Data: c.data}); err != nil {

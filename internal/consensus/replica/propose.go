@@ -71,7 +71,7 @@ func (c *core) mayWrite() error {
 	switch {
 	case !c.node.serving:
 		return ErrNoLeader
-	case c.ending || c.members.ended:
+	case c.ending || c.idle.ended.Load():
 		return fmt.Errorf("%w: %w", ErrNoLeader, ErrEnded)
 	case !c.formed:
 		return c.mayForm()
