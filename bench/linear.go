@@ -213,8 +213,9 @@ func (l *linear) resident(ctx context.Context) error {
 	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
 }
 
-// loads compares cold loads. One row compares the whole time per record. A second row first subtracts the time that a
-// start needs for any number of records, because that time makes a small store look expensive and the large one cheap.
+// loads compares cold loads. One row compares the whole time per record. A second row first subtracts the fixed
+// time of a start, which does not depend on the number of records. Per record, that time is high in a small store and
+// low in a large one.
 func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64,
 	loader func() *segio.Loader) error {
 	side := func(sets []*dataset) costFigure {

@@ -23,7 +23,7 @@ const (
 	reasonPlacementOff = "PlacementUnavailable"
 )
 
-// leaving reports how far shards of a pool are with moving their groups to other shards.
+// leaving reports the progress of a pool's shards in moving their groups to other shards.
 type leaving struct {
 	cached client.Reader
 	pool   *v1alpha1.ShardPool

@@ -31,7 +31,7 @@ func invalid(field, format string, args ...any) error {
 	})
 }
 
-// overloaded is fail for a call that is refused because other calls hold too much; it says when to retry.
+// overloaded returns the error for a call that is refused because other calls hold too much. It says when to retry.
 func overloaded(format string, args ...any) error {
 	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
 		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded},

@@ -55,8 +55,9 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 	return &recordv1.RemoveShardResponse{}, nil
 }
 
-// orders checks that this gateway may tell the planner what to do with a shard, and that the shard is known. An
-// operator writes the states of its pools into etcd, and would immediately revert what is set here.
+// orders checks that this gateway may tell the planner what to do with a shard, and that the shard is known. It
+// refuses if the planner runs elsewhere: the Kubernetes operator, for example, writes the states of its pools into
+// etcd, and would immediately revert a state that is set here.
 func (a *adminServer) orders(ctx context.Context, shard string) (*table, error) {
 	if err := placement.ValidateShardName(shard); err != nil {
 		return nil, invalid("shard", "%v", err)

@@ -63,8 +63,9 @@ var (
 	descGroupLeader     = desc("group_leader", "1 where this shard leads the group.", "group")
 )
 
-// groupSeriesMax is the number of groups up to which each group has its own series. With more groups, five series per
-// group would outnumber all others, times the number of shards; the sums must do then, and /status has each group.
+// groupSeriesMax is the maximum number of groups for which each group has its own series. With more groups, the five
+// series per group would outnumber all other series of the shard. Only the sums are exported then; /status still lists
+// each group.
 const groupSeriesMax = 256
 
 // Describe implements prometheus.Collector: unchecked, since groups come and go.

@@ -1,6 +1,6 @@
 package shard
 
-// unsafe is a set of rules that are switched off. Tests prove with it that they would notice a broken rule.
+// unsafe is a set of rules that are switched off. Tests use it to prove that they would notice a broken rule.
 type unsafe uint32
 
 // The rules that can be switched off. Switching off any of them must make an exploration fail.

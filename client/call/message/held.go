@@ -35,7 +35,7 @@ type Held struct {
 // newHeld returns a Held for one call. The caller must call end.
 func newHeld(from Allowance) *Held { return &Held{from: from} }
 
-// Ask sets the total to n bytes, instead of the previous request. If the increase is refused, the previous grant
+// Ask asks for n bytes in total, which replaces the previous request. If an increase is refused, the previous grant
 // remains. A reduction is never refused.
 func (h *Held) Ask(n int64) error {
 	h.mu.Lock()

@@ -46,7 +46,7 @@ func (g Growth) Outcome() step.Outcome {
 	return step.Wait(g.Reason, g.Message, step.PauseShort)
 }
 
-// Update says how far the pods are from the wanted template.
+// Update says why some pods do not have the wanted template yet.
 type Update struct {
 	Reason  string // empty: all pods have the wanted template
 	Message string

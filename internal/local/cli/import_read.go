@@ -211,8 +211,8 @@ func (im *importer) stampOf(j job, s fileState) fileStamp {
 		mode: unixMode(s.mode), link: s.mode.Type() == fs.ModeSymlink}
 }
 
-// optionsOf returns the options of the put of a file. The put stores only a record that does not exist, so that two
-// files with one id are detected, or replaces only the version that was looked up.
+// optionsOf returns the options for the put of a file. If the lookup found no record, the put succeeds only if there is
+// still none, so that two files with the same id are detected. Otherwise it replaces only the version that was found.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	var version string
 	if j.there != nil {

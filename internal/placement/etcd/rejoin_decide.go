@@ -39,8 +39,8 @@ type rejoinInput struct {
 	// the reason.
 	View   *View
 	NoView string
-	// Reported has one id for each other member that answers: the id of this member in the answer, which may be older
-	// than View. The id is 0 if the answer does not contain this member.
+	// Reported has one id for each other member that answers: the id of this member according to that answer, or 0 if
+	// the answer does not contain this member. An answer may be older than View.
 	Reported []uint64
 }
 

@@ -68,7 +68,7 @@ type Owned interface {
 type Node interface {
 	// ConfIndex returns the index of the newest membership that the node knows.
 	ConfIndex() uint64
-	// Conf returns that membership.
+	// Conf returns the newest membership that the node knows.
 	Conf() *raftpb.ConfState
 }
 

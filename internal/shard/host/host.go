@@ -143,8 +143,8 @@ func (h *Host) Addr() string { return h.server.Addr() }
 // Failed receives the error with which the host ended by itself; never with Options.Stay.
 func (h *Host) Failed() <-chan error { return h.fatal }
 
-// Stop stops the shard as Shard.Stop does. It waits for a disk that does not answer only a little longer than until ctx
-// ends. The error then says so, and the process should exit, which to the disk is the same as a kill.
+// Stop stops the shard as Shard.Stop does. If the disk does not answer, it stops waiting shortly after ctx ends.
+// The error then says so, and the process should exit, which for the disk is the same as a kill.
 func (h *Host) Stop(ctx context.Context) error {
 	h.cancel()
 	done := make(chan error, 1)
@@ -300,8 +300,8 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
 		return nil // the volume is new, or is refused when it is opened
 	}
-	// Options.Start checks this again. The check may take a while to see whether another process lives. While it runs
-	// here, requests for the state are answered.
+	// Options.Start checks this again. The check may take a while, because it has to find out whether another process
+	// is alive. When it is made here, requests for the state are answered meanwhile.
 	_, err = id.MayRegister(h.ctx, sb)
 	switch {
 	case err == nil, id.Renews(err):

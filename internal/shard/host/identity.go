@@ -181,8 +181,8 @@ func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
 	}
 }
 
-// Renews reports whether an error means that the volume must become a different one: it was rolled back, and Wanted
-// names no volume.
+// Renews reports whether an error means that the volume must become a different one: it was rolled back, and
+// Wanted does not require a particular volume.
 func (id *Identity) Renews(err error) bool {
 	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
 }

@@ -253,7 +253,8 @@ func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	}
 }
 
-// A learner that has not answered yet belongs to a move that begins: it has no vote, and its shard needs no start.
+// A learner that has not answered yet is no finding: a move has just begun, the learner has no vote, and nobody needs
+// to start its shard.
 func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
@@ -274,7 +275,7 @@ func TestOnePlaceOfDamageIsNoPlural(t *testing.T) {
 	}
 }
 
-// A record may be up to 1 MiB large: with less than that above the reserve, writes fail already.
+// A record may have up to 1 MiB, so writes already fail when less than that is free above the reserve.
 func TestAVolumeThatRefusesARecordIsAProblem(t *testing.T) {
 	for above, want := range map[int64]Severity{0: Problem, 272: Problem, 1<<20 - 1: Problem, 1 << 20: Warning} {
 		s := wellShard("a")

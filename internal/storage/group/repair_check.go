@@ -62,8 +62,8 @@ func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
-// checkKnown compares an entry with what header and hint say of it. Its errors become problems of the shard, which HTTP
-// shows: they name no ids of records.
+// checkKnown compares an entry with what the header and the hint say about it. Its errors become problems of the shard,
+// which are visible over HTTP, so they must not contain record ids.
 func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""

@@ -65,7 +65,7 @@ var (
 	// realThings matches things that no bubble may contain.
 	realThings = regexp.MustCompile(
 		`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
-	// firesAtOnce matches timers of no time. Two of them in one bubble crash the race detector of Go 1.26, see
+	// firesAtOnce matches timers with a duration of 0. Two of them in one bubble crash the race detector of Go 1.26, see
 	// bubbletest's conn.
 	firesAtOnce = regexp.MustCompile(`\btime\.(After|AfterFunc|NewTimer)\(0\b|\.Reset\(0\)`)
 	bubble      = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
