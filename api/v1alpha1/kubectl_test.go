@@ -145,7 +145,7 @@ func TestExplain(t *testing.T) {
 	want := map[string][]string{
 		"recordstore": {"says what is stored", "Spec describes the wanted store."},
 		"recordstore.spec": {"Cannot be changed",
-			"AdoptStoreUID takes up the data of a deleted store"},
+			"AdoptStoreUID makes this store adopt the data of a deleted store"},
 		"recordstore.spec.groups": {"Hash (ids are spread over count groups)", "-required-",
 			"enum: Hash, Named"},
 		"recordstore.spec.etcd.managed.storage": {"from 64Mi to 4Pi"},
