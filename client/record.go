@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -350,19 +348,15 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 }
 
 // DeleteGroup deletes a group of Named routing that holds nothing. It returns ErrGroupNotEmpty if the group holds
-// something, which includes tombstones that are not yet compacted and request ids of the last minutes, and
-// ErrGroupNotFound if there is no such group. It needs the verb admin-write. A later group of the same name is a
-// different group. After another error the group may be deleted: call DeleteGroup again.
+// something, which includes tombstones that are not yet compacted and request ids of the last minutes. It returns
+// ErrGroupNotFound if there is no such group, which may be because an attempt without an answer has deleted it. It
+// needs the verb admin-write. A later group of the same name is a different group. After another error the group may be
+// deleted: call DeleteGroup again.
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
-	attempts := 0
 	return c.do(ctx, call{op: "delete group " + group}, func(ctx context.Context, to target,
 		options ...grpc.CallOption) error {
-		attempts++
 		_, err := recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group},
 			options...)
-		if attempts > 1 && status.Code(err) == codes.NotFound {
-			return nil // an earlier attempt has deleted the group
-		}
 		return err
 	})
 }
