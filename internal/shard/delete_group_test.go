@@ -1,0 +1,197 @@
+package shard
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+)
+
+// slowRegistry delays each request about a group before and after it is applied, and loses some.
+type slowRegistry struct {
+	*memRegistry
+	world *deletion
+}
+
+// Look implements Registry.
+func (r slowRegistry) Look(ctx context.Context, group string) (placement.View, error) {
+	r.world.sleep(40)
+	defer r.world.sleep(40)
+	return r.memRegistry.Look(ctx, group)
+}
+
+// PutGroupAsLeader implements Registry.
+func (r slowRegistry) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
+	r.world.sleep(40)
+	defer r.world.sleep(40)
+	return r.memRegistry.PutGroupAsLeader(ctx, g)
+}
+
+// DeleteGroup implements Registry.
+func (r slowRegistry) DeleteGroup(ctx context.Context, g placement.Group) error {
+	if r.world.sleep(40); r.world.random(2) > 0 {
+		return errDown
+	}
+	r.world.sleep(40)
+	return r.memRegistry.DeleteGroup(ctx, g)
+}
+
+// deletion is one history of a group that is deleted and written to while its lead changes.
+type deletion struct {
+	*cluster
+	mu       sync.Mutex
+	rand     *rand.Rand
+	end      time.Time
+	attempts int // deletions that were begun
+}
+
+// random returns a number from 0 to n-1.
+func (d *deletion) random(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rand.IntN(n)
+}
+
+func (d *deletion) sleep(mostMs int) {
+	time.Sleep(time.Duration(d.random(mostMs+1)) * time.Millisecond)
+}
+
+// leader returns the group on a shard that believes that it leads it; nil: none does.
+func (d *deletion) leader() (*Shard, *served) {
+	first := d.random(len(abc))
+	for i := range abc {
+		s := d.shards[abc[(first+i)%len(abc)]].shard
+		for _, g := range s.routes.Load().byUUID {
+			if sv := g.served.Load(); sv != nil && sv.replica.Status().Leader {
+				return s, sv
+			}
+		}
+	}
+	return nil, nil
+}
+
+// repeatedly calls do with a leader, after pauses, until the history ends.
+func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *served)) {
+	for time.Now().Before(d.end) {
+		d.sleep(pauseMs)
+		if s, sv := d.leader(); sv != nil {
+			do(s, sv)
+		}
+	}
+}
+
+// run returns whether a put was acknowledged, and whether the group was deleted.
+func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			d.repeatedly(20, func(s *Shard, sv *served) {
+				d.mu.Lock()
+				d.attempts++
+				d.mu.Unlock()
+				_ = s.deleteGroup(t.Context(), sv) // the registry says whether the group is deleted
+			})
+		})
+	}
+	all.Go(func() {
+		d.repeatedly(30, func(_ *Shard, sv *served) {
+			voters := sv.replica.Members().Conf.GetVoters()
+			_ = sv.replica.TransferLeader(t.Context(), voters[d.random(len(voters))])
+		})
+	})
+	all.Go(func() {
+		d.sleep(1000)
+		for id := int64(1); time.Now().Before(d.end) && !acknowledged; id++ {
+			d.sleep(20)
+			f := d.shards[abc[d.random(len(abc))]]
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := f.records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "g", Id: id}, Data: []byte("x")})
+			acknowledged = err == nil
+			cancel()
+		}
+	})
+	all.Wait()
+	_, there := d.registry.now().Groups["g"]
+	return acknowledged, !there
+}
+
+// TestDeletesBesideFailoversLoseNoPut checks that a group in which a put was acknowledged is not deleted, whatever the
+// order in which calls, transfers of the lead and answers of etcd arrive.
+func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
+	t.Parallel()
+	seeds, first := uint64(24), uint64(1)
+	if soaktest.Long() {
+		seeds, first = 2000, soaktest.Seed(t, 1)
+	}
+	kept, gone, attempts := 0, 0, 0
+	for seed := first; seed < first+seeds; seed++ {
+		inBubble(t, func(t *bubble) {
+			d := &deletion{rand: rand.New(rand.NewPCG(seed, 0)), cluster: &cluster{t: t,
+				registry: newRegistry(named, "a", "g"), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}}
+			d.registry.view.Meta.Copies = len(abc)
+			d.registry.view.Targets["g"] = placement.Target{Group: "g", Shards: abc}
+			for _, name := range abc {
+				d.add(name, func(cfg *Config) { cfg.Placement = slowRegistry{d.registry, d} })
+			}
+			d.settled(abc...)
+			d.end = time.Now().Add(4 * time.Second)
+			acknowledged, deleted := d.run(t)
+			switch {
+			case acknowledged && deleted:
+				t.Errorf("seed %d: the group was deleted with an acknowledged put", seed)
+			case acknowledged:
+				kept++
+			case deleted:
+				gone++
+			}
+			attempts += d.attempts
+		})
+	}
+	t.Logf("%d groups kept a put, %d were deleted, in %d calls", kept, gone, attempts)
+	soaktest.Report(t, "seeds", seeds)
+	if kept == 0 || gone == 0 {
+		t.Errorf("%d groups kept a put, and %d were deleted", kept, gone)
+	}
+}
+
+// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that the leader resumes a group that has ended, where etcd does not
+// say that the group is deleted, and that reads in a group that has ended are refused until then.
+func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash1, abc)
+		c.settled(abc...)
+		for _, name := range abc {
+			s := c.shards[name].shard
+			for _, g := range s.routes.Load().byUUID {
+				sv := g.served.Load()
+				if !sv.replica.Status().Leader {
+					continue
+				}
+				g.deleting.Store(true) // as deleteGroup does
+				if err := sv.replica.End(t.Context(), sv.log.Blank); err != nil {
+					t.Fatal(err)
+				}
+				if sv.Barrier(t.Context()) == nil || sv.ReadHere(t.Context()) == nil {
+					t.Error("a read in an ended group is allowed")
+				}
+				synctest.Wait()
+				if !sv.replica.Ended() {
+					t.Error("the group was resumed while it was being deleted")
+				}
+				g.deleting.Store(false)
+				s.steerer.ask(g)
+				c.put(1, []byte("x"))
+				c.holds(1, []byte("x"))
+				return
+			}
+		}
+		t.Fatal("no shard leads")
+	})
+}
