@@ -46,7 +46,7 @@ func (r slowRegistry) DeleteGroup(ctx context.Context, g placement.Group) error 
 type deletion struct {
 	*cluster
 	mu       sync.Mutex
-	rand     *rand.Rand
+	source   *rand.Rand
 	end      time.Time
 	attempts int // deletions that were begun
 }
@@ -55,7 +55,7 @@ type deletion struct {
 func (d *deletion) random(n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.rand.IntN(n)
+	return d.source.IntN(n)
 }
 
 func (d *deletion) sleep(mostMs int) {
@@ -132,7 +132,7 @@ func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	kept, gone, attempts := 0, 0, 0
 	for seed := first; seed < first+seeds; seed++ {
 		inBubble(t, func(t *bubble) {
-			d := &deletion{rand: rand.New(rand.NewPCG(seed, 0)), cluster: &cluster{t: t,
+			d := &deletion{source: rand.New(rand.NewPCG(seed, 0)), cluster: &cluster{t: t,
 				registry: newRegistry(named, "a", "g"), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}}
 			d.registry.view.Meta.Copies = len(abc)
 			d.registry.view.Targets["g"] = placement.Target{Group: "g", Shards: abc}
