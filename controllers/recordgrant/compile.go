@@ -70,7 +70,11 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	next.Tenants = next.Tenants[:0]
 	for _, t := range tenants {
 		if err := check(next, nil, []access.Tenant{t}); err != nil {
-			last := slices.IndexFunc(before.Tenants, func(b access.Tenant) bool { return b.Name == t.Name })
+			last := slices.IndexFunc(before.Tenants, func(b access.Tenant) bool {
+				others := slices.DeleteFunc(slices.Clone(tenants), func(o access.Tenant) bool { return o.Name == t.Name })
+				_, _, overlaps := access.OverlapOf(append(others, b))
+				return b.Name == t.Name && !overlaps // another tenant may have its prefix now
+			})
 			refusedTenants[t.Name] = refusal(err, last >= 0)
 			if last < 0 {
 				continue

@@ -72,3 +72,29 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 		})
 	}
 }
+
+// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks that a tenant whose new state is refused keeps its earlier
+// one only where no other tenant has its prefix by now: the table would be refused as a whole otherwise.
+func TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow(t *testing.T) {
+	bad, one := access.Quotas{Records: -1}, access.Quotas{Records: 1}
+	for name, c := range map[string]struct {
+		prefix string // of the other tenant
+		kept   bool
+	}{
+		"taken": {"a-", false}, "a part of it taken": {"a-1-", false}, "free": {"c-", true},
+	} {
+		before := &access.Table{Tenants: []access.Tenant{{Name: "moves", Prefix: "a-", Quotas: one}}}
+		next := &access.Table{Tenants: []access.Tenant{
+			{Name: "moves", Prefix: "b-", Quotas: bad}, {Name: "other", Prefix: c.prefix, Quotas: one},
+		}}
+		refused := map[string]step.Outcome{}
+		keepLast(next, before, refused)
+		next.Version = 1
+		if _, err := next.Encode(); err != nil {
+			t.Errorf("%s: the table is refused: %v", name, err)
+		}
+		if out := refused["moves"]; len(next.Tenants) == 2 != c.kept || out.Reason() != "Refused" {
+			t.Errorf("%s: in the table: %+v; refused: %v", name, next.Tenants, refused)
+		}
+	}
+}
