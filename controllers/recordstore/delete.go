@@ -65,7 +65,11 @@ func (r *Reconciler) sayDeleting(ctx context.Context, store *v1alpha1.RecordStor
 // StatefulSet first, which would otherwise create them again.
 func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.RecordStore, all bool) error {
 	var claims []*corev1.PersistentVolumeClaim
-	for n := range workload.EtcdMembers(store) {
+	members := int32(0)
+	if store.Spec.Etcd.Managed != nil { // the number in the spec may be one that this version does not know
+		members = workload.EtcdMembersMax
+	}
+	for n := range members {
 		claim := &corev1.PersistentVolumeClaim{}
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
 			workload.EtcdMember(store.Name, n)}

@@ -362,6 +362,9 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 			step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
+	case store.Spec.Etcd.Managed != nil && workload.EtcdMembers(store) == 0: // the store says what is wrong
+		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no valid spec.etcd.managed.members", key.Name),
+			step.PauseLong)
 	case w.r.Trust != nil && store.Status.TLS == nil, // unknown yet whether shards use TLS: the store reports why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)",

@@ -170,7 +170,7 @@ func (r Register) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	if p != nil {
 		return p, id, nil
 	}
-	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" {
+	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" && len(access.Endpoints) > 0 {
 		opened, err := r.Placements.Open(key, access, fleet.EtcdCredentials{})
 		if err != nil {
 			return nil, id, err

@@ -41,7 +41,7 @@ func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess
 	}
 	members := int32(1)
 	if store.Spec.Etcd.Managed != nil {
-		members = store.Spec.Etcd.Managed.Members
+		members = EtcdMembers(store)
 	}
 	for n := range members {
 		access.Endpoints = append(access.Endpoints, EtcdAddress(store.Namespace, store.Name, n, PortEtcdClient))

@@ -23,15 +23,18 @@ const (
 	EtcdExisting = "existing"
 )
 
+// EtcdMembersMax is the largest number of members of a managed etcd.
+const EtcdMembersMax int32 = 3
+
 // ValidEtcdMembers reports whether a managed etcd may have so many members; 0 stands for the default. The CRD refuses
 // other numbers, but a later version of it may have admitted one.
-func ValidEtcdMembers(n int32) bool { return n == 0 || n == 1 || n == 3 }
+func ValidEtcdMembers(n int32) bool { return n == 0 || n == 1 || n == EtcdMembersMax }
 
 // EtcdMembers returns the number of members of a managed etcd. It is 0 if there is no managed etcd, or if the spec asks
 // for a number of members that is not valid.
 func EtcdMembers(store *v1alpha1.RecordStore) int32 {
 	if m := store.Spec.Etcd.Managed; m != nil && ValidEtcdMembers(m.Members) {
-		return cmp.Or(m.Members, 3)
+		return cmp.Or(m.Members, EtcdMembersMax)
 	}
 	return 0
 }
