@@ -3404,7 +3404,9 @@ type GroupFacts struct {
 	// It has a Raft id and no data yet: it is being copied from another member.
 	Joining bool `protobuf:"varint,15,opt,name=joining,proto3" json:"joining,omitempty"`
 	// It was created on another volume, or for another group: it never runs here, and is ignored.
-	Foreign       bool `protobuf:"varint,16,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	Foreign bool `protobuf:"varint,16,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	// The group has ended, because it is being deleted or was deleted: it holds nothing.
+	Ended         bool `protobuf:"varint,17,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3547,6 +3549,13 @@ func (x *GroupFacts) GetJoining() bool {
 func (x *GroupFacts) GetForeign() bool {
 	if x != nil {
 		return x.Foreign
+	}
+	return false
+}
+
+func (x *GroupFacts) GetEnded() bool {
+	if x != nil {
+		return x.Ended
 	}
 	return false
 }
@@ -3821,7 +3830,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"groups_max\x18\x04 \x01(\x05R\tgroupsMax\x12\x18\n" +
 	"\acreated\x18\x05 \x01(\tR\acreated\x12\x14\n" +
-	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xca\x03\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xe0\x03\n" +
 	"\n" +
 	"GroupFacts\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
@@ -3842,7 +3851,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"conf_index\x18\r \x01(\x04R\tconfIndex\x12'\n" +
 	"\x0fvoters_outgoing\x18\x0e \x03(\x04R\x0evotersOutgoing\x12\x18\n" +
 	"\ajoining\x18\x0f \x01(\bR\ajoining\x12\x18\n" +
-	"\aforeign\x18\x10 \x01(\bR\aforeign*\xc2\x01\n" +
+	"\aforeign\x18\x10 \x01(\bR\aforeign\x12\x14\n" +
+	"\x05ended\x18\x11 \x01(\bR\x05ended*\xc2\x01\n" +
 	"\n" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +

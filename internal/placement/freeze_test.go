@@ -241,6 +241,46 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	}
 }
 
+// TestADeletedGroupIsNotReconciled checks that replicas that have not seen the deletion of their group yet do not bring
+// it back, and that a group that etcd does not know as deleted is brought back.
+func TestADeletedGroupIsNotReconciled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := testContext(t)
+		_, client := newBackedUp(t)
+		store, meta := newStore(t, client), namedMeta()
+		mustInit(t, ctx, store, meta)
+		found := placement.FoundVolume{Shard: "a", UUID: volumeOf("a"), Store: meta.StoreUUID,
+			Facts: &placement.FoundFacts{Routing: meta.Routing, Copies: 1}}
+		for n, name := range []string{"deleted", "forgotten"} {
+			g := placement.NewGroup(meta.Routing, name, 0)
+			g.Members = []placement.Member{{Shard: "a", VolumeUUID: found.UUID, RaftID: 7}}
+			found.Replicas = append(found.Replicas, placement.FoundReplica{Name: name, UUID: g.UUID,
+				Store: meta.StoreUUID, RaftID: 7, Voters: []uint64{7}})
+			if n > 0 {
+				continue // etcd was set back to before its creation
+			}
+			if err := store.DeleteGroup(ctx, mustPut(t, ctx, store, g)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := placement.Rebuild(meta.StoreUUID, []placement.FoundVolume{found}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Freeze(ctx, "a test", "it says so"); err != nil {
+			t.Fatal(err)
+		}
+		done, err := store.Reconcile(ctx, r, nil)
+		if err != nil || done.Written != 1 || len(done.Waits) > 0 {
+			t.Errorf("%+v, %v", done, err)
+		}
+		v, err := store.View(ctx)
+		if _, deleted := v.Groups["deleted"]; err != nil || deleted || v.Groups["forgotten"].Members == nil {
+			t.Errorf("%+v, %v", v.Groups, err)
+		}
+	})
+}
+
 // sameStore returns the store as another process sees it.
 func sameStore(t *testing.T, client *clientv3.Client, of *placement.Store) *placement.Store {
 	t.Helper()

@@ -56,6 +56,7 @@ type FoundReplica struct {
 	ConfIndex       uint64 // index of the membership change that made this membership
 	Term, Committed uint64
 	Joining         bool // the replica has a Raft id but no data yet
+	Ended           bool // the group has ended: it is being deleted, or was deleted
 	Foreign         bool // the replica was made on another volume, so it is ignored
 	Records, Bytes  int64
 	Leader          bool
@@ -203,8 +204,8 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 		if err != nil {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
-		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))),
-			nil))
+		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)),
+			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))
 	}
 	for _, v := range r.Volumes {
 		value, err := json.Marshal(v)
@@ -217,7 +218,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	}
 	var unknown []string
 	for name, g := range st.groups {
-		if !known[name] {
+		if !known[name] && g.Deleted == "" {
 			unknown = append(unknown, name)
 			ops = append(ops, clientv3.OpTxn(nil, wakes(g), nil))
 		}

@@ -19,8 +19,8 @@ type located struct {
 
 // addGroups finds the members of each group.
 func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
-	replicas, ids := map[string][]located{}, map[string]uuid.UUID{}
-	joining := map[uuid.UUID][]located{} // joining replicas do not know the name of their group
+	replicas := map[string]map[uuid.UUID][]located{} // by name of the group
+	joining := map[uuid.UUID][]located{}             // joining replicas do not know the name of their group
 	for _, v := range volumes {
 		for _, f := range v.Replicas {
 			switch {
@@ -35,16 +35,18 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 			if err := ValidateGroupName(f.Name); err != nil {
 				return fmt.Errorf("shard %s: %w", v.Shard, err)
 			}
-			if id, ok := ids[f.Name]; ok && id != f.UUID {
-				return fmt.Errorf("group %s was found as %s and as %s, the latter on shard %s: move the folder that is wrong away",
-					f.Name, id, f.UUID, v.Shard)
+			if replicas[f.Name] == nil {
+				replicas[f.Name] = map[uuid.UUID][]located{}
 			}
-			ids[f.Name] = f.UUID
-			replicas[f.Name] = append(replicas[f.Name], located{f, v})
+			replicas[f.Name][f.UUID] = append(replicas[f.Name][f.UUID], located{f, v})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(replicas)) {
-		g, err := r.group(name, replicas[name], joining[ids[name]])
+		id, err := r.choose(name, replicas[name])
+		if err != nil {
+			return err
+		}
+		g, err := r.group(name, replicas[name][id], joining[id])
 		if err != nil {
 			return fmt.Errorf("group %s: %w", name, err)
 		}
@@ -56,6 +58,45 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 		}
 	}
 	return nil
+}
+
+// choose returns the UUID of a group. Replicas of a deleted group may be left beside a new group of its name. A
+// majority of the deleted group knows that it has ended, so what is left of it is either ended or a minority.
+func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
+	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
+	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
+		ended := slices.ContainsFunc(found[id], func(f located) bool { return f.Ended })
+		return len(ids) > 1 && (ended || !hasMajority(found[id]))
+	})
+	if len(whole) != 1 {
+		return chosen, fmt.Errorf("group %s was found as %s on shard %s and as %s on shard %s: start the other "+
+			"shards, or move the folder that is wrong away", name, ids[0], found[ids[0]][0].volume.Shard,
+			ids[1], found[ids[1]][0].volume.Shard)
+	}
+	for _, id := range ids {
+		if id != whole[0] {
+			r.note("group %s: what shard %s holds of an earlier group of this name, %s, is left out", name,
+				found[id][0].volume.Shard, id)
+		}
+	}
+	return whole[0], nil
+}
+
+// hasMajority reports whether a majority of the newest membership among replicas was found.
+func hasMajority(found []located) bool {
+	newest := slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
+	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
+		have := 0
+		for _, id := range voters {
+			if slices.ContainsFunc(found, func(f located) bool { return f.RaftID == id }) {
+				have++
+			}
+		}
+		if len(voters) > 0 && have < len(voters)/2+1 {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *Rebuilt) note(format string, args ...any) {

@@ -152,3 +152,54 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 		}
 	}
 }
+
+// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that replicas of a deleted group do not keep a new group of its
+// name, or the rest of the store, out of the placement, and that two groups which may both hold records do.
+func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
+	store, deleted, now := uuid.New(), uuid.New(), uuid.New()
+	abc := []uint64{1, 3, 5}
+	replica := func(id uuid.UUID, raftID uint64, ended bool) placement.FoundReplica {
+		return placement.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: raftID, Voters: abc, Ended: ended}
+	}
+	type left = map[string]placement.FoundReplica
+	for name, c := range map[string]struct {
+		left  left // by shard, of the group that was deleted
+		of    int  // copies of the new group that were found
+		fails bool
+	}{
+		"one that was away": {
+			left{"c": replica(deleted, 5, false)}, 3, false,
+		},
+		"a majority that has ended": {
+			left{"a": replica(deleted, 1, true), "b": replica(deleted, 3, true)}, 3, false,
+		},
+		"one that was away, and one that ended": {
+			left{"a": replica(deleted, 1, true), "c": replica(deleted, 5, false)}, 2, false,
+		},
+		"a majority that has not ended": {
+			left{"a": replica(deleted, 1, false), "b": replica(deleted, 3, false)}, 3, true,
+		},
+		"one, beside a minority of the new group": {
+			left{"c": replica(deleted, 5, false)}, 1, true,
+		},
+	} {
+		var volumes []placement.FoundVolume
+		for n, shard := range []string{"a", "b", "c"} {
+			v := placement.FoundVolume{Shard: shard, UUID: uuid.New(), Store: store, Facts: &placement.FoundFacts{
+				Routing: placement.Routing{Mode: placement.Named}, Copies: 3, Epoch: 9}}
+			if n < c.of {
+				v.Replicas = append(v.Replicas, replica(now, abc[n], false))
+			}
+			if left, is := c.left[shard]; is {
+				v.Replicas = append(v.Replicas, left)
+			}
+			volumes = append(volumes, v)
+		}
+		out, err := placement.Rebuild(store, volumes, nil)
+		if (err != nil) != c.fails {
+			t.Errorf("%s: %v", name, err)
+		} else if err == nil && (len(out.Groups) != 1 || out.Groups[0].UUID != now || len(out.Notes) == 0) {
+			t.Errorf("%s: %+v", name, out)
+		}
+	}
+}

@@ -71,6 +71,9 @@ func (c *reconciler) waits(format string, args ...any) {
 // group writes one group for which a majority of voters was found.
 func (c *reconciler) group(ctx context.Context, g Group) error {
 	there, known := c.st.groups[g.Name]
+	if there.Deleted != "" && there.UUID == g.UUID {
+		return nil // its members have not seen the deletion yet
+	}
 	if known && there.UUID != g.UUID && len(there.Members) > 0 {
 		c.waits("group %s: etcd knows it as %s on shard %s, the volumes of %s hold it as %s: decide which one is right, "+
 			"and move the folders of "+
@@ -118,7 +121,8 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, before pai
 		If(append(c.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(c.prefix+frozenKey), ">", 0))...).
 		Then(append(c.wakeOps(g.Name, before.concerned(), concerned(g, target)),
 			clientv3.OpPut(c.prefix+groupsKey+g.Name, string(value)),
-			clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)))...).Commit()
+			clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)), clientv3.OpDelete(c.prefix+deletedKey+g.Name))...).
+		Commit()
 	if err != nil {
 		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 	}

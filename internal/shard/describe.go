@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 
-	"go.etcd.io/raft/v3/raftpb"
-
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/consensus/move"
 	"sheaf.dev/sheaf/internal/consensus/replica"
@@ -106,13 +104,9 @@ func (sv *served) describeFacts(p *recordv1.GroupFacts) {
 		p.Message = err.Error()
 		return
 	}
-	p.Voters, p.Learners, p.Term, p.CommittedIndex = conf.GetVoters(), learnersOf(conf), hard.GetTerm(), hard.GetCommit()
-	p.VotersOutgoing = conf.GetVotersOutgoing()
-}
-
-// learnersOf returns all learners, including those that are voters until the joint membership is left.
-func learnersOf(conf *raftpb.ConfState) []uint64 {
-	return slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
+	p.Voters, p.Learners, p.Term, p.CommittedIndex = conf.GetVoters(), format.LearnersOf(conf),
+		hard.GetTerm(), hard.GetCommit()
+	p.VotersOutgoing, p.Ended = conf.GetVotersOutgoing(), format.IsEnded(conf)
 }
 
 // roleOf returns the role of a replica in its group, as far as the replica knows.

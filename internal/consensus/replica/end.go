@@ -4,16 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
-)
 
-// EndedID is a Raft id that no replica has, because ids of replicas are odd (format.NewRaftID). A membership with this
-// learner means that the group has ended: no leader accepts a write. Such a membership is committed like any other, and
-// is stored wherever memberships are stored: in each copy's manifest, and in the files that a new copy receives. A
-// leader serves only after it has applied everything that was ever acknowledged, so every leader knows of the end.
-const EndedID uint64 = 0x73686561_665f656e
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
 
 var (
 	// ErrEnded means that the group accepts no writes, because it is about to be deleted. Errors of writes wrap it
@@ -23,10 +18,12 @@ var (
 	ErrNotBlank = errors.New("the group is not empty")
 )
 
-// End ends the group. It is called on the leader. When End returns nil, the group holds nothing, a majority knows that
-// it has ended, and no further write is acknowledged unless Resume is called. blank returns an error that says what the
-// log holds; it is called while no write is in progress and none is accepted. End may be called again. Errors are
-// ErrNotBlank and those of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
+// End ends the group by a membership with the learner format.EndedID: a leader serves only after it has applied
+// everything that was ever acknowledged, so every later leader knows of the end. It is called on the leader. When End
+// returns nil, the group holds nothing, a majority knows that it has ended, and no further write is acknowledged unless
+// Resume is called. blank returns an error that says what the log holds; it is called while no write is in progress and
+// none is accepted. End may be called again. Errors are ErrNotBlank and those of ChangeMembers. After ErrOutcomeUnknown
+// the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
 	term, err := r.beginEnd(blank)
 	if err != nil {
@@ -35,7 +32,7 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	// The change is also committed if the group has ended before: the entry proves that this replica still leads, and
 	// that no other leader has resumed the group since.
 	err = r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
-		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(EndedID)},
+		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(format.EndedID)},
 	}})
 	c := r.state.lock()
 	defer c.unlock()
@@ -72,20 +69,15 @@ func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 // of an earlier End. Other errors are those of ChangeMembers.
 func (r *Replica) Resume(ctx context.Context, term uint64) error {
 	return r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
-		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(EndedID)},
+		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(format.EndedID)},
 	}})
 }
 
 // Ended reports whether this replica knows that the group has ended. The call is cheap.
 func (r *Replica) Ended() bool { return r.idle.ended.Load() }
 
-// isEnded reports whether a membership means that its group has ended.
-func isEnded(conf *raftpb.ConfState) bool {
-	return slices.Contains(conf.GetLearners(), EndedID) || slices.Contains(conf.GetLearnersNext(), EndedID)
-}
-
 // ends reports whether a change only ends or resumes the group.
 func ends(change *raftpb.ConfChangeV2) bool {
 	changes := change.GetChanges()
-	return len(changes) == 1 && changes[0].GetNodeId() == EndedID
+	return len(changes) == 1 && changes[0].GetNodeId() == format.EndedID
 }

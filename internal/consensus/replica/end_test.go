@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -177,7 +178,7 @@ func TestAnEndCountsInTheTermOfItsCheckAlone(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		err = leader.changeMembers(timeout(t), term, change(&raftpb.ConfChangeSingle{
-			Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(EndedID),
+			Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(format.EndedID),
 		}))
 		if !errors.Is(err, ErrNoLeader) || leader.Ended() {
 			t.Errorf("the group that holds a record has ended: %v", err)

@@ -8,7 +8,7 @@ type idle struct {
 	onlyMember atomic.Bool // no other member, not even a learner: Raft needs no clock
 	resting    atomic.Bool // the group rests: Raft needs no clock
 	stuck      atomic.Bool // the log has no space, so the clock must retry the log in any case
-	ended      atomic.Bool // the membership says that the group has ended, see EndedID
+	ended      atomic.Bool // the membership says that the group has ended, see format.EndedID
 }
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }

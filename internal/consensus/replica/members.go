@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // ErrChanging means that another membership change is in progress, and that nothing was changed.
@@ -56,7 +57,7 @@ func (m *members) set(conf *raftpb.ConfState, at uint64) {
 	id := m.node.id
 	voters, learners := conf.GetVoters(), slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
 	m.isMember = isVoter(conf, id) || slices.Contains(learners, id)
-	m.idle.ended.Store(isEnded(conf))
+	m.idle.ended.Store(format.IsEnded(conf))
 	m.sole = len(voters) == 1 && voters[0] == id && !m.isJoint()
 	m.idle.onlyMember.Store(m.sole && len(learners) == 0)
 }

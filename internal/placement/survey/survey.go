@@ -62,6 +62,7 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(),
 			Term:     g.GetTerm(),
 			Outgoing: g.GetVotersOutgoing(), Learners: g.GetLearners(), ConfIndex: g.GetConfIndex(), Joining: g.GetJoining(),
+			Ended:   g.GetEnded(),
 			Foreign: g.GetForeign(), Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(),
 			Leader: g.GetLeader(), Message: g.GetMessage(),
 		}

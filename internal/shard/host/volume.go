@@ -74,8 +74,8 @@ func (id *Identity) groupFacts(sb volume.Superblock, group uuid.UUID) *recordv1.
 	}
 	p.Group, p.StoreUuid = m.Identity.Name, m.Identity.Store.String()
 	p.Term, p.CommittedIndex, p.ConfIndex = m.HardState.Term, m.HardState.Commit, m.ConfIndex
-	p.Voters, p.Learners, p.VotersOutgoing = m.Conf.GetVoters(),
-		slices.Concat(m.Conf.GetLearners(), m.Conf.GetLearnersNext()), m.Conf.GetVotersOutgoing()
+	p.Voters, p.Learners, p.VotersOutgoing = m.Conf.GetVoters(), format.LearnersOf(m.Conf), m.Conf.GetVotersOutgoing()
+	p.Ended = format.IsEnded(m.Conf)
 	if !found && len(p.GetVoters()) == 1 {
 		p.RaftId = p.GetVoters()[0]
 	}
