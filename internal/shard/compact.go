@@ -228,7 +228,11 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	// A bug here must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
-			c.problems.Note(compactingGroup+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			c.problems.Note(compactingGroup+g.name, err)
+			c.mu.Lock()
+			c.failed[g.name] = err
+			c.mu.Unlock()
 		}
 	}()
 	began, before := time.Now(), g.log.Stats().StoredBytes

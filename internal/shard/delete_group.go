@@ -38,8 +38,11 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
 		return notDeleted(g, err)
 	}
 	state, ok := view.Groups[g.Name]
-	if !ok || state.UUID != g.UUID || view.Held() != "" {
-		return notDeleted(g, fmt.Errorf("etcd does not have it as the group %s: %s", g.UUID, view.Held()))
+	switch held := view.Held(); {
+	case held != "":
+		return notDeleted(g, errors.New(held))
+	case !ok, state.UUID != g.UUID:
+		return notDeleted(g, fmt.Errorf("etcd does not have it as the group %s", g.UUID))
 	}
 	err = sv.replica.End(ctx, sv.log.Blank)
 	if errors.Is(err, replica.ErrNotBlank) {
