@@ -17,7 +17,7 @@ import (
 // secretEvery is the interval at which the files of filesOf are updated from their Secret, as a kubelet would do.
 const secretEvery = 5 * time.Second
 
-// adminFiles returns filesOf the administrator of a store.
+// adminFiles returns the certificate files of a store's administrator (see filesOf).
 func (s *space) adminFiles(store string) client.TLSFiles {
 	GinkgoHelper()
 	return s.filesOf(store + "-admin-tls")

@@ -226,9 +226,8 @@ func (r *run) all(ctx context.Context) (err error) {
 	return r.set.Measure(ctx, cells, opts)
 }
 
-// inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result,
-// except with Sheaf's layout, where it ends the run. On a file system that has a FUSE program, every error is a
-// result.
+// inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result, except
+// with Sheaf's layout, where it ends the run. If a FUSE program provides the file system, every error is a result.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// listed is a store that is asked by pages. Its tokens are the number of the next page.
+// listed is a store whose listing is read page by page. A token is the number of the next page.
 type listed struct {
 	recordv1.AdminServiceClient
 	pages [][]string

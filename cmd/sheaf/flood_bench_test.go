@@ -31,7 +31,8 @@ import (
 // floodVariable names a flood. It makes this test binary the attacker of BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
-// The attacker has this many connections at a time, and holds this many of each half open.
+// The attacker has attackers connections at a time. In floods of half-open calls or handshakes, it holds halfOpens of
+// them open at a time on each.
 const (
 	attackers = 16
 	halfOpens = 64

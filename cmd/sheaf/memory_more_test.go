@@ -77,8 +77,8 @@ func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// Snapshots keep the places of what was superseded since. Whoever may scan takes a bounded part of the memory with
-// them, and whoever may not scan opens none.
+// A snapshot keeps the places of versions that were superseded after it was taken. A caller who may scan can fill only
+// a bounded part of the memory in this way. A caller who may not scan opens no snapshot.
 func TestSnapshotsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand snapshots, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

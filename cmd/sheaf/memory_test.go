@@ -214,8 +214,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 	return 0
 }
 
-// Whoever calls, and however many messages remain incomplete, a process stays within its cgroup, and calls of others
-// continue. A metric reports the bytes held.
+// A process remains within the memory of its cgroup, and other callers are served, even if any caller leaves any number
+// of messages incomplete. A metric reports the bytes held.
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

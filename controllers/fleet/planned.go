@@ -7,7 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// PlannedPoolsMax is the maximum number of pools in the status. If a store has more, the rest count as planned for.
+// PlannedPoolsMax is the maximum number of pools in the status. If a store has more, the others are treated as if they
+// were in the status.
 const PlannedPoolsMax = 256
 
 // PlanMisses names what the store's last plan does not take into account yet. It is empty if the plan was made for

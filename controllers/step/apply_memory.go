@@ -22,7 +22,7 @@ type appliedMemory struct {
 // appliedObject identifies a compared pair.
 type appliedObject struct{ resourceVersion, wanted string }
 
-// asWanted is the memory of this process.
+// asWanted holds the objects that this process remembers.
 var asWanted = &appliedMemory{objects: map[types.UID]appliedObject{}}
 
 // is reports whether a live object was found to match the wanted object with the hash wanted.

@@ -156,8 +156,8 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 			}
 			defer stop()
 		}
-		// A view from before the group had its members plans a Repair, and one from before the labels plans nothing:
-		// both are passed over.
+		// From a view in which the group lacks members, the planner plans a Repair. From a view without the labels, it
+		// plans nothing. The test ignores both results.
 		var out *recordv1.PlanMovesResponse
 		for len(out.GetMoves()) != 1 || out.GetMoves()[0].GetReason() != "Domain" { // a call after the test's time fails
 			time.Sleep(time.Millisecond)

@@ -13,7 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/longlock"
 )
 
-// Bound is the most groups that may exist whose names begin with a prefix. Groups beyond it that exist stay.
+// Bound limits the number of groups whose names begin with a prefix. It prevents the creation of groups, and deletes
+// none.
 type Bound struct {
 	Prefix string // empty: all groups of the store
 	Most   int64

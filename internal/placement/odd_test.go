@@ -184,8 +184,8 @@ func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	})
 }
 
-// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta cannot be read, of which nothing can be
-// known. It must say so, and not that etcd is silent or that there is no store.
+// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta cannot be used, so that nothing else is
+// known about the store. The error must say so. It must not say that etcd is silent, or that there is no store.
 func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

@@ -60,8 +60,9 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// choose returns the UUID of a group. Replicas of a deleted group may be left beside a new group of its name. A
-// majority of the deleted group knows that it has ended, so what is left of it is either ended or a minority.
+// choose returns the UUID of a group. Replicas of a deleted group may still exist when there is a new group of the same
+// name. A majority of the deleted group's members knows that it has ended. So the replicas that remain are either ended
+// or a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {

@@ -58,8 +58,8 @@ func memoryDisk(s *Shard) *vfstest.Mem {
 	return timed.Unwrap().(*vfstest.Mem)
 }
 
-// A shard that dies while it makes the folder of a learner deals with that learner when it restarts. It goes on with
-// the learner, or it reports to etcd that the learner is gone and then begins the one that takes its place.
+// A shard that dies while it makes the folder of a learner deals with that learner when it restarts. It continues with
+// the learner, or it reports to etcd that the learner is lost and then begins the next learner.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)

@@ -16,10 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data
-// becomes free by time alone: request ids expire, retention ends, scans expire, copies catch up. It looks at one group
-// as soon as the group has filled a segment. It frees space (free_space.go) when a write or a new copy finds none, and
-// when free space is low.
+// compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data can
+// become free merely because time passes: request ids expire, retention ends, scans expire, copies catch up. It looks
+// at one group as soon as the group has filled a segment. It frees space (free_space.go) when a write or a new copy
+// finds none, and when free space is low.
 type compactor struct {
 	cfg      *Config
 	ctx      context.Context // context of the shard

@@ -160,7 +160,8 @@ func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	return on
 }
 
-// some returns a group of which a shard is a member, or is not; "": there is none.
+// some returns a group of which a shard is a member or, if member is false, is not a member; "": there is no such
+// group.
 func (x *exploration) some(m *machine, member bool) string {
 	var names []string
 	for name, g := range x.registry.now().Groups {

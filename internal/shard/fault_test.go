@@ -359,7 +359,7 @@ func TestAdminDescribes(t *testing.T) {
 	})
 }
 
-// In real time: a load takes no virtual time.
+// This test runs in real time, because a load takes no virtual time.
 func TestWatchLoadEndsWhenLoaded(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
@@ -495,7 +495,7 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	})
 }
 
-// In real time: etcd is a real one.
+// This test runs in real time, because it uses a real etcd.
 func TestEtcdStoreIsARegistry(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

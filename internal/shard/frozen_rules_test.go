@@ -71,7 +71,7 @@ func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 // A shard that is the first to notice a setback of etcd, and cannot tell the others, does not register: otherwise the
 // others, trusting that etcd, would go on with it.
 //
-// In real time: it starts shards without the harness, on a disk of the machine.
+// This test runs in real time, because it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	t.Parallel()
 	registry := newRegistry(oneGroup, "s1")
@@ -103,7 +103,7 @@ func (s *slowToFreeze) Freeze(context.Context, string, string) error {
 
 // An etcd that is slow for a moment, for example because its disk was just restored, does not make the start fail.
 //
-// In real time: it starts shards without the harness, on a disk of the machine.
+// This test runs in real time, because it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	t.Parallel()
 	registry := &slowToFreeze{memRegistry: newRegistry(oneGroup, "s1")}

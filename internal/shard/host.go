@@ -82,7 +82,7 @@ func (c *Config) dials() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
 }
 
-// status returns the part of the status that follows from the configuration alone.
+// status returns the part of the status that follows from the configuration.
 func (c *Config) status() status.Shard {
 	return status.Shard{
 		Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium),

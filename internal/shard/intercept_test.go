@@ -19,7 +19,7 @@ import (
 
 // Interceptors decide what a caller may do: a call that bypasses them is a hole.
 //
-// In real time: each call is a subtest, which a bubble cannot have.
+// This test runs in real time, because each call is a subtest, which a bubble cannot have.
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	t.Parallel()
 	seen := messagetest.NewInterceptors()
@@ -55,7 +55,7 @@ func TestInterceptorsSeeTheKeyOfATooLargePut(t *testing.T) {
 
 // Every call passes the interceptors even while no volume is served. They have seen the calls that are refused then.
 //
-// In real time: each call is a subtest, which a bubble cannot have.
+// This test runs in real time, because each call is a subtest, which a bubble cannot have.
 func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	t.Parallel()
 	seen := messagetest.NewInterceptors()

@@ -171,8 +171,8 @@ const (
 // groupView is what etcd holds of a group.
 type groupView = follow.Group
 
-// isPlain reports whether a group has one copy, which is where it is wanted. Its figures are reported by the reporter
-// alone.
+// isPlain reports whether a group has one copy, which is where it is wanted. Only the reporter reports the figures of
+// such a group.
 func isPlain(sv *served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&

@@ -158,7 +158,7 @@ func TestStopEndsCallsWhenItsTimeIsUp(t *testing.T) {
 	})
 }
 
-// In real time: a bubble also checks for leaked goroutines, but this test is about those of disks and sockets.
+// This test runs in real time, because it is about leaked goroutines of disks and sockets; a bubble finds other leaks.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
@@ -302,7 +302,7 @@ func TestMemoryBudgetGatesWrites(t *testing.T) {
 	})
 }
 
-// In real time: HTTP goes over a socket.
+// This test runs in real time, because HTTP goes over a socket.
 func TestHealthReflectionMetricsStatus(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry, c.Version = metrics, "v1.2.3" }).ready()

@@ -111,7 +111,7 @@ func (l *loading) plan(groups []*groupReplica) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
-			// The load will report the error; the plan goes on without this group.
+			// The load will report the error; the plan continues without this group.
 			l.logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}

@@ -256,8 +256,7 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	new(collector).collectGroups(ch, groups)
 }
 
-// TestSnapshotsMoveTheirMetrics: whoever holds snapshots is seen in the metrics while they are held, up to the bound of
-// a group.
+// TestSnapshotsMoveTheirMetrics: the metrics count snapshots while they are held, up to the bound of a group.
 func TestSnapshotsMoveTheirMetrics(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

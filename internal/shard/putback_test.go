@@ -43,8 +43,8 @@ func (f *fixture) steps() {
 	f.eventually("etcd is told of a later step", func() bool { return now() > before })
 }
 
-// settles waits until the volume is not written to: it takes no step any more, and etcd was told of the last one. A
-// step can be seen before it is on the disk, and etcd is told of it after that.
+// settles waits until the volume is no longer written to: it takes no more steps, and the last one is in etcd. A step
+// is visible in the shard before it is on the disk, and it reaches etcd after that.
 func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0
@@ -164,7 +164,8 @@ func (c *cluster) raftIDOn(name string) uint64 {
 	return 0
 }
 
-// Without etcd, a shard goes on in the step that etcd is to be told of. It takes further steps when etcd answers.
+// Without etcd, a shard remains in the step that it has not yet written to etcd. It takes further steps when etcd
+// answers.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -536,7 +536,7 @@ func (c *justNow) Err() error {
 	return c.Context.Err()
 }
 
-// In real time: no deadline passes during a call that takes no virtual time.
+// This test runs in real time, because no deadline passes during a call that takes no virtual time.
 func TestDeadlinePassed(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()

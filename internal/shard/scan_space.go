@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile stays. Callers
-// that hang or are gone must not fill a volume in this way. Their scans are given up, and answer CURSOR_EXPIRED if the
-// caller returns.
+// A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile remains on
+// disk. Callers that hang or have disappeared must not fill a volume in this way. Their scans are given up, and answer
+// CURSOR_EXPIRED if the caller returns.
 
 const (
 	// abandonedAfter is the time without a read after which a scan counts as abandoned: a caller that lost its
@@ -35,7 +35,7 @@ type scanOf struct {
 	group.OpenScan
 }
 
-// losers returns those of the scans that are given up. Only scans that keep something are.
+// losers returns the scans that are given up. Scans that keep nothing are never given up.
 func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	keep := func(s scanOf) bool {
 		return !s.Keeps || l == scansAbandoned && (s.Read || now.Sub(s.Used) < abandonedAfter)
@@ -48,7 +48,7 @@ func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	return left
 }
 
-// keptByScans returns the bytes that only open scans see, as of the last looks.
+// keptByScans returns the bytes that only open scans still saw at the last looks.
 func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
 
 // giveUpScans closes scans of the groups in which scans keep much; false: there are none.

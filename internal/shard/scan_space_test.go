@@ -106,7 +106,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	}
 }
 
-// What unread scans keep is limited even if there is free space. A scan that is read goes on.
+// What unread scans keep is limited even if there is free space. A scan that is read continues.
 func TestScansThatAreInterruptedKeepAPartOfTheVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansThatAreInterruptedKeepAPartOfTheVolume(t) })

@@ -17,10 +17,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestALackThatPassesEndsNoGroup: for a while no file can be opened, made or renamed, as the process or the machine
-// lacks descriptors or memory. Whatever is written then, by puts, blobs, seals, compactions, marks and hints, waits or
-// is refused with that reason; nothing is lost, nothing counts as damage, and every group goes on afterwards by itself.
-// It costs 3 s.
+// TestALackThatPassesEndsNoGroup: for a while no file can be opened, made or renamed, because the process or the
+// machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction, mark or hint) waits
+// or is refused with that reason. Nothing is lost, nothing counts as damage, and every group continues afterwards on
+// its own. It costs 3 s.
 func TestALackThatPassesEndsNoGroup(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR} {

@@ -42,7 +42,7 @@ func TestARingKeepsTheNewest(t *testing.T) {
 // TestSlowCallsAreReported checks that slow calls are reported with method, group and outcome, the newest first.
 // Streams, and calls whose time depends on the size of a group, never count as slow.
 //
-// In real time: a call takes no virtual time.
+// This test runs in real time, because a call takes no virtual time.
 func TestSlowCallsAreReported(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin = 1 }).ready()
@@ -101,7 +101,7 @@ func TestCallsAndSyncsInTimeAreNotReported(t *testing.T) {
 
 // TestSlowSyncsAreReported checks that slow syncs are reported with the file, and the group that waited for it.
 //
-// In real time: a sync takes no virtual time.
+// This test runs in real time, because a sync takes no virtual time.
 func TestSlowSyncsAreReported(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {

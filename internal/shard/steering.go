@@ -47,7 +47,7 @@ func (q *steering) ask(g *groupReplica) {
 	q.wakeUp()
 }
 
-// take returns the groups that are due and not being looked at, and the groups to install anew.
+// take returns the groups that are due and not being looked at, and the groups to install again.
 func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) {
 	q.list.Lock()
 	defer q.list.Unlock()

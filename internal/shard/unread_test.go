@@ -117,7 +117,8 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 	return err
 }
 
-// In real time: it measures the heap of the process, which also contains the disks in memory.
+// This test runs in real time on real disks: it measures the heap of the process, which would also contain disks in
+// memory.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 	soaktest.Only(t, "raft",
 		"it counts the memory of the whole process, of which other tests and the race detector take their part")

@@ -100,7 +100,7 @@ func TestWatchReportsWhatChanges(t *testing.T) {
 		last := w.cursor
 		w.stop()
 
-		// The first cursor returns the same again, also after a restart, but only the latest states.
+		// A watch from the first cursor, even after a restart, returns the latest state of each changed record once.
 		f.stop()
 		f.again(nil).ready()
 		again := f.watch("0", first)

@@ -75,7 +75,7 @@ func (d *decider) inConf(id uint64) bool {
 	return slices.Contains(d.voters, id) || slices.Contains(d.learners, id)
 }
 
-// leaveJoint waits until Raft has left the joint configuration, which Raft does by itself.
+// leaveJoint waits until Raft has left the joint configuration, which Raft does on its own.
 func (d *decider) leaveJoint() *Action {
 	if len(d.Conf.GetVotersOutgoing()) == 0 {
 		return nil

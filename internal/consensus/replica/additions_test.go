@@ -246,8 +246,8 @@ func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	})
 }
 
-// A fetch of blobs from a member that hangs never ends by itself. While a replica waits for the fetch, it accepts
-// none of these entries from another leader.
+// A fetch of blobs from a member that hangs never ends on its own. While a replica waits for the fetch, it accepts none
+// of these entries from another leader.
 func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

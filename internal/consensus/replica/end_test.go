@@ -74,8 +74,8 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	}
 }
 
-// Whoever leads an ended group refuses writes: also after a failover and after each member was killed. Its members stay
-// what they are. Resume ends that.
+// Every leader of an ended group refuses writes, also after a failover and after each member was killed. The members of
+// the group do not change. After Resume, the group accepts writes again.
 func TestAnEndedGroupTakesNoWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -230,7 +230,7 @@ func (c *core) stepOther(m *raftpb.Message) error {
 	return c.node.raft.Step(m)
 }
 
-// followTimeoutNow campaigns according to a request that was kept. It is called after entries were applied.
+// followTimeoutNow campaigns if a kept MsgTimeoutNow is due. It is called after entries were applied.
 func (c *core) followTimeoutNow() {
 	m := c.transfer.due()
 	if m == nil || c.barred() {

@@ -101,7 +101,7 @@ func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	}
 }
 
-// Files that are added beside the data of a member later must not prevent a restart, which would cost the quorum.
+// Files that are added next to the data of a member later must not prevent a restart, which would cost the quorum.
 func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Mount = filepath.Dir(cfg.Dir)

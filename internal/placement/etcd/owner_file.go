@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// ownerFileName is the name of the file beside etcd's own folder that names its owner. It is needed because etcd
+// ownerFileName is the name of the file next to etcd's own folder that names its owner. It is needed because etcd
 // ignores its token once it has data.
 const (
 	ownerFileName    = "sheaf-etcd.json"
@@ -38,7 +38,7 @@ func (c *MemberConfig) hasData() bool {
 }
 
 // refuseForeign refuses a disk that holds something that does not belong to this member. A member without data would
-// otherwise create its folder, or join the others as a new member, beside the files of someone else. refuseForeign
+// otherwise create its folder, or join the others as a new member, next to the files of someone else. refuseForeign
 // writes nothing. A member that has data continues even if other files were added later.
 func (c *MemberConfig) refuseForeign() error {
 	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))

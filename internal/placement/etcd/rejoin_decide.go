@@ -23,7 +23,7 @@ const (
 	stepSetAside rejoinStep = "SetAside"
 	// stepAdd means: make the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait means: look again, because the missing condition may become true by itself.
+	// stepWait means: look again, because the missing condition may become true on its own.
 	stepWait rejoinStep = "Wait"
 	// stepRefuse means: a person must act.
 	stepRefuse rejoinStep = "Refuse"

@@ -175,7 +175,7 @@ func text(field, value string, bytesMax int) error {
 	return nil
 }
 
-// nothing checks that a string is empty.
+// nothing returns an error unless value is empty.
 func nothing(field, value string, kind SubjectKind) error {
 	if value != "" {
 		return bad(field, "is %.80q, and a subject of kind %s has none", value, kind)

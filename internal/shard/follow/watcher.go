@@ -92,7 +92,7 @@ type Actions[R Owned] interface {
 	Reinstall(r R)
 	// LoadNow loads a replica and waits for it. The replica's Node says whether it serves then.
 	LoadNow(ctx context.Context, r R)
-	// Close takes a replica out of service. Its files stay.
+	// Close takes a replica out of service, and keeps its files.
 	Close(ctx context.Context, r R) error
 	// Trash closes a replica that has left its group, and moves its files to the trash.
 	Trash(ctx context.Context, r R) error

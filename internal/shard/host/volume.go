@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// DescribeVolume describes the content of a volume from its files alone.
+// DescribeVolume describes the content of a volume. It reads only its files.
 func (id *Identity) DescribeVolume(sb volume.Superblock) (*recordv1.DescribeVolumeResponse, error) {
 	out := &recordv1.DescribeVolumeResponse{
 		Shard: id.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard,

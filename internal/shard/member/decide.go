@@ -163,8 +163,9 @@ func (v *View) whileSetBack(r *Replica) Action {
 	return stay(r)
 }
 
-// whileUnread is Decide while the group's key in etcd cannot be used: what serves goes on, and what does not serve is
-// not loaded, because another shard may have taken its place. Nothing is created, moved or deleted.
+// whileUnread is Decide while the group's key in etcd cannot be used: a replica that serves continues, and a replica
+// that does not serve is not loaded, because another shard may have taken its place. Nothing is created, moved or
+// deleted.
 func (v *View) whileUnread(r *Replica) Action {
 	if r == nil || r.Serves || r.Phase == Lost || r.Standing.Apart() {
 		return stay(r)

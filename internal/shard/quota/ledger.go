@@ -100,7 +100,7 @@ func (l Ledger) look(f facts) outlook {
 		}
 	}
 	old := l.Shards[f.shard]
-	// The groups of a shard that is gone, and groups that this shard led, stay counted there until their new leaders
+	// Groups of a lost shard, and groups that this shard led before, remain in the old shares until their new leaders
 	// report them. Otherwise their storage could be taken for free quota.
 	if known := sum(others.Groups, f.groups); known < f.all {
 		if len(out.gone) > 0 {

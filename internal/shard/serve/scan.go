@@ -356,7 +356,7 @@ func (sc *scan) leave() {
 }
 
 // read reads the group from at on. If ended is true, it has read to the end. Otherwise it has released the log, because
-// its message was not read or other scans wait for their turn; the next call goes on from at. A message that is being
+// its message was not read or other scans wait for their turn; the next call continues from at. A message that is being
 // sent is completed first.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
 	s := sc.server

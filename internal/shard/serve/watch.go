@@ -114,8 +114,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// stillHere returns the error that ends the watch if the shard stops, or if the group has left this shard or cannot be
-// read here any more; in the last case the error says where to go. Nil: the watch goes on.
+// stillHere returns the error that ends the watch if the shard stops, or if the group has left this shard or can no
+// longer be read here; in the last case the error says where to go. Nil: the watch continues.
 func (w *watch) stillHere() error {
 	switch {
 	case w.server.stopping.Load():

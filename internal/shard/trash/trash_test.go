@@ -80,7 +80,7 @@ func TestWhatIsOldGoes(t *testing.T) {
 }
 
 // If space is short, every folder may be deleted. A folder that another copy is about to replace is deleted last, and
-// those that wait for space are told.
+// goroutines that wait for space are notified.
 func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	held, freed := false, 0
 	b, _, groups := filled(t, &held)

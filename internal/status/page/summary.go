@@ -9,7 +9,7 @@ import (
 // State is the state of what a process serves, in one word.
 type State string
 
-// The states, the worst first.
+// The states of a store, from worst to best.
 const (
 	NotReady State = "NotReady" // a part does not serve
 	Damaged  State = "Damaged"  // all serve, but some stored bytes are bad

@@ -99,7 +99,7 @@ func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 // the load. Compaction leaves out the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		// The tail is read from rows without the seal, and from a hint with it.
+		// With the seal, the tail is read from a hint; without it, from rows.
 		for _, seal := range []bool{false, true} {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			overwritten(t, d)

@@ -132,7 +132,8 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	}
 }
 
-// Requests are left out, and not read, only if by the machine's clock they are more than a day older than the window.
+// RecentRequests leaves out a request, without reading it, only if the machine's clock says that the request is older
+// than the window by more than clockErrorMax.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})

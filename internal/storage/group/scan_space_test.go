@@ -46,8 +46,8 @@ func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 	})
 }
 
-// TestSnapshotsOfAGroupHoldOnlySoManyPlaces: whoever takes snapshots and then overwrites records makes each snapshot
-// hold a place for each of them. What the snapshots hold together is bounded: one of them is given up for it.
+// TestSnapshotsOfAGroupHoldOnlySoManyPlaces: each snapshot holds a place for each record that is overwritten after it
+// was taken. The total number of these places is bounded: beyond it, a snapshot is given up.
 func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 	d.log.state.placesMax = 10

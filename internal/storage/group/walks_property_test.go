@@ -489,8 +489,8 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the log continues after every index that a client has seen, or a jump further on. A client may also
-	// have seen entries that cannot be read.
+	// Rule 8: the next index of the log is above every index that a client has seen, or a whole jump (format.LossJump)
+	// above it. A client may also have seen entries that cannot be read.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)

@@ -21,8 +21,8 @@ import (
 // ErrMount says that the file system of a folder is not the required one.
 var ErrMount = errors.New("wrong file system")
 
-// Blank reports whether a new volume may be made in a folder: the folder does not exist, or holds only files that may
-// be beside a new volume. An error says that the folder holds something else (ErrNotEmpty), or cannot be listed.
+// Blank reports whether a new volume may be made in a folder: the folder does not exist, or holds only files that a new
+// volume may have next to it. An error says that the folder holds something else (ErrNotEmpty), or cannot be listed.
 func Blank(fsys vfs.FS, dir string) (bool, error) {
 	v := Volume{fs: fsys, dir: dir}
 	names, err := fsys.List(dir)

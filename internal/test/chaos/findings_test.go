@@ -130,8 +130,8 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 	return nil
 }
 
-// findingsEnd requires that what expects has seen is gone in time, and that `sheaf doctor` then finds no problem,
-// unless etcd is stopped. The store must be whole again.
+// findingsEnd is called when the store is whole again. It returns an error unless the findings that expects has seen
+// disappear in time, and `sheaf doctor` then finds no problem. If etcd is stopped, the doctor's problems do not count.
 func (n *nemesis) findingsEnd() error {
 	since := time.Now()
 	open := n.looks.open

@@ -24,7 +24,7 @@ func Wanted() bool { return os.Getenv(Variable) == Required || All() }
 // All reports whether tests for which a fake is enough also run on an API server.
 func All() bool { return os.Getenv(Variable) == Everything }
 
-// Only skips a test that needs an API server, unless Wanted.
+// Only skips a test that needs an API server, unless Wanted returns true.
 func Only(t testing.TB) {
 	t.Helper()
 	if !Wanted() {

@@ -53,8 +53,8 @@ type suspect struct {
 	block int64
 }
 
-// suspects returns the first block with data, the last and one more of each file of the journal. It also returns one
-// of the last blocks of each group's newest segment.
+// suspects returns three blocks with data of each journal file: the first, the last, and a random one. It also returns
+// one of the last blocks of each group's newest segment.
 func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 	files, err := filepath.Glob(filepath.Join(point, "volume", "journal-*"))
 	if err != nil {

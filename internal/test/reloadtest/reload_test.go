@@ -66,9 +66,9 @@ func (p *pki) config() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// TestTheLastGoodFilesStayInUse: files that cannot be read, or whose time is over, are named with their place at the
-// start. Later the last good ones stay in use, and each problem is told once. The connections are in memory, and the
-// time is virtual.
+// TestTheLastGoodFilesStayInUse: at the start, an error names each file that cannot be read or has expired. Later the
+// last good files remain in use, and each problem is reported once. The connections are in memory, and the time is
+// virtual.
 func TestTheLastGoodFilesStayInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPKI(t)

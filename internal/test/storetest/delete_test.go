@@ -65,7 +65,8 @@ func (s *Server) folders(t *testing.T, uuid string) (held, trashed []int) {
 }
 
 // An empty group is deleted: its files go to the trash of all members, and the name is free for a new group that holds
-// nothing of the old one. A group with a record stays. Nobody takes the missing group for an etcd that was set back.
+// nothing of the old one. A group with a record is not deleted. No process mistakes the missing group for a sign that
+// etcd was set back.
 func TestAnEmptyGroupIsDeleted(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {

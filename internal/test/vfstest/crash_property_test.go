@@ -97,7 +97,8 @@ func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) 
 	for i := 0; i*sector < len(got); i++ {
 		have := got[i*sector : min(len(got), (i+1)*sector)]
 		known := slices.ContainsFunc(history, func(h []byte) bool { return bytes.Equal(sectorAt(h, i)[:len(have)], have) })
-		// The size that survives may cut a sector. A longer size may show zeros after the end of a shorter content.
+		// The surviving size may end inside a sector. If it is longer than the surviving content, zeros follow the
+		// content.
 		if !known && !prefixOfHistory(have, i, history) {
 			t.Fatalf("%s: sector %d of %d bytes is none that the file had since the last sync", s, i, len(got))
 		}

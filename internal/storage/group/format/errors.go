@@ -3,7 +3,7 @@ package format
 import "errors"
 
 // These are the errors of files. Test for them with errors.Is, and for damage with errors.As on *DamageError. The
-// errors of decoding are defined beside the codec.
+// errors of decoding are defined next to the codec.
 var (
 	ErrNoSpace = errors.New("no free space on the volume")
 	// ErrShortage says that the system lacked file descriptors or memory, so that a file was not opened, created or

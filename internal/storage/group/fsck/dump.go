@@ -124,7 +124,7 @@ func (d *dumper) segment([]byte) error {
 	return r.Err()
 }
 
-// headerFromManifest finds a segment with a damaged header in the manifest beside it.
+// headerFromManifest finds a segment with a damaged header in the manifest of the same folder.
 func (d *dumper) headerFromManifest() (format.SegmentHeader, error) {
 	m, err := format.ReadManifest(d.fs, path.Dir(d.name))
 	if err != nil {

@@ -26,9 +26,8 @@ import (
 var ErrBehind = errors.New("the log holds more than what is to be installed")
 
 // Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
-// IncomingName, beside a log that may stay open until Finish. Gathering may take several attempts, across restarts
-// and from several Exports. An Install is not safe for concurrent use, except that several goroutines may write
-// files.
+// IncomingName, next to a log that may remain open until Finish. Gathering may take several attempts, across restarts
+// and from several Exports. An Install is not safe for concurrent use, except that several goroutines may write files.
 //
 // In that folder a segment is named by its id, so that it is never taken for a segment of another Export. The hint of
 // a segment exists only if every byte of the segment was checked and synced. A blob gets its final name only when
