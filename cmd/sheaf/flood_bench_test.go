@@ -31,8 +31,8 @@ import (
 // floodVariable names a flood. It makes this test binary the attacker of BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
-// The attacker has attackers connections at a time. In floods of half-open calls or handshakes, it holds halfOpens of
-// them open at a time on each.
+// The attacker runs a flood on attackers connections at a time. In the flood of incomplete handshakes, each of these is
+// replaced by halfOpens connections with an incomplete handshake.
 const (
 	attackers = 16
 	halfOpens = 64

@@ -78,7 +78,7 @@ func ObjectWords(o client.Object) string {
 	return fmt.Sprintf("%s%s/%s", kind, o.GetNamespace(), o.GetName())
 }
 
-// ShardObject returns the object that stands for a shard in news: its StatefulSet, which need not exist.
+// ShardObject returns the object to which events about a shard refer: its StatefulSet, which need not exist.
 func ShardObject(pool *v1alpha1.ShardPool, shard string) client.Object {
 	set := &appsv1.StatefulSet{}
 	set.Namespace, set.Name = pool.Namespace, shard

@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// message is a message of the stream. Fields that are not needed are missing.
+// message is a message of the stream. It lacks the fields that this program does not need.
 type message struct {
 	OSV *struct {
 		ID      string `json:"id"`

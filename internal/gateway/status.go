@@ -41,8 +41,8 @@ type Status struct {
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
-// Limits of the lists of a Status, so that an answer to anybody does not grow with the store. The rows that matter
-// most are first in a list that is longer, and LeftOut counts the others.
+// Limits of the lists of a Status, so that an answer to anybody does not grow with the store. A longer list is cut
+// after the rows that matter most, and LeftOut counts the others.
 const (
 	groupsListed   = 4000 // as many as the page draws
 	shardsListed   = 1000

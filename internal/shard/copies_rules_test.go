@@ -128,7 +128,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	}
 }
 
-// A shard reports as gone only a replica that was on its own volume.
+// A shard reports only replicas of its own volume as gone.
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")

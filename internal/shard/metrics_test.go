@@ -130,7 +130,7 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 				t.Errorf("%s: %v records of %v bytes (%v), want %v", method, records, bytes, known, want)
 			}
 		}
-		// What /status and AdminService say of the traffic are the same calls and bytes, without those of AdminService.
+		// /status and AdminService report the same calls and bytes. Neither counts the calls of AdminService.
 		var calls, bytes, unary float64
 		samples := gathered(t, metrics)
 		of := func(metric, method string) float64 { return samples[fmt.Sprintf("%s{method=%q}", metric, method)] }

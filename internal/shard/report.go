@@ -20,8 +20,8 @@ const (
 	reportIntervals = 3
 )
 
-// reporter reports the figures of the groups that are led here to etcd, as they change. At each tick it also closes the
-// snapshots of scans that were not read from for long.
+// reporter reports changed figures of the groups that this shard leads to etcd. At each tick it also closes the
+// snapshots of scans that nobody has read for a long time.
 type reporter struct {
 	cfg         *Config
 	routes      *atomic.Pointer[routes]

@@ -102,7 +102,7 @@ func (c *compactor) uncompacted() []status.Uncompacted {
 			}
 			sum.Bytes += h.bytes
 			sum.Groups++
-			// The names break ties, because groups come in no order, and the answer must be stable.
+			// The names break ties, because the groups are in no particular order, and the answer must be stable.
 			if h.bytes > sum.bytes || h.bytes == sum.bytes && g.name < sum.Group {
 				sum.bytes, sum.Group, sum.Text = h.bytes, g.name, h.text
 			}

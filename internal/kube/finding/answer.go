@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// answer adds what sheaf doctor finds in a gateway's answer. It leaves out findings about a shard of which the objects
-// already say at least as much: a node that is down explains a silent shard, and has a better next step.
+// answer adds what sheaf doctor finds in a gateway's answer. It leaves out a finding about a shard if the Kubernetes
+// objects already explain it: a node that is down explains a silent shard, and has a better next step.
 func (l *look) answer() {
 	if l.Answer == nil {
 		return

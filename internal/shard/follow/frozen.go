@@ -142,7 +142,7 @@ func (f *Watcher[R]) See(view placement.View) {
 	f.Problems.Note("following etcd", err)
 }
 
-// IsHeld reports whether nothing may be done on the word of etcd.
+// IsHeld reports whether the shard must not act on what etcd says.
 func (f *Watcher[R]) IsHeld() bool {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()

@@ -52,7 +52,7 @@ type Registry interface {
 	LastAnswer() (last time.Time, held string)
 }
 
-// heldError says why a volume is not served, and the state that follows.
+// heldError says why a volume is not served, and in which state the shard therefore is.
 type heldError struct {
 	state recordv1.ShardState
 	err   error

@@ -143,8 +143,7 @@ func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mo
 	return m, nil
 }
 
-// mountOrRepair mounts a disk that a power cut left. If the kernel refuses, it first runs the file system's own
-// repair.
+// mountOrRepair mounts a disk after a power cut. If the kernel refuses, it first runs the file system's own repair.
 func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mounted, repaired bool, err error) {
 	m, err = f.mount(dir, disk, false)
 	if !errors.Is(err, errMount) || f.repair == nil {
