@@ -126,7 +126,7 @@ func (p *poolPlay) round(ctx context.Context) error {
 	return failed
 }
 
-// settle runs rounds until none has written anything for one more round than the cache lags behind.
+// settle runs rounds until no round has written anything for behind+1 rounds, because the cache lags by behind rounds.
 func (p *poolPlay) settle(ctx context.Context, behind int) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet <= behind; n++ {

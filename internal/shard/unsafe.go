@@ -8,7 +8,7 @@ const (
 	unsafeRemnant unsafe = 1 << iota // the remnant of a learner's folder after a kill counts as a replica
 	unsafeStop                       // work that fails while the shard stops counts as done
 	unsafeDoubt                      // the blob of an upload of unknown outcome is removed
-	unsafeScan                       // a scan returns records of which damage may hide a newer version
+	unsafeScan                       // a scan returns records although damage may hide newer versions
 )
 
 func (u unsafe) has(rule unsafe) bool { return u&rule != 0 }

@@ -296,7 +296,7 @@ func TestMembersLearnOfAMembershipChangeAtOnce(t *testing.T) {
 			return m.Progress[2].Match == m.LastIndex
 		})
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
-		synctest.Wait() // waits for the messages in flight, but for no clock
+		synctest.Wait() // waits for the messages in flight, but not for a clock
 		n.stop(id)
 		_, leader = n.lead()
 		leader.must(t, put(1, "a"))

@@ -18,7 +18,7 @@ import (
 type repairTwin struct {
 	peer, log *Log
 	blobs     int
-	gone      bool // the twin has the blob no more
+	gone      bool // the twin no longer has the blob
 	through   uint64
 }
 
