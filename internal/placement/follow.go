@@ -363,8 +363,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also has groups read
-// whose changes are not reported by a wake.
+// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also requests a read of
+// each group whose changes no wake reports.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {

@@ -237,8 +237,8 @@ func (l *loading) open(ctx context.Context, g *groupReplica, durable func() erro
 	return report, nil
 }
 
-// ended records the result of a load. Decisions about the replica that were made during the load stay. Called with mu
-// held.
+// ended records the result of a load. Decisions about the replica that were made during the load remain in force.
+// Called with mu held.
 func (l *loading) ended(g *groupReplica, err error) {
 	if g.Phase == member.Lost || g.Phase == member.MissingEntries {
 		return

@@ -96,7 +96,8 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 			}
 			want(t, err, codes.Unavailable, reason.SlowReader)
 			err := error(nil)
-			// On a busy machine this reader may be too slow, too.
+			// On a busy machine this reader may also be disconnected as a slow reader; then it continues from its
+			// cursor.
 			for again := true; again; again = reasonOf(err) == reason.SlowReader {
 				var rest []*recordv1.Record
 				var cursor []byte

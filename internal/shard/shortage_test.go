@@ -118,7 +118,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	}
 	f.shard.Kill()
 
-	// So does a start that lacks descriptors in the middle.
+	// A start also survives a lack of descriptors while it loads.
 	shortageUntil := time.Now().Add(5 * time.Second)
 	loads := faulty.Add(&vfstest.Fault{Err: errno, Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpOpen && strings.Contains(op.Name, "/segment-") && time.Now().Before(shortageUntil)
@@ -144,7 +144,7 @@ func one[T any](all []T) (out [][]T) {
 }
 
 // TestADiskThatCannotBeLookedAtIsNotLost: for a minute the process has no descriptor to look at its volume. That is a
-// problem of the process, and says nothing about the disk: the shard serves on. It costs 20 ms.
+// problem of the process, and says nothing about the disk: the shard continues to serve. It costs 20 ms.
 func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

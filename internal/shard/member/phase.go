@@ -58,7 +58,7 @@ func (e Event) String() string {
 }
 
 // transitions are all legal transitions. A load runs without the lock under which decisions are made. It may therefore
-// end after the replica was set aside or was found to lack entries: what was decided meanwhile stays.
+// end after the replica was set aside or was found to lack entries: what was decided meanwhile remains in force.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: MissingEntries,

@@ -199,8 +199,8 @@ func gather(seen Facts) *summary {
 	return st
 }
 
-// WritesWait begins the message of a copy that cannot be written while space, memory or file descriptors lack. The copy
-// is written again without a restart when there are enough.
+// WritesWait begins the message of a copy that cannot be written while there is not enough space, memory or file
+// descriptors. Writes to the copy resume without a restart when there is enough.
 const WritesWait = "reads are served, writes wait: "
 
 // cannotWrite reports whether a copy is served and says that it cannot be written.

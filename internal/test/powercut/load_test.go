@@ -189,8 +189,8 @@ func (w *worker) delete(ctx context.Context, id int64) error {
 	})
 }
 
-// served repeats a write while it fails for the reason that the group is not ready yet. In that case the write was
-// certainly not done.
+// served repeats a write while it fails because the group is not ready yet. In that case the write was certainly not
+// done.
 func served(write func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if err := write(); status.Code(err) != codes.Unavailable || time.Now().After(end) {

@@ -105,8 +105,8 @@ func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) 
 	}
 }
 
-// prefixOfHistory reports whether a sector has a content from the history that was cut at some size from the history
-// and filled up with zeros.
+// prefixOfHistory reports whether a sector holds a content from the history, truncated at a size from the history and
+// padded with zeros.
 func prefixOfHistory(have []byte, i int, history [][]byte) bool {
 	for _, h := range history {
 		at := min(max(len(h)-i*sector, 0), len(have))
