@@ -39,9 +39,9 @@ type swap struct {
 	shared  int // number of voters that share their domain with an earlier voter after the swap
 }
 
-// bestSwap returns the swap that leaves the fewest voters in shared domains. If there are several, it prefers one
-// whose voter is not well, or at least does not lead, and then the first one. The leader leaves only if another
-// member can become leader, or if no other voter can leave.
+// bestSwap returns the swap that leaves the fewest voters in shared domains. Among equally good swaps, it takes the
+// first one in the order of extras, in which voters that are not well come first, and this leader comes last. The
+// leader leaves only if another member can become leader, or if no other voter can leave.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
 	if first := extras[0]; first != d.Self && d.transferTarget(false) == 0 {
 		extras = without(extras, d.Self)
@@ -57,8 +57,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming reports whether another wanted copy is still being created, which can be swapped for a voter while this
-// leader remains. It ignores shards that are not alive.
+// coming reports whether another wanted copy is still being created. Such a copy can be swapped for a voter while this
+// leader remains. coming ignores shards that are not alive.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard

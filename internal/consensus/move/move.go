@@ -32,10 +32,10 @@ type State struct {
 	// target.
 	Target []string
 	Shards map[string]Shard
-	// FreshID is a random odd number, used as the Raft id of a learner that is recorded in this step.
+	// FreshID is a random odd number. If this step records a new learner, FreshID becomes the Raft id of that learner.
 	FreshID uint64
 	// LearnersMax is the number of learners that this group may have now. 0 holds back new learners, while existing
-	// ones continue. Negative: no limit.
+	// ones continue. A negative number means that there is no limit.
 	LearnersMax int
 }
 
@@ -77,13 +77,13 @@ type Action struct {
 	ID      uint64   // the member to add, to remove or to make leader; for Replace, the voter that leaves
 	IDs     []uint64 // the learners that become voters
 	Members []placement.Member
-	// Done belongs to Nothing: the group is where the target wants it. If it is false, the group waits, and Decide
-	// must be called again soon.
+	// Done has a meaning only for the kind Nothing. It says that the group is where the target wants it. If Done is
+	// false, the group waits, and Decide must be called again soon.
 	Done   bool
 	Reason string // the reason, in words for people
 }
 
-// Change returns the membership change to propose; nil for other kinds.
+// Change returns the membership change to propose. It returns nil for the kinds that are not a membership change.
 func (a Action) Change() *raftpb.ConfChangeV2 {
 	cc := &raftpb.ConfChangeV2{}
 	add := func(kind raftpb.ConfChangeType, id uint64) {
@@ -210,8 +210,8 @@ func (d *decider) countWell(ids []uint64) (n int) {
 
 func quorum(n int) int { return n/2 + 1 }
 
-// canCommit reports whether the voters can commit a change now, and whether next, the voters after the change, can
-// commit too.
+// canCommit reports whether the present voters can commit a change now, and whether the voters after the change, which
+// are those in the list next, can commit too.
 func (d *decider) canCommit(next []uint64) bool {
 	have, then := d.countWell(d.voters), d.countWell(next)
 	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))

@@ -102,7 +102,7 @@ func chunksOfBlob() *receivedChunk {
 		}}
 }
 
-// next receives the next chunk of a stream.
+// next returns a function that receives the next chunk of a stream. receive receives a message of the stream.
 func (c *receivedChunk) next(receive func(any) error) func() (*peerv1.FileChunk, error) {
 	return func() (*peerv1.FileChunk, error) {
 		if err := receive(c); err != nil {

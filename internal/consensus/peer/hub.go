@@ -47,17 +47,18 @@ type Options struct {
 	// SpeaksFor reports whether a connection may speak for a shard. If it is nil (without TLS), every peer is
 	// trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
-	// Dial opens the connection to an address, below TLS. nil means TCP.
+	// Dial opens the connection to an address, below TLS. If it is nil, connections use TCP.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Logger *slog.Logger // nil: messages are discarded
 
 	QueueBytesMax int64 // bytes of messages that may wait to be sent to one peer; 0: 64 MiB
-	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send. 0: no limit.
+	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send. 0 means that there is no
+	// limit.
 	FetchBytesPerSecond int64
 	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
 	PingEvery           time.Duration // 0 means 300 ms
 	SilenceMax          time.Duration // 0 means 1 s
-	// StallMax is the time without an answer after which a connection is closed. 0: 10 s.
+	// StallMax is how long a connection may go without an answer before it is closed. 0 means 10 s.
 	StallMax time.Duration
 }
 
@@ -130,7 +131,7 @@ type Hub struct {
 	fetches map[*fetching]struct{}
 }
 
-// fetching is a Fetcher's watch on the shard from which it fetches.
+// fetching is the watch that a Fetcher keeps on the shard from which it fetches.
 type fetching struct {
 	shard string
 	end   func()
@@ -198,8 +199,8 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive reports whether a peer has answered lately, and since when this is so; a zero time means that this is not
-// known yet.
+// Alive reports whether a peer has answered lately, and since when the peer has been in that state. The time is zero
+// while the state is not known yet.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -337,8 +338,9 @@ func (h *Hub) deliverReports() {
 // looks holds the times at which a monitor looked, by Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
-// look records that the monitor looks now. It returns when this process last resumed after it was held up, or 0 if it
-// never was. It was held up if two looks are more than most apart: in between, no peer could be heard.
+// look records that the monitor looks now. It returns the time at which this process last resumed after it was held up,
+// or 0 if the process never was held up. The process was held up if the time between two looks is longer than most:
+// during that time, no peer could be heard.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -383,7 +385,7 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 	}
 }
 
-// onSilence calls end when a shard falls silent, until leave is called.
+// onSilence makes the hub call end when a shard falls silent. The returned function leave cancels this.
 func (h *Hub) onSilence(shard string, end func()) (leave func()) {
 	f := &fetching{shard: shard, end: end}
 	h.mu.Lock()

@@ -35,7 +35,7 @@ type item struct {
 	bytes int64
 }
 
-// fate is what a queue does with a message that it is given.
+// fate is what a queue does with a message that is passed to push.
 type fate uint8
 
 const (
@@ -76,7 +76,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	return queued
 }
 
-// take moves messages of about bytesMax bytes in total into batch, but at least one message if there is any.
+// take moves messages of about bytesMax bytes in total into batch. It moves at least one message if the queue has any.
 func (q *queue) take(batch []item, bytesMax int64) []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,7 +105,7 @@ func (q *queue) take(batch []item, bytesMax int64) []item {
 	return batch
 }
 
-// close makes the queue refuse messages until open, and returns those that are left.
+// close makes the queue refuse messages until open is called, and returns the messages that are left in the queue.
 func (q *queue) close() []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

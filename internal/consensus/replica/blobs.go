@@ -58,8 +58,8 @@ func (f *blobFetches) stop() {
 	f.group.Wait()
 }
 
-// begin fetches the blobs that a message lacks, and then passes the message to take. It drops the message and returns
-// false if the message is waiting already, or too many messages wait.
+// begin starts a goroutine that fetches the blobs that a message lacks, and then passes the message to the function
+// take. If the message is waiting already, or too many messages wait, begin drops the message and returns false.
 func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +72,8 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	return true
 }
 
-// end ends the fetches for which stay returns false. A member that hangs never completes its fetches, and while they
-// wait, the same entries from another leader are not accepted.
+// end ends the fetches for which the function stay returns false. A member that hangs never completes its fetches, and
+// while they wait, the same entries from another leader are not accepted.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

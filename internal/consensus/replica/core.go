@@ -269,7 +269,7 @@ func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	return c.writes.Answered(nil), cut
 }
 
-// refuse makes the replica refuse new writes, and returns a channel that is closed when no write is left.
+// refuse makes the replica refuse new writes. The returned channel is closed when no write is left.
 func (c *core) refuse() <-chan struct{} {
 	if !c.stopping {
 		c.stopping = true

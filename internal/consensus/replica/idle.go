@@ -38,7 +38,7 @@ func (f *fullLog) set(err error) (changed bool) {
 	return changed
 }
 
-// tick reports whether it is time for an attempt.
+// tick counts a tick, and reports whether it is time for another attempt.
 func (f *fullLog) tick() bool {
 	f.ticks--
 	return f.ticks <= 0

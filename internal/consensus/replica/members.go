@@ -182,9 +182,10 @@ func (m *members) tick() {
 	m.tickJoint()
 }
 
-// tickJoint leaves a joint membership that Raft has not left. Raft proposes to leave it when it applies an entry, but
-// drops the proposal during a transfer of the leadership. If the transfer then fails and no client writes, no other
-// entry follows. The same is true of the confirmation of a change.
+// tickJoint makes the leader leave a joint membership that Raft has not left. Raft proposes to leave the joint
+// membership when it applies an entry, but drops the proposal during a transfer of the leadership. If the transfer then
+// fails and no client writes, no other entry follows. The proposal that confirms a change can be dropped in the same
+// way.
 func (m *members) tickJoint() {
 	if m.confirmation.due {
 		m.seat.Schedule()
@@ -202,8 +203,8 @@ func (m *members) tickJoint() {
 // offerTicks is the number of ticks between two offers of a snapshot.
 const offerTicks = 5 * electionTicks
 
-// tickOffers makes Raft try again to bring members up to date that were offered a snapshot, because the offer, or the
-// reply that it was accepted, may be lost.
+// tickOffers makes Raft try again to bring those members up to date that were offered a snapshot. This is necessary
+// because the offer, or the reply that it was accepted, may be lost.
 func (m *members) tickOffers() {
 	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
 		return

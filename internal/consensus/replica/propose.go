@@ -95,7 +95,7 @@ func (c *core) mayForm() error {
 func (c *core) decidesAlone() bool { return c.members.sole || !c.rules.Keeps(rules.Decline) }
 
 // declined answers a declined write after a majority has confirmed that this replica still leads. Without that
-// confirmation another leader may be active already, and current may not be the newest version.
+// confirmation another leader may be active already, and the version with the index current may not be the newest one.
 func (c *core) declined(p *Pending, current uint64) {
 	if c.decidesAlone() {
 		c.writes.Answer(p, current)

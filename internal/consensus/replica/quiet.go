@@ -109,7 +109,8 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 // inRound reports whether a round is requested or in progress, or Raft has output for a round.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
-// allHave reports whether the members whose shards are alive have all entries up to last, and form a majority.
+// allHave reports whether the members whose shards are alive form a majority, and have all entries up to the index
+// last.
 func (q *quiet) allHave(last uint64) bool {
 	voters, all := 0, true
 	q.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {

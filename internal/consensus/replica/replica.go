@@ -53,7 +53,7 @@ type Options struct {
 	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
 	Window format.RequestWindow
 	// InFlightBytesMax bounds the bytes that are proposed and not yet applied; above it, writes get ErrOverloaded. A
-	// single write is always admitted. 0: DefaultInFlightBytesMax.
+	// single write is always admitted. 0 means DefaultInFlightBytesMax.
 	InFlightBytesMax int64
 	Now              func() time.Time // nil means time.Now
 	Logger           *slog.Logger     // nil: messages are discarded
@@ -65,14 +65,15 @@ type Options struct {
 	NoSpace func()
 	// Transport carries messages to the other members. It is nil if there are none.
 	Transport Transport
-	// OnSnapshot is called when the leader, from, no longer has the entries that this replica needs. The replica must
-	// then be stopped and installed again in a state at index or later, and a MsgSnapStatus must be sent to its
-	// leader. The call is repeated until then. It must not block.
+	// OnSnapshot is called when the leader no longer has the entries that this replica needs. from is the Raft id of
+	// that leader. The replica must then be stopped and installed again in a state whose last entry is at index or
+	// later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot must
+	// not block.
 	OnSnapshot func(index, term, from uint64)
-	// FetchBlobs fetches blobs from the member from. They must be durable when it returns nil. Each call runs in a
-	// goroutine of its own; two calls may fetch the same blob concurrently. ctx ends when Stop is called, when a
-	// member other than from leads, and when from falls silent. If FetchBlobs is nil, messages are accepted even if
-	// their entries refer to blobs that are not here.
+	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
+	// nil. Each call runs in a goroutine of its own; two calls may fetch the same blob concurrently. ctx ends when Stop
+	// is called, when another member leads, and when that member falls silent. If FetchBlobs is nil, messages are
+	// accepted even if their entries refer to blobs that are not here.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
 	// it should have. If it is nil, the group accepts writes. Forming is called with the replica locked, so it must

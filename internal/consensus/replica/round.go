@@ -55,7 +55,7 @@ type round struct {
 	answered []*Pending       // writes whose callers must be woken; reused
 }
 
-// next is what a round has to do after write.
+// next says what a round has to do after the function write.
 type next uint8
 
 const (
@@ -137,7 +137,7 @@ func (rd *round) write() next {
 // mustWrite reports whether the Ready has something that must become durable.
 func (rd *round) mustWrite() bool { return len(rd.ready.Entries) > 0 || rd.ready.MustSync }
 
-// sync makes everything durable that write wrote. It returns false on failure.
+// sync makes everything durable that the function write wrote. It returns false on failure.
 func (rd *round) sync() (synced bool) {
 	defer rd.guard()
 	began := time.Now()

@@ -57,7 +57,8 @@ func (t *transfer) begin(to uint64) (begun bool, err error) {
 	return true, nil
 }
 
-// failed returns why a transfer that was begun has failed, or nil.
+// failed returns an error that says why a transfer that was begun has failed. It returns nil if the transfer has not
+// failed.
 func (t *transfer) failed(to uint64) error {
 	switch {
 	case t.node.leader && t.node.transferee != to:
@@ -84,9 +85,9 @@ func (t *transfer) isReady(to uint64) (ready bool) {
 	return ready
 }
 
-// keep keeps a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Before that,
-// Raft would ignore the message, and writes would be refused for an election timeout. keep returns false if the
-// message can be followed now, or cannot be followed at all.
+// keep stores a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Before that,
+// Raft would ignore the message, and writes would be refused for an election timeout. keep returns false, and stores
+// nothing, if the message can be followed now, or cannot be followed at all.
 func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	if t.canCampaign() || !t.node.isFromLeader(m) || !t.members.isMember || barred {
 		return false

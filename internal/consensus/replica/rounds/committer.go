@@ -42,18 +42,18 @@ type Log interface {
 	SyncShared() bool // false means that nothing was done, and that Sync must be called
 }
 
-// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the
-// others queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are
-// synced at a time. A round of a group serves all waiting writes of the group; its next round serves the writes that
-// arrive meanwhile. Groups do not wait for the end of each other's rounds, so a slow group does not delay others. The
-// Committer also makes each group that has become idle write its local synced mark, and runs the clock of the
-// replicas. It is safe for concurrent use.
+// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the others
+// queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are synced at
+// a time. A round of a group serves all writes of the group that wait when the round begins; the next round serves the
+// writes that arrive meanwhile. Groups do not wait for the end of each other's rounds, so a slow group does not delay
+// others. The Committer also makes each group that has become idle write its local synced mark, and runs the clock of
+// the replicas. It is safe for concurrent use.
 type Committer struct {
 	stop  chan struct{}  // closed by Close
 	woken chan struct{}  // wakes the clock
 	group sync.WaitGroup // waits for all goroutines of the committer
 	syncs chan struct{}  // holds a token for each segment that is being synced
-	// waiting is how many syncs wait for such a token.
+	// waiting is the number of syncs that wait for a token of the channel syncs.
 	waiting atomic.Int32
 	busy    atomic.Int32  // copy of rounds, for readers without mu
 	synced  atomic.Uint64 // see Synced
@@ -167,7 +167,7 @@ func (c *Committer) remove(s *Seat) {
 // Waiting returns the number of syncs that wait for their turn.
 func (c *Committer) Waiting() int { return int(c.waiting.Load()) }
 
-// Clocked returns the number of replicas that the clock looks at; the others rest.
+// Clocked returns the number of replicas that the clock looks at. The other replicas rest.
 func (c *Committer) Clocked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +227,7 @@ func (c *Committer) next() *Seat {
 	return s
 }
 
-// roundOver ends the round that next began. If again is set, the replica wants another round.
+// roundOver ends a round of a replica, which next() has begun. If again is set, the replica wants another round.
 func (c *Committer) roundOver(s *Seat, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

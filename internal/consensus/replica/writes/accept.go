@@ -100,8 +100,9 @@ func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	return s
 }
 
-// evaluate decides the role of a delete or of a write with a condition. The newest version of the record is that of
-// before, a write in progress. If before is nil, the newest version is current, the committed one (0: no record).
+// evaluate decides the role of a delete or of a write with a condition. If before is not nil, it is a write in
+// progress, and the newest version of the record is the version that this write makes. If before is nil, the newest
+// version is the committed one: current is its index, or 0 if there is no record.
 func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	exists := current != 0
 	if before != nil {

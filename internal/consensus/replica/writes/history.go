@@ -34,9 +34,9 @@ func NewHistory(opts *Options) *History {
 // Older are writes that were applied before the start, oldest first.
 type Older []windowSlot
 
-// Read passes the writes that were applied before the start to put, unless it has already done so; put passes them to
-// Queue.PutBefore. If the log has damage, Read passes them again after the repair; until then, other members can
-// lead.
+// Read reads the writes that were applied before the start, and passes them to put, which passes them to
+// Queue.PutBefore. If Read has already done so, it does nothing. If the log has damage, Read passes the writes again
+// after the repair; until then, other members can lead.
 func (h *History) Read(put func(Older)) {
 	if h.whole.Load() {
 		return

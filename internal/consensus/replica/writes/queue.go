@@ -20,9 +20,10 @@ type Options struct {
 	// Admit is called before each write with the number of bytes that the write will store. If it is nil, every write
 	// is admitted. It must not call the Queue.
 	Admit func(bytes int64, delete bool) error
-	// Declined is called for a write that makes no entry because of the committed version current: its condition is
-	// not met, or it deletes a record that does not exist. Answer or Refuse must be called once it is known whether
-	// this replica still leads, so that current was the newest version.
+	// Declined is called for a write that makes no entry because of the newest committed version of its record: the
+	// condition of the write is not met, or the write deletes a record that does not exist. current is the index of
+	// that version. Answer or Refuse must be called once it is known whether this replica still leads, so that the
+	// version was the newest one.
 	Declined func(p *Pending, current uint64)
 	Rules    rules.Off
 }
@@ -117,7 +118,8 @@ func (q *Queue) Index(index, term uint64) (payload []byte) {
 	return payload
 }
 
-// Extends records that the log ends with index last: writes accepted from now on come after it.
+// Extends records that the last entry of the log has the index last. Writes that are accepted from now on come after
+// it.
 func (q *Queue) Extends(last uint64) {
 	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))
 }
@@ -145,8 +147,8 @@ func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	q.markAnswered(p)
 }
 
-// AbandonAll answers all writes: writes in the log, which may yet be applied, with the error logged, and queued
-// writes, which will certainly not be applied, with the error queued.
+// AbandonAll answers all writes. Writes in the log may yet be applied, and are answered with the first error. Queued
+// writes will certainly not be applied, and are answered with the second error.
 func (q *Queue) AbandonAll(logged, queued error) {
 	for q.logged.len() > 0 {
 		q.Refuse(q.logged.pop(), logged)
@@ -155,7 +157,7 @@ func (q *Queue) AbandonAll(logged, queued error) {
 	q.TurnedDown(q.Take(), queued)
 }
 
-// Answer answers a declined write; current is the newest version of its record.
+// Answer answers a declined write; current is the index of the newest version of its record.
 func (q *Queue) Answer(p *Pending, current uint64) {
 	q.decided(p, current)
 	q.markAnswered(p)
@@ -167,7 +169,7 @@ func (q *Queue) Refuse(p *Pending, err error) {
 	q.markAnswered(p)
 }
 
-// Answered returns the writes whose callers must be woken (Wake), and keeps scratch for the next ones.
+// Answered returns the writes whose callers must be woken by Wake. The queue collects the next ones in scratch.
 func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	answered := q.answered
 	q.answered = scratch[:0]

@@ -34,9 +34,9 @@ type windowSlot struct {
 	at        int64 // time when the write was applied or declined here, or when the window was read from the log
 	crc       uint32
 	delete    bool
-	// role is written, refused or nothing. If it is not written, the write made no entry, and index is the record's
-	// newest version, because of which the write was declined; 0 if there was none. No log holds such a write, so it
-	// is forgotten when this process ends.
+	// role is written, refused or nothing. For the roles refused and nothing, the write made no entry, and index is
+	// that of the record's newest version, because of which the write was declined; it is 0 if there was no version. No
+	// log holds such a write, so it is forgotten when this process ends.
 	role     role
 	ifAbsent bool // IfAbsent of the condition of a refused write
 }
@@ -81,8 +81,8 @@ func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 
 func (w *window) expired(s *windowSlot, now int64) bool { return now-s.at > int64(w.Age) }
 
-// add remembers a write. If its request id is remembered already, the first write is kept, unless that write made no
-// entry.
+// add remembers a write. If the window already has a write with the same request id, that earlier write is kept, unless
+// it made no entry.
 func (w *window) add(s windowSlot) {
 	w.forget(s.at, 1)
 	if low, ok := w.at[s.requestID]; ok && w.slot(uint64(low)).role == written {
@@ -120,8 +120,8 @@ func (w *window) resize(slots int) {
 // forgottenMax is how many writes are dropped at a time, so that no caller has to wait long.
 const forgottenMax = 8192
 
-// forget drops writes that need not be remembered when coming more are added. It returns true if there may be more to
-// drop.
+// forget drops writes that need not be remembered. coming is the number of writes that are about to be added. forget
+// returns true if there may be more writes to drop.
 func (w *window) forget(now int64, coming int) (more bool) {
 	for range forgottenMax {
 		if w.held() == 0 {

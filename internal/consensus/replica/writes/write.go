@@ -22,7 +22,8 @@ var (
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
 )
 
-// ErrDiskHangs ends a wait when the leadership is lost and no round ends that would answer the write.
+// ErrDiskHangs ends a wait when the leadership is lost, and the round that would answer the write does not end because
+// the disk hangs.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
 // ConditionError is the error of a write that was refused because of its condition. Err is ErrExists or ErrMismatch.
