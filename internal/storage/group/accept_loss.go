@@ -9,15 +9,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// AcceptLoss declares the damage of a group lost, and returns the log that replaces this one: it closes this log,
-// repairs the folder by fsck.RepairDir, and loads the folder again. If entries were lost, the next index jumps ahead
-// by 2^32 (rule 8). No Raft node may use the log meanwhile; the next node starts from InitialState of the returned
-// log. Open scans end. AcceptLoss is allowed only for a group with one voter: in other groups, peers supply the lost
-// data.
+// AcceptLoss declares the damaged data of a group lost, and returns the log that replaces this one. It closes this log,
+// repairs the folder by fsck.RepairDir, and loads the folder again. If entries were lost, the next index jumps ahead by
+// 2^32 (rule 8). No Raft node may use the log meanwhile; the next node starts from InitialState of the returned log.
+// Open scans end. AcceptLoss is allowed only for a group with one voter: in other groups, peers supply the lost data.
 //
 // If no damage is known, or an error occurs before the log is closed, AcceptLoss returns this log, and nothing has
-// changed. After a later error, it loads the group in its state at that time; the returned log is nil if the group
-// cannot be loaded.
+// changed. After a later error, AcceptLoss loads the group in its state at that time. The returned log is nil if the
+// group cannot be loaded.
 func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	fail := func(next *Log, err error) (*Log, []format.Damage, error) {
 		return next, nil, fmt.Errorf("group %s: accept loss: %w", l.opts.Identity.Name, err)

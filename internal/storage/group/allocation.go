@@ -8,8 +8,8 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare limits a step: a group allocates in advance at most one part in this number of the volume's spare
-	// bytes, because there are many groups.
+	// allocateShare is a divisor: a step is at most the volume's spare bytes divided by it. The limit is needed because
+	// many groups allocate space in advance.
 	allocateShare = 64
 )
 
@@ -25,7 +25,7 @@ type allocation struct {
 	ahead     zerosAhead
 }
 
-// begin is called for a new file, whose size is the end of the log.
+// begin is called for a new file. The size of the file is the end of the log.
 func (a *allocation) begin(end int64) { a.allocated, a.opened, a.inherited = end, 0, false }
 
 // allocate extends the file so that it has space for the given number of bytes after end. It extends in steps, so

@@ -10,8 +10,9 @@ import (
 // applyChunk is how many entries are applied before readers get the lock again.
 const applyChunk = 256
 
-// Apply makes all entries up to index visible; the caller says that they are committed. When it returns, the index is
-// updated. It passes the entries in order to each, which may be nil and must not change the log.
+// Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed. When
+// Apply returns, the index of the group's records includes them. Apply passes the entries in order to the function
+// each, which may be nil and must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

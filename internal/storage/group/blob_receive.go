@@ -10,8 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// MissingBlobs returns, each once, the blobs that the given entries refer to and that do not exist here. A member
-// fetches these blobs (BlobWriter) before it appends the entries. The call is cheap if no entry refers to a blob.
+// MissingBlobs returns the blobs that the given entries refer to and that do not exist here. Each blob is listed once.
+// A member fetches these blobs (BlobWriter) before it appends the entries. The call is cheap if no entry refers to a
+// blob.
 func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 	var out []format.BlobRef
 	var seen map[uuid.UUID]bool

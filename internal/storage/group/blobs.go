@@ -154,8 +154,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone reports whether a blob does not exist and need not exist. Another member may ask for such a blob because it
-// has an entry that was dropped here.
+// isGone reports whether a blob does not exist here and is not needed here. Another member may ask for such a blob
+// because it has an entry that was dropped here.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false

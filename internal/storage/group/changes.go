@@ -20,12 +20,12 @@ type ChangesOptions struct {
 	BytesMax   int64 // limit on the bytes of data and attributes
 }
 
-// Changes reads the newest versions with an index above after, including deletes, in order of the index. It skips
-// superseded versions, and reads nothing above the applied index. It also returns the index up to which it has read.
-// The records are copies. When Changes returns, it holds no lock and no pin.
+// Changes reads the newest versions, including deletes, with an index above the argument after, in order of the index.
+// It skips superseded versions, and reads nothing above the applied index. It also returns the index up to which it has
+// read. The records are copies. When Changes returns, it holds no lock and no pin.
 //
-// It returns ErrCursorExpired if the changes since after cannot be determined exactly: tombstones above after may be
-// gone, a loss above after was accepted, or after is greater than all indexes of this log. It returns *DamageError if
+// It returns ErrCursorExpired if the changes above the argument after cannot be determined exactly: tombstones above it
+// may be gone, a loss above it was accepted, or it is greater than all indexes of this log. It returns *DamageError if
 // the next change cannot be read.
 func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64,
 	err error) {
@@ -174,10 +174,10 @@ func (l *Log) Applied() (uint64, <-chan struct{}) {
 	return l.state.applied.Load(), changed
 }
 
-// signal wakes all waiters. fire costs almost nothing while nobody waits.
+// signal wakes all waiters. The function fire costs almost nothing while nobody waits.
 type signal struct{ c atomic.Pointer[chan struct{}] }
 
-// wait returns a channel that the next fire closes.
+// wait returns a channel that is closed by the next call of fire.
 func (s *signal) wait() <-chan struct{} {
 	for {
 		if c := s.c.Load(); c != nil {

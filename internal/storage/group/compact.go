@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// rewritePart is the share of superseded entries and droppable tombstones, one part in this number, from which on
-	// a segment is rewritten. CompactOptions.All rewrites segments with less.
+	// rewritePart is a divisor: a segment is rewritten if at least its size divided by rewritePart consists of
+	// superseded entries and droppable tombstones. CompactOptions.All rewrites segments with less.
 	rewritePart = 4
 	// paceBytes is how many bytes are read between two waits for the rate limit.
 	paceBytes = 1 << 20
@@ -50,8 +50,8 @@ type compaction struct {
 
 	history *history
 	applied uint64
-	// forgotten is an index. Entries above it that have a request id are kept, because a replica that restarts may need
-	// them to recognise a repeated write (docs/format.md, request ids).
+	// forgotten is an index. Entries that are above it and have a request id are kept, because a replica that restarts
+	// may need them to recognise a repeated write (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace
@@ -61,13 +61,14 @@ type compaction struct {
 }
 
 // Compact rewrites sealed segments whose entries are committed and applied. It drops the versions that retention and
-// open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first
-// checks the free space (ErrNoSpace). Only one Compact of a Log runs at a time; reads and writes continue meanwhile.
-// A superseded version is kept if it is among the newest Retention.Versions of its record, was committed less than
+// open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first checks
+// the free space (ErrNoSpace). Only one Compact of a Log runs at a time; reads and writes continue meanwhile. A
+// superseded version is kept if it is among the newest Retention.Versions of its record, was committed less than
 // Retention.MinAge ago, is seen by an open snapshot, or has a request id that a repeated write may still use. A
-// tombstone is dropped once no older version of its record is stored any more, which is one Compact after these were
-// dropped, and no repeated delete can refer to it. For a group with damage, Compact returns *DamageError and changes
-// nothing. Segments that were rewritten before an error are not restored; the report counts them.
+// tombstone is dropped under two conditions: no older version of its record is stored any more, and no repeated delete
+// can refer to the tombstone. The first condition holds one Compact after the older versions were dropped. For a group
+// with damage, Compact returns *DamageError and changes nothing. Segments that were rewritten before an error are not
+// restored; the report counts them.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
 	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
 	defer l.compacting.Unlock()

@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked is what the last compaction found that must be kept for now. These figures let the next compaction begin
-// when there is enough to free, and not earlier. A figure is forgotten when the reason for it may have ended. Guarded
-// by state.mu.
+// looked is what the last compaction found that must be kept for now. From these figures, the next compaction begins as
+// soon as there is enough to free, and not earlier. A figure is forgotten when the reason for keeping the data may have
+// ended. Guarded by state.mu.
 type looked struct {
 	// versions and scans count the bytes of superseded entries in sealed segments that Retention.Versions and open
 	// snapshots keep, respectively.
@@ -18,13 +18,13 @@ type looked struct {
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones is the size of the tombstones that could be dropped if two indexes were at least tombstonesThrough:
-	// forgotten, and the index up to which every member has applied everything.
+	// tombstones is the size of the tombstones that could be dropped if two indexes were at least tombstonesThrough.
+	// One is compaction.forgotten, and the other is the index up to which every member has applied everything.
 	tombstones        int64
 	tombstonesThrough uint64
 	closed            uint64 // number of snapshots closed before that compaction, see state.closed
-	// unfreed is how many bytes a compaction expected to free and could not; mergeable is how many segments it could
-	// not merge. Both are valid until the time in until.
+	// unfreed is how many bytes a compaction expected to free and could not free. mergeable is how many segments it
+	// could not merge. Both figures are valid until the time in the field until.
 	unfreed   int64
 	mergeable int
 	until     time.Time

@@ -99,7 +99,8 @@ func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// that returns the *DamageError of the first damage that hits a record; nil if none does.
+// that returns a *DamageError for the first damage for which the function hits returns true. It returns nil if there is
+// no such damage.
 func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -103,7 +103,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	}
 	e.Term = term
 	e.views = e.reader.views(0, e.Index)
-	// An empty segment that begins with a later index is not part of the export.
+	// An empty segment that begins with an index after that of the export is not part of the export.
 	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- {
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]

@@ -19,7 +19,7 @@ const (
 	// hintPieceOf is the number of bytes without a hint from which on a piece is written. Reading fewer bytes costs
 	// no more than opening a file. A piece for this many bytes costs a hundredth of writing the bytes themselves.
 	hintPieceOf    = 256 << 10
-	hintPieceShare = 32 // for small segments: one part in this number of the segment's size
+	hintPieceShare = 32 // divisor: for small segments, a piece is written from the segment size divided by it on
 )
 
 // activeHint maintains the hint of the active segment while the log is open. It writes and removes the file of the

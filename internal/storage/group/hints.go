@@ -76,8 +76,8 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart is the share of a hint's rows, one part in this number, from which on outdated used flags make Close
-// write the hint again.
+// hintStalePart is a divisor: Close writes a hint again if more used flags are outdated than the number of the hint's
+// rows divided by hintStalePart.
 const hintStalePart = 64
 
 // refresh rewrites hints that have many outdated used flags. The active segment has no such hint.

@@ -24,8 +24,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate allocates memory for the image of a segment. grows says that the image grows into its memory; otherwise
-// the segment is read into it as a whole.
+// allocate allocates memory for the image of a segment. If grows is true, frames are added to the image little by
+// little; otherwise the segment is read into it as a whole.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -42,8 +42,8 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	return nil
 }
 
-// load reads a segment that was just written into memory if the residency is Resident, and checks every frame,
-// because later reads of the image do not check frames.
+// load reads a segment that was just written into memory, if the residency is Resident. It checks every frame, because
+// later reads of the image do not check frames.
 func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	if !m.resident {
 		return nil

@@ -212,9 +212,9 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	return true, nil
 }
 
-// checkHeader compares the header of a segment with the manifest; there says whether the file exists. It takes the
-// header from the image if there is one. A difference is damage of the header's bytes only. A header of another group
-// or store, or of a newer version, is an error.
+// checkHeader compares the header of a segment with the manifest. The argument there says whether the file exists.
+// checkHeader takes the header from the image if there is one. A difference is damage of the header's bytes only. A
+// header of another group or store, or of a newer version, is an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),
@@ -335,7 +335,7 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 }
 
 // readSegment walks all frames of a sealed segment: in the image if the residency is Resident, otherwise in the file.
-// rows reports whether the rows are needed; it is called when the walk begins.
+// The function rows reports whether the rows are needed. It is called when the walk begins.
 func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment,
 	rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}

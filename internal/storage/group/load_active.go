@@ -147,8 +147,8 @@ func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
 	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// withoutRows returns the indexes in sealed segments between first and last of entries that are neither a put nor a
-// delete, as far as hints show them.
+// withoutRows returns the indexes of the entries that are neither a put nor a delete. It looks at the sealed segments,
+// from the index first to the index last, as far as their hints show such entries.
 func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {

@@ -6,8 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// joinJournal registers a log that is about to be opened with the journal of its volume. It returns nil if there is
-// no journal.
+// joinJournal registers a log with the journal of its volume, before the log is opened. It returns nil if the volume
+// has no journal.
 func joinJournal(opts Options) (*journal.Member, error) {
 	if opts.Journal == nil {
 		return nil, nil

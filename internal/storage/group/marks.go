@@ -21,9 +21,9 @@ type markFile struct {
 	last     format.Mark // the mark that was written last
 }
 
-// Tick makes the synced mark durable: on return the mark on disk covers everything that was synced before the call.
-// The volume calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark.
-// Tick also frees the space in the active segment that the previous process has allocated and this one has not filled
+// Tick makes the synced mark durable: on return the mark on disk covers everything that was synced before the call. The
+// volume calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. Tick
+// also frees the space in the active segment that the previous process has allocated and this process has not filled
 // yet.
 func (l *Log) Tick() error {
 	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
@@ -41,8 +41,8 @@ func (l *Log) Tick() error {
 	return nil
 }
 
-// releasePreallocated frees the space after the end that the load found there, because the next write may come much
-// later. The load does not free it, because freeing blocks takes time. The caller holds mu.
+// releasePreallocated frees the space after the end of the log that the load found there, because the next write may
+// come much later. The load does not free that space, because freeing blocks takes time. The caller holds mu.
 func (w *writer) releasePreallocated() {
 	if !w.allocation.inherited || w.suspect != nil {
 		return

@@ -139,8 +139,8 @@ const (
 	countPieceBytes = 16 << 10 // size of one read; small, because only headers are needed
 	countPieces     = 64       // greatest number of pieces that are read from a segment
 	countPiecesMin  = 2        // least number of pieces that are read from a segment
-	// countShare is the part of the bytes above the mark, one in this number, that is read. It is small because the
-	// load reads all of them again.
+	// countShare is a divisor: of the bytes above the mark, about one part in countShare is read. That part is small
+	// because the load reads all of these bytes again.
 	countShare = 64
 )
 

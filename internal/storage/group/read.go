@@ -27,8 +27,9 @@ type records struct {
 const readTries = 1000
 
 // Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits. The entry CRC
-// is checked on every read that uses the data (for resident images: at load). Get returns ErrNotFound if there is no
-// such record or its newest version is a delete. It also returns ErrVersionNotFound and *DamageError.
+// is checked on every read that uses the data. For resident images, it is checked at the load instead. Get returns
+// ErrNotFound if there is no such record or its newest version is a delete. It also returns ErrVersionNotFound and
+// *DamageError.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err
@@ -62,8 +63,8 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	return l.records.head(id)
 }
 
-// Versions lists at most n committed versions with an index below before (0: no bound), newest first, without data. It
-// returns ErrNotFound if the record has no version at all.
+// Versions lists at most n committed versions of a record, newest first, without data. If the argument before is not 0,
+// it lists only versions with an index below it. Versions returns ErrNotFound if the record has no version at all.
 func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err

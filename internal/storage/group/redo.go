@@ -116,8 +116,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark after everything that is lost. doubt is how many more bytes may be lost at the end; the mark
-// is after these too.
+// above returns a mark that is after everything that is lost. The argument doubt is the number of further bytes that
+// may be lost at the end. The mark is after these bytes too.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {

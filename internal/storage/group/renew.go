@@ -40,7 +40,7 @@ func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	return bad, r.sealedHints(found)
 }
 
-// copyDamages returns a damage for each bad one of two copies.
+// copyDamages returns a damage for each bad one of the two copies in a file.
 func (r *renewal) copyDamages(file string, bytes int64, bad [2]error) []format.Damage {
 	out := format.CopyDamages(file, bytes, bad)
 	for i := range out {

@@ -138,8 +138,8 @@ type RangeAnswer struct {
 }
 
 // ReadRange is the peer's side of a repair. It returns the applied entries of a range, with at most maxBytes of data
-// (but at least one entry). Continue after Through for the rest. Through is below First if no entry of the range is
-// applied. ReadRange returns *DamageError if the peer's own bytes are bad.
+// (but at least one entry). The caller continues after Through for the rest. Through is below First if no entry of the
+// range is applied. ReadRange returns *DamageError if the peer's own bytes are bad.
 func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	if err := l.enter(); err != nil {
 		return RangeAnswer{}, err

@@ -86,7 +86,8 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	return p.swapIn()
 }
 
-// each calls its functions for kept and given entries, in order of the index.
+// each calls the function kept for the kept entries, and the function given for the peer's entries, in order of the
+// index.
 func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry) error) error {
 	g := 0
 	for _, k := range p.s.kept {

@@ -22,8 +22,8 @@ type survey struct {
 	// void.
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are, or may be, missing; in order and not adjacent
-	// rows says that known has every version of the segment, and that terms are right. A version that is not in known
-	// is then void.
+	// rows says that the field known has every version of the segment, and that the field terms is right. If rows is
+	// set, a version that is not in known is void.
 	rows bool
 	// requests says that there are entries of KindRequest, which have no rows.
 	requests bool

@@ -23,7 +23,8 @@ const (
 	// snapshotsMax bounds the number of snapshots of a group. Each snapshot has an entry in memory for each
 	// superseded version.
 	snapshotsMax = 256
-	// snapshotPlacesMax bounds these entries for all snapshots of a group together. They take 20 bytes each, about.
+	// snapshotPlacesMax bounds the number of these entries for all snapshots of a group together. Each takes about 20
+	// bytes.
 	snapshotPlacesMax = 4 << 20
 )
 

@@ -99,8 +99,8 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 	return r
 }
 
-// take subtracts the size of an entry from room. It returns false if the entry does not fit. The first entry always
-// fits.
+// take subtracts the size of an entry from the budget. It returns false if the entry does not fit. The first entry
+// always fits.
 func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	size := uint64(len(r.Data)) + 24 // type, term and index take at most 24 bytes in protobuf
 	if size > *budget && !first {
@@ -138,10 +138,10 @@ func (l *Log) LastCommitTime() int64 {
 // that the replica can rebuild the window after a restart. It skips unreadable entries. now is the time of the
 // machine's clock, in Unix ns.
 //
-// The age of a request is computed from the commit times in the log. Between two entries at most commitStepMax
-// counts, so that a jump of the commit times, caused by a wrong clock, does not make requests old. So the result may
-// contain too many requests, but not too few. The machine's clock matters only if it is ahead by more than
-// clockErrorMax: segments are not read if, by this clock, they are older than the age of the window plus
+// The age of a request is computed from the commit times in the log. Of the time between two entries, at most
+// commitStepMax is counted, so that a jump of the commit times, caused by a wrong clock, does not make requests old.
+// The result may therefore contain too many requests, but not too few. The machine's clock matters only if it is ahead
+// by more than clockErrorMax: segments are not read if, by this clock, they are older than the age of the window plus
 // clockErrorMax.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
@@ -216,8 +216,8 @@ func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince raises from to the beginning of the first segment that holds an entry committed at or after the given
-// time. It relies on commit times never decreasing in a log.
+// firstSince returns the index at which the first segment begins that may hold an entry committed at or after the given
+// time, but at least the argument from. It relies on commit times never decreasing in a log.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)

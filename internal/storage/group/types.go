@@ -60,8 +60,8 @@ type Options struct {
 	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
 	Retention    Retention
 	Budget       Budget // nil means no limit
-	// Spare returns how many bytes the volume has above its reserve, which is not used for allocation in advance. nil
-	// means that there are enough.
+	// Spare returns how many bytes the volume has above its reserve. The reserve is not used for allocation in advance.
+	// If Spare is nil, there is always enough space.
 	Spare   func() int64
 	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes a small one of its own
 	Journal *journal.Journal // journal of the volume, for SyncShared; nil if there is none

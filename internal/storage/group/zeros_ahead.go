@@ -14,8 +14,9 @@ const (
 	aheadFactor   = 16       // zeros are written for this many writes of the same size
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
-	// aheadShare limits the zeros to a part of the segment's content, because a start after a kill reads the zeros,
-	// and in Index residency little else.
+	// aheadShare and aheadShareIndex are divisors: the zeros are limited to the size of the segment's content divided
+	// by one of them, or to aheadMin if that is more. The limit is needed because a start after a kill reads the zeros.
+	// aheadShareIndex is for Index residency, in which such a start reads little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )
@@ -25,7 +26,7 @@ var aheadZeros [aheadMax]byte
 
 // zerosAhead knows the offset up to which the active file was written, with data or zeros.
 type zerosAhead struct {
-	share int64 // the zeros are at most one part in this number of a segment
+	share int64 // divisor, see aheadShare
 
 	file  vfs.File // the file that the other fields refer to
 	cheap bool
@@ -41,8 +42,8 @@ func (r Residency) zerosShare() int64 {
 }
 
 // zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile: at
-// most aheadMin or a share of the segment's content, whichever is greater. The zeros count as free space, so an error
-// only makes writes slower.
+// most aheadMin, or the size of the segment's content divided by the field share, whichever is greater. The zeros count
+// as free space, so an error only makes writes slower.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0

@@ -237,7 +237,8 @@ func (s *stripe) put(at *slot, id int64, loc Loc) {
 // alive returns 1 for the place of a put and 0 for the place of a delete.
 func alive(loc Loc) int { return int(^loc & 1) }
 
-// CompareAndSwap replaces the place of an id if it is old. It returns false if the place has changed.
+// CompareAndSwap replaces the place of an id by loc if the present place equals the argument old. Otherwise it returns
+// false.
 func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -255,7 +256,7 @@ func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	return true
 }
 
-// CompareAndDelete removes an id if its place is old. It returns false if the place has changed.
+// CompareAndDelete removes an id if its present place equals the argument old. Otherwise it returns false.
 func (t *Table) CompareAndDelete(id int64, old Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)

@@ -25,9 +25,9 @@ var ErrUnused = errors.New("the journal does not take it")
 const (
 	fileBytesFirst = 1 << 20
 	fileBytesMax   = 16 << 20
-	// If a file is full sooner than this, the next file is made larger.
+	// If a file is full sooner than fullSoon after its use has begun, the next file is made larger.
 	fullSoon = 4 * time.Second
-	// spareShare limits a file to this fraction (one sixteenth) of the volume's spare bytes.
+	// spareShare is a divisor: a file takes at most the volume's spare bytes divided by it (one sixteenth).
 	spareShare = 16
 	// yields is how often the goroutine that writes a batch first yields to other goroutines. Those whose write has
 	// just ended then answer their callers and write again. Without yielding, a batch contained hardly half of the
@@ -97,7 +97,7 @@ type half struct {
 	end   int64
 	next  uint64 // sequence of the next record
 	began time.Time
-	// members that have not synced their own file since they wrote here. Guarded by Journal.mu
+	// live holds the members that have not synced their own file since they wrote here. Guarded by Journal.mu.
 	live map[*Member]struct{}
 }
 

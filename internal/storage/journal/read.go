@@ -27,8 +27,8 @@ type Found struct {
 	// Bad lists what cannot be read and may have been acknowledged. An incomplete record at the end counts as torn
 	// and is not listed, although a last record that was damaged later looks the same.
 	Bad []error
-	// Lost lists places of segments that an unreadable record made durable; the next record names these places. Bytes
-	// is empty.
+	// Lost lists the places of segments that an unreadable record made durable, as far as the next record names them.
+	// The field Bytes of these ranges is empty.
 	Lost []Range
 
 	gaps []gap                     // unreadable records of unknown content
@@ -275,8 +275,8 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing registers the missing records, from a sequence up to the record before r. r names the ranges of the last of
-// them. The first record of a use has no ranges.
+// missing registers the records that are missing, from a sequence up to the record before r. The record r names the
+// ranges of the last missing record. The first record of a use has no ranges.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1

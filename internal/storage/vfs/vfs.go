@@ -44,9 +44,8 @@ type FS interface {
 	// SyncDir makes the names in a folder durable. All code uses this function for rule 6.
 	SyncDir(dir string) error
 	// SyncAll makes the whole file system that holds dir durable, files and names, in the state at the time of the
-	// call. It returns errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait
-	// for unwritten data of other programs. After this error, and after any other, the caller has to sync each file
-	// separately.
+	// call. It returns errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait for
+	// unwritten data of other programs. After any error, the caller has to sync each file separately.
 	SyncAll(dir string) error
 	// Lock takes an exclusive lock (flock) on a file, which is created if it does not exist. The lock is held until
 	// the Closer is closed or the process ends. Lock returns ErrLocked if another holder has the lock.
@@ -83,9 +82,9 @@ type File interface {
 	// zeros. If the file system cannot reserve space, Allocate only grows the size.
 	Allocate(offset, length int64) error
 	// DataEnd returns the offset at which the data ends: every byte from there to Size reads as zero because it was
-	// never written, like space that Allocate reserved. The search starts at from; the result is between from and
-	// Size, rounded up to whole blocks of the file system. Written bytes count whether they are synced or not. If the
-	// file system cannot answer (OS: no FIEMAP), the result is Size.
+	// never written, like space that Allocate reserved. The search starts at the offset from; the result is between
+	// that offset and Size, rounded up to whole blocks of the file system. Written bytes count whether they are synced
+	// or not. If the file system cannot answer (OS: no FIEMAP), the result is Size.
 	DataEnd(from int64) (int64, error)
 	// CheapOverwrite reports whether overwriting and syncing bytes that were written before is cheaper than writing
 	// to space that was only allocated. It is cheaper on ext4 and xfs, where the sync then has no metadata to commit,

@@ -77,8 +77,9 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	return facts, nil
 }
 
-// absurd returns a number that no store reaches, or "". With such a revision or base an etcd that is right would count
-// as set back for ever, and an epoch that counts on from such a number begins at 0 again.
+// absurd returns the name and value of a number that no store reaches, or "" if there is none. With such a revision or
+// base, an etcd that is right would count as set back for ever. With such an epoch, the next epoch would begin at 0
+// again.
 func (f *Facts) absurd() string {
 	for what, n := range map[string]int{"groups": f.Groups, "copies": f.Copies, "groupsMax": f.GroupsMax} {
 		if n < 0 || n > math.MaxInt32 {

@@ -153,8 +153,8 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// numberMax is above all generations and steps that a volume can reach. A greater one in a superblock is damage: a
-// start, which counts on from it, could overflow.
+// numberMax is above all generations and steps that a volume can reach. A greater number in a superblock is damage: a
+// start counts on from that number, and could overflow.
 const numberMax = 1 << 62
 
 // copies is the content of the superblock file.

@@ -280,7 +280,7 @@ func (v *Volume) admitIdentity(opts Options) error {
 }
 
 // Renew durably gives the volume another UUID. It is for a volume that was reset to an earlier state, so that nobody
-// takes it for the volume that had the old UUID. Renew keeps the files. It must be called before the volume is used.
+// mistakes it for the volume that had the old UUID. Renew keeps the files. It must be called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
 	next := before

@@ -13,7 +13,8 @@ type signature struct {
 	what  string
 	at    int64
 	magic string
-	// labelAt and labelLen locate the label, which is the name that a person gave the content; 0: there is no label.
+	// labelAt and labelLen locate the label, which is the name that a person gave the content. They are 0 if there is
+	// no label.
 	labelAt  int64
 	labelLen int
 }

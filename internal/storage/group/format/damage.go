@@ -29,7 +29,8 @@ func (d Damage) place() string {
 	return fmt.Sprintf("group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
 }
 
-// CopyDamages returns damage for the bad ones of two copies in a file; each copy has the given number of bytes.
+// CopyDamages returns the damage of a file that holds two copies of its content: one Damage for each copy that is bad.
+// Each copy has the given number of bytes.
 func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	for i, why := range bad {
 		if why != nil {
@@ -62,8 +63,8 @@ type Damage struct {
 	IndexLast  uint64
 }
 
-// MayVoid reports whether a frame that the damage hides may have made an entry void. The entry's index is at; its
-// frame is at offset in the file.
+// MayVoid reports whether a frame that the damage hides may have made an entry void. at is the index of that entry, and
+// offset is the offset of the entry's frame in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }

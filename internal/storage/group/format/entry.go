@@ -16,10 +16,10 @@ const (
 	KindEmpty  Kind = 3 // an internal entry of Raft without content: the first one of a new leader
 	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
 	KindState  Kind = 5 // not part of the Raft log, and without an index: term, vote, commit and synced mark
-	// KindRequest is the entry that compaction keeps of a put or delete while a repeated write may still use its
-	// request id. Its id, index, term, commit time and request id are those of the write; its data is what RequestOf
-	// needs in addition. It is not a version of the record. It is never above the compaction floor of a log, so Raft
-	// never sees it.
+	// KindRequest is the entry that compaction keeps in place of a put or delete while a repeated write may still use
+	// the request id of that put or delete. Its id, index, term, commit time and request id are those of the write; its
+	// data is what RequestOf needs in addition. It is not a version of the record. It is never above the compaction
+	// floor of a log, so Raft never sees it.
 	KindRequest Kind = 6
 )
 
@@ -75,7 +75,7 @@ type BlobRef struct {
 	CRC32C uint32    // checksum of the record's whole data
 }
 
-// TruncateTerms returns the runs that remain of the entries below an index.
+// TruncateTerms returns the term runs of the entries below an index.
 func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	n := len(runs)
 	for n > 0 && runs[n-1].FirstIndex >= from {

@@ -71,7 +71,7 @@ func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
 	return f.Sync()
 }
 
-// CreateReplacing creates a file. It first removes a file of that name that was left by a crash.
+// CreateReplacing creates a file. It first removes a file of that name that a crash has left.
 func CreateReplacing(fs vfs.FS, name string) (vfs.File, error) {
 	f, err := fs.Create(name)
 	if !errors.Is(err, iofs.ErrExist) {
@@ -94,8 +94,7 @@ func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 }
 
 // MarkShortage marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory
-// as
-// ErrShortage.
+// as ErrShortage.
 func MarkShortage(err error) error {
 	switch {
 	case Passes(err):

@@ -24,8 +24,8 @@ const (
 	ManifestMagic        = "SHEAFMAN"
 	manifestFixedBytes   = 176
 	manifestSegmentBytes = 40
-	// ManifestBytesMax is the size of the largest file. It is more than 2^20 segments need, and bounds how much is
-	// read into memory.
+	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and bounds how much
+	// is read into memory.
 	ManifestBytesMax = 256 << 20
 	nameBytesMax     = 253
 )
@@ -51,8 +51,8 @@ type ManifestSegment struct {
 	Number     uint64 // names the files: SegmentName, HintName
 	ID         SegmentID
 	FirstIndex uint64
-	// LastIndex is the index of the last entry that was ever in a sealed segment, FirstIndex - 1 if there was none.
-	// It is 0 for the active segment.
+	// LastIndex is the index of the last entry that this sealed segment ever held. It is FirstIndex - 1 if the segment
+	// never held an entry, and 0 for the active segment.
 	LastIndex uint64
 	Bytes     int64 // sealed: exact size of the file; active: 0
 }

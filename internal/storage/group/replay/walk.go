@@ -96,8 +96,8 @@ func NewActive(first uint64) *Walk {
 	return w
 }
 
-// Behind returns a walk like that of NewActive, which continues after the part of the segment that the hint covers.
-// The terms are those of the hint.
+// Behind returns a walk of a segment that was only appended to. The walk continues after the part of the segment that
+// the hint covers. Its terms are those of the hint.
 func Behind(h *format.ActiveHint, first uint64) *Walk {
 	return &Walk{
 		Gapless: true, Rows: *h.Table.Snapshot(), Terms: slices.Clone(h.Terms), Last: h.Last,
@@ -250,7 +250,7 @@ func truncateOthers(others []Other, from uint64) []Other {
 	return others[:n]
 }
 
-// Counts reports whether an entry counts that has a whole frame at an offset. The entry is either a version of a
+// Counts reports whether the entry with a whole frame at the given offset counts. The entry is either a version of a
 // record, or another entry that was kept.
 func (w *Walk) Counts(version bool, offset int64) bool {
 	if version {
@@ -278,10 +278,10 @@ func (w *Walk) closeRanges(e *format.Entry) {
 	w.Term, w.open = e.Term, len(w.Bad)
 }
 
-// Explain returns the damage that the bad ranges of a walk amount to. lastIndex is the index of the last entry that
-// was ever written before the end of the walked range. hint, which may be nil, knows the ids. A range between two
-// consecutive entries lost no entry, unless it may hide that a new leader truncated the log there; cuts says whether
-// a truncation is possible.
+// Explain converts the bad ranges of a walk to damage. lastIndex is the index of the last entry that was ever written
+// before the end of the walked range. hint supplies the ids, and may be nil. A range between two consecutive entries
+// lost no entry, unless the range may hide that a new leader truncated the log there; cuts says whether a truncation is
+// possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {

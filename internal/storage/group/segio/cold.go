@@ -57,7 +57,7 @@ func (c *pageCache) fill(bytes int64) {
 	}
 }
 
-// ColdFile is the file of a sealed segment that this process did not write, so that the page cache is assumed not to
+// ColdFile is the file of a sealed segment that this process did not write. The page cache is therefore assumed not to
 // hold it.
 type ColdFile struct {
 	fs     vfs.FS

@@ -268,8 +268,8 @@ func (r *ImageRead) fail(err error) {
 	r.moved.Broadcast()
 }
 
-// await waits until the bytes up to through have arrived, and returns the offset up to which bytes have arrived by
-// then.
+// await waits until the bytes up to the offset through have arrived. It returns the offset up to which bytes have
+// arrived by then.
 func (r *ImageRead) await(through int64) (int64, error) {
 	through = min(through, int64(len(r.into)))
 	r.mu.Lock()

@@ -100,9 +100,9 @@ func (r *ReadAhead) ask() {
 	}
 }
 
-// next returns the bytes at an offset, which is a multiple of a block, as far as one read covers them: they are the
-// bytes of buffer from begin on. The caller may use the bytes before begin until release. next returns nil if there
-// are no more bytes or they cannot be read; ReadAt returns the error.
+// next returns bytes of the file from an offset on, as far as one read covers them. The offset is a multiple of a
+// block. The bytes are those of buffer from begin on. The caller may use the bytes of buffer before begin until it
+// calls release. next returns nil if there are no more bytes or they cannot be read; ReadAt returns the error.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0
@@ -125,7 +125,7 @@ func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	return (*head.buffer)[:carryBytes+head.n], carryBytes + skip
 }
 
-// release takes back all pieces that next returned, except the last one.
+// release takes back all pieces that next() returned, except the last one.
 func (r *ReadAhead) release() {
 	for len(r.lent) > 1 {
 		r.free(r.lent[0])

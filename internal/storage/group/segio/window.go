@@ -46,7 +46,8 @@ func FrameBuffer() []byte { return vfs.AlignedBytes(WindowBytes) }
 // must be called before the first read.
 func (w *Window) UseBuffer(buffer []byte) { w.space = buffer }
 
-// Await sets read, which fills the image of the window concurrently. It must be called before the first read.
+// Await makes the window wait for an ImageRead, which fills the image of the window concurrently. Await must be called
+// before the first read.
 func (w *Window) Await(read *ImageRead) { w.read = read }
 
 // Err returns the error that ended the reading early because the file could not be read at all.
