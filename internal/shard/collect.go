@@ -68,7 +68,7 @@ var (
 // each group.
 const groupSeriesMax = 256
 
-// Describe implements prometheus.Collector: unchecked, since groups come and go.
+// Describe implements prometheus.Collector. The collector is unchecked, because groups come and go.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- descLoadDone }
 
 // Collect implements prometheus.Collector.

@@ -43,19 +43,21 @@ type compactor struct {
 	// progress is closed when a compaction has freed space, or when a pass to free space is over.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
-	// end of the last pass that freed nothing; zero: the last pass freed some, or there is something new to free
+	// barren is the end of the last pass that freed nothing. It is zero if the last pass freed some, or if there is
+	// something new to free.
 	barren time.Time
 }
 
 const (
-	// appliedAfter is the time from the sealing of a segment to the look at its group. The entries at the segment's end
-	// should be applied by then.
+	// appliedAfter is how long the compactor waits after a segment was sealed, before it looks at the group. The
+	// entries at the segment's end should be applied by then.
 	appliedAfter = 100 * time.Millisecond
-	// garbagePart is the share of a group that must be superseded for a compaction when free space is low: one part in
-	// garbagePart.
+	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by
+	// garbagePart is superseded.
 	garbagePart = 64
-	// garbageOfVolume: an eighth of the volume, divided by its groups, makes a compaction of a group due if that is
-	// less than SupersededBytesMin. Less than garbageMin bytes never do.
+	// garbageOfVolume is a divisor. The volume divided by it (an eighth), and by the number of its groups, is how much
+	// of a group must be superseded for a compaction, if that is less than SupersededBytesMin. Less than garbageMin
+	// bytes are never enough.
 	garbageOfVolume = 8
 	garbageMin      = 1 << 20
 )
@@ -181,8 +183,9 @@ func (c *compactor) supersededMin() int64 {
 	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.routes.Load().byName))
 }
 
-// supersededMin returns the configured minimum, or on a small volume the group's share of an eighth of it. Otherwise
-// the superseded bytes of all groups could fill the volume. A volumeBytes of 0 means unknown.
+// supersededMin returns the configured minimum. On a small volume, it instead returns an eighth of the volume, divided
+// by the number of groups, if that is less. Otherwise the superseded bytes of all groups could fill the volume. A
+// volumeBytes of 0 means unknown.
 func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	if volumeBytes <= 0 || groups == 0 {
 		return wanted
@@ -270,7 +273,7 @@ func (c *compactor) forgetFailure(name string) {
 	}
 }
 
-// failure returns why the last compaction of a group ended early; nil: it did not.
+// failure returns why the last compaction of a group ended early, or nil if it did not end early.
 func (c *compactor) failure(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,9 +27,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Medium is the kind of disk under the volume. Only on a stated HDD are segments read one after another. Auto counts as
-// SSD, because virtual disks often report themselves as rotational. A device that contradicts the stated medium is
-// logged.
+// Medium is the kind of disk under the volume. Segments are read one after another only if the configuration says HDD.
+// Auto counts as SSD, because virtual disks often report themselves as rotational. A device that contradicts the
+// configured medium is logged.
 type Medium string
 
 // The media.
@@ -51,39 +51,41 @@ type Config struct {
 
 	// Wanted is what the volume must satisfy; it is checked before the volume is touched.
 	Wanted host.Wanted
-	// Stay makes a Host whose volume cannot be served keep running and report why. Without Stay it ends with the error.
+	// Stay concerns a volume that cannot be served. With Stay, the Host keeps running and reports why. Without Stay, it
+	// ends with the error.
 	Stay bool
 
 	Residency group.Residency
 	Medium    Medium // empty: Auto
-	// MemoryLimitBytes bounds the index and the resident images of all groups together; 0: no limit. The rest of the
-	// process (Go heap, messages in flight) needs additional memory.
+	// MemoryLimitBytes bounds the index and the resident images of all groups together. 0 means that there is no limit.
+	// The rest of the process (Go heap, messages in flight) needs additional memory.
 	MemoryLimitBytes int64
 	ReserveBytes     int64 // see volume.Options
 	SegmentBytes     int64 // see group.Options
 	Retention        group.Retention
 
-	// TrashDelay is how long the files of a replica that has left its group are kept; 0: 1 h.
+	// TrashDelay is how long the files of a replica that has left its group are kept. 0 means 1 h.
 	TrashDelay time.Duration
-	// ScrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage; 0: 4
-	// MiB/s; negative: never.
+	// ScrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. 0
+	// means 4 MiB/s, and a negative number means that they are not read.
 	ScrubBytesPerSecond int64
 	// NoReadLease makes leaders ask a majority of copies before each read, see replica.Options.Lease. It is for
 	// machines whose clocks may stand still while others go on.
 	NoReadLease bool
-	// Audit records what Secure refuses and what is done; nil: nothing is recorded.
+	// Audit records what Secure refuses and what is done. If it is nil, nothing is recorded.
 	Audit *guard.Audit
-	// PeerCredentials returns the credentials for connections to another shard, by its name; nil: no TLS.
+	// PeerCredentials returns the credentials for connections to another shard, by the name of that shard. If it is
+	// nil, TLS is not used.
 	PeerCredentials func(shard string) credentials.TransportCredentials
-	// SpeaksFor reports whether a connection may speak for a shard; nil (without TLS): every shard is trusted.
+	// SpeaksFor reports whether a connection may speak for a shard. If it is nil (without TLS), every shard is trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
 
 	Placement  Registry
 	Limits     Limits
 	Compaction Compaction
 
-	// ReportInterval is the time between two looks at the figures of groups; 0: 3 s. They are reported to etcd after
-	// three looks at the soonest if they changed much, otherwise each minute.
+	// ReportInterval is the time between two looks at the figures of groups. 0 means 3 s. Figures that changed much are
+	// reported to etcd after three looks at the soonest, and all others each minute.
 	ReportInterval time.Duration
 	Version        string                // version of the binary, for the status
 	Registry       prometheus.Registerer // nil: no metrics
@@ -92,7 +94,7 @@ type Config struct {
 	// ListenConfig opens the gRPC server's socket. The flood limits set it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener from which the gRPC server accepts connections, and Dial connects to an address of
-	// another shard; nil: TCP. Tests use in-memory connections.
+	// another shard. If they are nil, TCP is used. Tests use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are added to those of the gRPC server: credentials, traces, seams for tests.
@@ -106,11 +108,12 @@ type Config struct {
 	probe  *replica.Probe // observes all replicas in tests; nil: no probe
 	unsafe unsafe         // rules switched off, for tests
 	times  host.Times     // intervals of a Host; shorter in tests
-	// The times between two looks for damage, and before everything is read again. Shorter in tests.
+	// repairEvery is the time between two looks for damage, and scrubPause is the time before everything is read again.
+	// Both are shorter in tests.
 	repairEvery, scrubPause time.Duration
 	stepEvery               time.Duration // shorter in tests
 	rememberQuiet           time.Duration // shorter in tests
-	// Calls and syncs that take longer than this are recorded as slow. Shorter in tests.
+	// Calls and syncs that take longer than these times are recorded as slow. Both times are shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
 }
 
@@ -126,14 +129,17 @@ type Limits struct {
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024
 	CallsMax                int    // concurrent calls in all; beyond: OVERLOADED; 16,384
 	BytesInFlightMax        int64  // data of writes in progress; beyond: OVERLOADED; 256 MiB
-	// memory of messages that have not come to their end; beyond, the connection that holds the most is closed; half of
-	// BytesInFlightMax, and at least two messages
+	// UnfinishedBytesMax bounds the memory of messages that have not come to their end. Above it, the connection that
+	// holds the most is closed. The default is half of BytesInFlightMax, and at least two messages.
 	UnfinishedBytesMax int64
-	// data of answers that are being prepared or that their callers have not read yet; beyond: OVERLOADED; 256 MiB
+	// AnswerBytesMax bounds the data of answers that are being prepared or that their callers have not read yet. Calls
+	// above it get OVERLOADED. The default is 256 MiB.
 	AnswerBytesMax int64
-	// scans that read their log at the same time, with 16 MiB each if the data is not cached; other scans queue; 16
+	// ScansReadingMax bounds the scans that read their log at the same time, with 16 MiB each if the data is not
+	// cached. Other scans queue. The default is 16.
 	ScansReadingMax int
-	// how long one message of a stream may wait until the caller reads it; beyond: SLOW_READER; 1 min
+	// SendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream
+	// ends with SLOW_READER. The default is 1 min.
 	SendTimeout             time.Duration
 	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
 	CallTimeout             time.Duration // timeout of unary calls without a deadline; 60 s
@@ -155,14 +161,15 @@ func (l *Limits) unfinishedMax() int64 {
 // Compaction configures the compaction in the background. A zero field takes its default.
 type Compaction struct {
 	Off bool
-	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded; 0.5. A group
-	// holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
+	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded. The default is
+	// 0.5. A group holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
 	SupersededShareMin float64
-	// SupersededBytesMin is the number of bytes that must be superseded as well, or so many that, together with the
-	// newest segment, they fill a segment; 64 MiB.
+	// SupersededBytesMin is the number of bytes that must be superseded as well. Fewer bytes are enough if, together
+	// with the newest segment, they fill a segment. The default is 64 MiB.
 	SupersededBytesMin int64
-	// RateBytesPerSecond limits the rate of compactions; 0: 64 MiB/s; negative: no limit. The limit is raised when
-	// more is superseded than that rate keeps up with, and lifted when free space is low.
+	// RateBytesPerSecond limits the rate of compactions. 0 means 64 MiB/s, and a negative number means that there is no
+	// limit. The limit is raised when more is superseded than that rate keeps up with, and lifted when free space is
+	// low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // time between two looks at all groups; 30 s
 }

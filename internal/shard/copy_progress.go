@@ -33,7 +33,7 @@ type sample struct {
 	done int64
 }
 
-// begin records that a shard now sends files of total bytes in all, and restarts the rate.
+// begin records that a shard begins to send files of total bytes in all, and measures the rate from now on.
 func (c *copying) begin(from string, total int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,8 +113,8 @@ func (f countedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// haveBytes returns how many bytes are present while these files are missing: blobs are known only after all segments
-// are present.
+// haveBytes returns how many bytes are present while the given files are missing. Blobs are known only after all
+// segments are present.
 func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	have = total
 	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {

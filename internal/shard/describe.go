@@ -45,7 +45,8 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 	return out, more
 }
 
-// firstNames returns the sorted replicas that have the first most names, and whether there are others; most 0: all.
+// firstNames returns the replicas that have the first names, at most the number most of them, and whether there are
+// other replicas. The replicas are sorted. If most is 0, firstNames returns all of them.
 func firstNames(groups []*groupReplica, most int) (first []*groupReplica, more bool) {
 	names := 0
 	for i, g := range groups {

@@ -14,22 +14,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// This file frees space on the volume. Expendable data goes before anything is refused: files of replicas that moved
-// away, superseded records, and data that only scans see. It goes as soon as free space is low. A caller that finds no
-// space wakes the compactor and waits.
+// This file frees space on the volume. Expendable data is deleted before anything is refused: files of replicas that
+// have left their groups, superseded records, and data that only scans see. It is deleted as soon as free space is low.
+// A caller that finds no space wakes the compactor and waits.
 
 const (
 	// barrenTime is how long callers are refused without a wait after a pass that freed no space.
 	barrenTime = time.Second
 	// spacePasses is the number of passes for which a caller waits: other callers may take the space that a pass freed.
 	spacePasses = 4
-	// lowSegments: free space is low if it does not hold two segments above the reserve; on a small volume, if it is
-	// less than a sixteenth (lowPart) of the volume.
+	// Free space is low if the space above the reserve has fewer bytes than lowSegments segments. lowPart is a divisor:
+	// on a small volume, free space is low only below the size of the volume divided by lowPart (a sixteenth).
 	lowSegments = 2
 	lowPart     = 16
 )
 
-// withSpace calls try, which needs space, and repeats it as long as space is being freed for it.
+// withSpace calls the function try, which needs space, and repeats the call as long as space is being freed for it.
 func (c *compactor) withSpace(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)

@@ -92,8 +92,9 @@ func (i *installer) join(g *groupReplica) {
 	i.loading.loadOne(i.ctx, g, nil)
 }
 
-// takeOver installs from another member a replica that does not run, and retries until it succeeds. It returns false if
-// etcd no longer names the replica, if its context has ended, or if giveUp, unless nil, returned true for an error.
+// takeOver installs a replica that does not run, from the files of another member, and retries until it succeeds. It
+// returns false in three cases: etcd no longer names the replica, the context has ended, or giveUp, unless it is nil,
+// returned true for an error.
 func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
@@ -138,7 +139,7 @@ func (i *installer) fetchFrom(g *groupReplica, state placement.Group) (string, e
 	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.Name)
 }
 
-// install fetches the files of a group from a shard and swaps them in. It first calls ready, unless that is nil.
+// install fetches the files of a group from a shard and swaps them in. Unless ready is nil, install first calls it.
 func (i *installer) install(ctx context.Context, g *groupReplica, from string, ready func() error) error {
 	select {
 	case i.slots <- struct{}{}:

@@ -37,8 +37,8 @@ const (
 	stepsAtOnce     = 32 // steps of one group before other groups get their turn
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
-	// leadRest is how long a new leader keeps the lead although the target wants another leader. It exists because the
-	// previous leader may be about to stop while it is still registered.
+	// leadRest is how long a new leader keeps the leadership although the target wants another leader. It exists
+	// because the previous leader may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
 )
 
@@ -56,8 +56,8 @@ type steerer struct {
 	logger   *slog.Logger
 
 	copies func() int // number of copies wanted of each group
-	// isSilent reports whether a peer was found to be silent; when the peer answers again, peers.received has its
-	// groups looked at
+	// isSilent reports whether a peer was found to be silent. When such a peer answers again, peers.received requests a
+	// look at the groups of the peer.
 	isSilent     func(shard string) bool
 	withdraw     func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
@@ -258,11 +258,11 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 // has lost.
 const reportTime = 3 * time.Second
 
-// mayStillReport reports whether a member whose location etcd has lost may still be found, so that it must not be
-// removed or replaced yet: member id or, if comes is set because another member is to come, any member. It may be found
-// if no shard is there that could take its place, or if a shard has just registered and has not reported what it holds.
-// If the member were removed too early, the group would lose a copy that exists, and would need both of the two that
-// are left.
+// mayStillReport reports whether a member whose location etcd has lost may still be found, so that the member must not
+// be removed or replaced yet. If comes is set, because another member is to come, mayStillReport asks about any such
+// member; otherwise about the member with the given id. Such a member may be found if no shard is there that could take
+// its place, or if a shard has just registered and has not reported what it holds. If the member were removed too
+// early, the group would lose a copy that exists, and would need both of the two that are left.
 func mayStillReport(g *groupReplica, state groupView, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without the member
@@ -342,8 +342,9 @@ func (q *steerer) handOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries to transfer the lead of each group once. took counts the groups that others took, and kept those
-// that are still led here; open counts the kept groups that another shard could take.
+// handOverAll tries to transfer the leadership of each group once. took counts the groups that this shard no longer
+// leads. kept counts the groups that are still led here. open counts those of the kept groups that another shard could
+// take.
 func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
@@ -377,7 +378,8 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 	return took, open, kept
 }
 
-// transferTarget returns the member with the longest log of those that can take the lead; 0: no member can.
+// transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
+// can take it.
 func transferTarget(sv *served, m replica.Members) uint64 {
 	var to, match uint64
 	for _, p := range m.Progress {

@@ -50,7 +50,7 @@ func (l *lookup) isOver(epoch uint64) bool {
 	}
 }
 
-// find returns a view of one group from etcd. The view is older than epoch only if etcd itself is.
+// find returns a view of one group from etcd. The view is older than the given epoch only if etcd itself is older.
 func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placement.View, error) {
 	q.mu.Lock()
 	l := q.recent[name]

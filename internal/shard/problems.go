@@ -46,7 +46,7 @@ func (p *problems) Forget(over func(what string) bool) {
 	maps.DeleteFunc(p.now, func(what string, _ error) bool { return over(what) })
 }
 
-// of returns the problem with the subject what; nil: there is none.
+// of returns the problem with the given subject, or nil if there is none.
 func (p *problems) of(what string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -111,8 +111,8 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 	return err
 }
 
-// weigh reports the weights of the groups that are led here to etcd, in this shard's own keys, if the change is worth
-// it.
+// weigh reports the weights of the groups that are led here, if the change is worth a write. It writes them to etcd, in
+// this shard's own keys.
 func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]placement.Weight) error {
 	if base := r.view.Meta.EpochBase; base != p.base {
 		p.reported, p.base = nil, base // a different etcd may have received nothing, or outdated figures
@@ -129,8 +129,8 @@ func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]plac
 	return nil
 }
 
-// worthReporting reports whether weights must be reported, age after the last report: large changes after a few
-// intervals, all others after a long time.
+// worthReporting reports whether weights must be reported. age is the time since the last report. Large changes are
+// reported after a few intervals, and all others after a long time.
 func worthReporting(told, now map[string]placement.Weight, age, interval time.Duration) bool {
 	if told != nil && age < reportIntervals*interval {
 		return false
@@ -165,7 +165,8 @@ const (
 	weightsRetry   = 30 * time.Second
 )
 
-// weightOf returns the weight that the leader of a group last reported; false: none, or etcd does not answer.
+// weightOf returns the weight that the leader of a group last reported. It returns false if there is no such weight, or
+// if etcd does not answer.
 func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (placement.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -166,7 +166,8 @@ func (sv *served) Elsewhere(err error) error {
 	return answer.NotLeader(sv.group.Name, address, sv.shard.routes.Load().epoch)
 }
 
-// addressOf returns the address of a group's leader, or of a live member; empty: none.
+// addressOf returns the address of a group's leader, or of a live member. It returns an empty string if there is
+// neither.
 func addressOf(view placement.View, state placement.Group) string {
 	if leader, ok := view.Shards[state.Leader]; ok {
 		return leader.Address
@@ -179,7 +180,8 @@ func addressOf(view placement.View, state placement.Group) string {
 	return ""
 }
 
-// otherMember returns the address of a shard that can serve a group while this one cannot; empty: there is none.
+// otherMember returns the address of a shard that can serve a group while this shard cannot. It returns an empty string
+// if there is no such shard.
 func (s *Shard) otherMember(view placement.View, name string) string {
 	state := view.Groups[name]
 	if !member.IsShared(state) || state.Leader == s.cfg.Name {

@@ -12,11 +12,11 @@ import (
 // CURSOR_EXPIRED if the caller returns.
 
 const (
-	// abandonedAfter is the time without a read after which a scan counts as abandoned: a caller that lost its
+	// abandonedAfter is how long a scan may go without a read before it counts as abandoned. A caller that lost its
 	// connection would be back by then.
 	abandonedAfter = 10 * time.Second
-	// scansPart: if scans keep more than a sixteenth of the volume, those that are abandoned are given up even if there
-	// is free space.
+	// scansPart is a divisor: if scans keep more than the size of the volume divided by it (a sixteenth), the abandoned
+	// scans are given up even if there is free space.
 	scansPart = 16
 )
 
@@ -51,7 +51,7 @@ func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 // keptByScans returns the bytes that only open scans still saw at the last looks.
 func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
 
-// giveUpScans closes scans of the groups in which scans keep much; false: there are none.
+// giveUpScans closes scans of the groups in which scans keep much. It returns false if there are no such scans.
 func (c *compactor) giveUpScans(which scanLoss) bool {
 	if c.cfg.Compaction.Off {
 		return false

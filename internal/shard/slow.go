@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// slowCallMin: a call takes milliseconds if disk and memory are fine, and tens of milliseconds on a loaded HDD. A
-	// call that took longer than a second waited for something: a disk, an election, a group that was loading.
+	// slowCallMin is the duration above which a call is slow. A call takes milliseconds if disk and memory are fine,
+	// and tens of milliseconds on a loaded HDD. A call that took longer than a second waited for something: a disk, an
+	// election, a group that was loading.
 	slowCallMin = time.Second
 	// slowSyncMin is less than slowCallMin, because one write can wait for two syncs in a row, the one in progress and its
 	// own.
 	slowSyncMin = 500 * time.Millisecond
-	// slowKept is how many of each are kept: enough to see whether all concern one group, one method or one file. A
-	// slow disk causes thousands.
+	// slowKept is how many slow calls, and how many slow syncs, are kept. That is enough to see whether all concern one
+	// group, one method or one file. A slow disk causes thousands.
 	slowKept = 32
 	// slowErrorBytesMax is how many bytes of an error's text are kept, so that the size of a ring is bounded.
 	slowErrorBytesMax = 256

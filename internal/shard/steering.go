@@ -62,8 +62,8 @@ func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) 
 	return due, fetch
 }
 
-// done ends the look at a group. If something is left to do, next is called after a pause. The pause grows each time,
-// and is never in step with Raft's clocks, because a member looks silent whenever they tick.
+// done ends the look at a group. If something is left to do, the function next is called after a pause. The pause grows
+// each time, and is never in step with Raft's clocks, because a member looks silent whenever they tick.
 func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 	q.list.Lock()
 	defer q.list.Unlock()

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// keepBytes is enough for one segment of the usual size. Kept memory is in no budget, so none is kept if there is a
-// limit.
+// keepBytes is enough for one segment of the usual size. Kept memory is not counted in any budget, so none is kept if
+// there is a limit.
 const keepBytes = 272 << 20
 
 // storage is the volume of a shard with its journal, and what the logs on it share: the memory budget and the reading
@@ -38,9 +38,9 @@ type storage struct {
 	logger *slog.Logger
 }
 
-// newStorage makes the storage before the volume is open. Only on a stated HDD are segments read one after another,
-// because virtual disks often report themselves as rotational. In Resident residency the memory of one segment is kept
-// for the output of compaction.
+// newStorage makes the storage before the volume is open. Segments are read one after another only if the configuration
+// says HDD, because virtual disks often report themselves as rotational. In Resident residency the memory of one
+// segment is kept for the output of compaction.
 func newStorage(s *Shard) *storage {
 	limit := s.cfg.MemoryLimitBytes
 	// The page cache of a container counts against the container's limit, from which the memory limit is derived.
@@ -111,7 +111,7 @@ func (v *storage) isRolledBack(err error) bool {
 	return true
 }
 
-// checkMedium warns if the device contradicts the stated medium.
+// checkMedium warns if the device contradicts the configured medium.
 func (v *storage) checkMedium() {
 	mount, err := v.Mount()
 	if err != nil {
@@ -151,7 +151,7 @@ func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 	return conf.GetVoters()[0], nil
 }
 
-// checkReplicaFile returns why a replica must not run here; nil: it may.
+// checkReplicaFile returns why a replica must not run here, or nil if the replica may run.
 func (v *storage) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
 	here := v.Superblock().Volume
 	switch {

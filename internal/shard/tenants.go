@@ -27,7 +27,7 @@ func (t *tables) set(found placement.Access) {
 	t.changed = make(chan struct{})
 }
 
-// follow passes the current table to take immediately and after each change, until ctx ends.
+// follow calls the function take with the current table immediately, and again after each change, until ctx ends.
 func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
 	for {
 		t.mu.Lock()
@@ -50,8 +50,8 @@ func (s *Shard) newQuotas() *quota.Set {
 	})
 }
 
-// stored calls tell with the size of each group that is led here. Superseded data does not count, because it is freed
-// without the tenant's action.
+// stored calls the function tell with the size of each group that is led here. Superseded data does not count, because
+// it is freed without the tenant's action.
 func (r *routes) stored(tell func(group string, stored quota.Amount)) {
 	for name, g := range r.byName {
 		sv := g.served.Load()

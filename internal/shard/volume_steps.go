@@ -15,8 +15,8 @@ import (
 // acknowledged since the last step that etcd knows is not covered.
 
 const (
-	// stepEvery is the time between two steps of a volume that is written to. For that time, an image of the volume may
-	// be mistaken for the volume.
+	// stepEvery is the time between two steps of a volume that is written to. During that time, an image of the volume
+	// may be mistaken for the volume itself.
 	stepEvery = 5 * time.Second
 	// stepPatience bounds one request to etcd.
 	stepPatience = 5 * time.Second

@@ -63,7 +63,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	return with
 }
 
-// Fail makes an Error; with an empty reason it has no ErrorInfo.
+// Fail makes an Error. If the reason is empty, the Error has no ErrorInfo.
 func Fail(code codes.Code, reason, format string, args ...any) *Error {
 	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
@@ -88,7 +88,8 @@ func (v Violations) Err() error {
 	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
 }
 
-// Or returns the error of Err, or err if no field is wrong: errors in the request itself are reported first.
+// Or returns the error of Err, or the given error if no field is wrong: errors in the request itself are reported
+// first.
 func (v Violations) Or(err error) error {
 	if invalid := v.Err(); invalid != nil {
 		return invalid
@@ -129,7 +130,7 @@ func Of(err error, w Where) error {
 	if errors.Is(err, quota.ErrStopping) {
 		return Stopping()
 	}
-	// The outcome comes first: the error may wrap the reason why it is not known.
+	// The unknown outcome is checked first, because the error may also wrap the reason why the outcome is not known.
 	if errors.Is(err, replica.ErrOutcomeUnknown) {
 		return Fail(codes.Unknown, reason.OutcomeUnknown,
 			"%v: the write may or may not have been applied; repeat it with its request_id: %v", w, err)
@@ -275,7 +276,7 @@ func Stopping() error {
 	return answer
 }
 
-// SlowReader ends a stream whose caller did not read a message within most.
+// SlowReader ends a stream whose caller did not read a message within the time most.
 func SlowReader(most time.Duration) error {
 	return Fail(codes.Unavailable, reason.SlowReader,
 		"a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
@@ -312,7 +313,7 @@ func UseDownload(w Where, bytes int64) error {
 		"%v has %d bytes, Get gives at most %d: use Download, or metadata_only", w, bytes, format.DataBytesMax)
 }
 
-// Loading refuses a call to a group that is expected to serve in about eta.
+// Loading refuses a call to a group that is expected to serve after about the time eta.
 func Loading(group string, eta time.Duration) error {
 	answer := Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group)
 	answer.RetryAfter = min(max(eta, 100*time.Millisecond), 30*time.Second)
@@ -326,7 +327,7 @@ func Lost(group string, err error) error {
 	return answer
 }
 
-// Failed refuses calls to a group whose copy on this shard is not loaded, where waiting will not change that.
+// Failed refuses calls to a group whose copy on this shard is not loaded, if waiting will not change that.
 func Failed(name, shard string, err error) error {
 	if errors.Is(err, group.ErrMemory) {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)

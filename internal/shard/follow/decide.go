@@ -19,8 +19,8 @@ type Work[R any] struct {
 	Load       []R               // replicas that became this shard's after the first load
 	Join       []R               // replicas that have a folder, and are to be installed
 	Reinstall  []R               // replicas that lack entries that count, to be reinstalled in place
-	// replicas that are served and no longer this shard's; their files remain, because etcd does not say that they have
-	// left their group
+	// Close lists replicas that are served although they are no longer this shard's. Their files remain, because etcd
+	// does not say that these replicas have left their groups.
 	Close []R
 	Trash []R  // replicas that have left their group
 	Later bool // something waits for work in progress
@@ -185,7 +185,7 @@ func (f *Watcher[R]) markLost(state placement.Group) {
 	f.Logger.Error("the data of a group are lost", "group", r.Name, "error", err)
 }
 
-// replacedMembers counts the members whose shard is registered with a different volume now: those members are gone.
+// replacedMembers counts the members whose shard is now registered with a different volume. These members are gone.
 func replacedMembers(view placement.View, state placement.Group) (n int64) {
 	for _, m := range state.Members {
 		if shard, registered := view.Shards[m.Shard]; registered && shard.VolumeUUID != m.VolumeUUID {

@@ -36,7 +36,7 @@ func (n *neighbours) note(shards map[string]placement.Shard) {
 	}
 }
 
-// address returns the address of a shard; false: the shard is unknown.
+// address returns the address of a shard. It returns false if the shard is unknown.
 func (n *neighbours) address(shard string) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,22 +28,24 @@ type Replica struct {
 	Phase    member.Phase    // progress; after the replica is found or made, only Happens changes it
 	Err      error           // why Phase is a broken one
 	Standing member.Standing // what etcd says of it: a stray is not served
-	// Facts of the folder. Each may hold in any phase.
+	// These fields are facts about the folder. Each of them may hold in any phase.
 	Foreign bool // it was made on another volume, so that it must not run
-	// why its files belong to a group other than the manifest's, as fsck.Exchanged says; empty: they do not
+	// Exchanged says why the files of the folder belong to a group other than the manifest's, in the words of
+	// fsck.Exchanged. It is empty if they belong to the same group.
 	Exchanged  string
 	Unreadable bool // it has no readable manifest
-	// What this shard reported to etcd, whatever etcd says since.
-	// this process made it for a new group, and etcd never listed it here: it has never served
+	// NeverReported says that this process made the replica for a new group, and that etcd never listed the replica
+	// here. Such a replica has never served. A later view does not set NeverReported again.
 	NeverReported bool
-	// the epoch at which this process reported to etcd that the group it made is here; older views are outdated
+	// Confirmed is the epoch at which this process reported to etcd that the group it made is here. Views from before
+	// that epoch are outdated.
 	Confirmed uint64
 	RaftID    uint64             // Raft id of this incarnation; 0: unknown until the replica is loaded
 	ConfIndex uint64             // index of the membership in the manifest as found
 	Conf      *raftpb.ConfState  // that membership
 	Fetch     context.Context    // context of an install in progress, in any phase; nil: no install
 	StopFetch context.CancelFunc // ends Fetch
-	// Stored is the group as this shard last wrote it to etcd: views may be older.
+	// Stored is the group as this shard last wrote it to etcd. The views that this shard has received may be older.
 	Stored placement.Group
 	seen   look
 }
@@ -58,7 +60,7 @@ type look struct {
 type Owned interface {
 	comparable
 	Known() *Replica
-	// Node returns the node that serves the replica; false: none does.
+	// Node returns the node that serves the replica. It returns false if no node serves the replica.
 	Node() (Node, bool)
 	// BeginFetch makes the context of an install. Called with Options.Lock held.
 	BeginFetch(ctx context.Context)
@@ -161,8 +163,8 @@ func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	return r
 }
 
-// role returns the role of the replica in the newest membership that it knows; false: it has none. Called with
-// Options.Lock held.
+// role returns the role of the replica in the newest membership that the replica knows. It returns false if the replica
+// has no role in that membership. Called with Options.Lock held.
 func role[R Owned](owned R) (placement.Role, bool) {
 	conf, raftID := owned.Known().Conf, owned.Known().RaftID
 	if node, serves := owned.Node(); serves {

@@ -85,8 +85,8 @@ type Actions[R Owned] interface {
 	// Connect keeps connections to these shards and to no others.
 	Connect(shards []string)
 
-	// Load begins to load a replica, Join to install an empty one, and Reinstall to install again one that lacks
-	// entries that count. They do not wait.
+	// Load begins to load a replica. Join begins to install a replica that is empty. Reinstall begins to install a
+	// replica again that lacks entries that count. They do not wait.
 	Load(r R)
 	Join(r R)
 	Reinstall(r R)
@@ -229,7 +229,8 @@ func (f *Watcher[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	f.forgetDone(todo)
 	f.Lock.Unlock()
 	if todo.acts() && f.remember(view) != nil {
-		// An older etcd could not be distinguished from this one later, so only urgent work is done.
+		// If this view was not remembered, an older etcd could not be distinguished later from the present one. So only
+		// urgent work is done.
 		todo = Work[R]{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
@@ -294,7 +295,7 @@ func (f *Watcher[R]) forgetDone(todo Work[R]) {
 // errLater means that the work must wait for something else on this shard.
 var errLater = errors.New("later")
 
-// inParallel calls do for each group, at most 16 at a time, and reports whether a call failed.
+// inParallel calls the function do for each group, at most 16 at a time, and reports whether a call failed.
 func (f *Watcher[R]) inParallel(
 	ctx context.Context, groups []placement.Group, do func(context.Context, placement.Group) error,
 ) (failed bool) {
@@ -329,7 +330,8 @@ type Group struct {
 	Domains map[string]string // failure domains of shards, including shards that are no longer registered
 }
 
-// StateOf returns what etcd says of the group of a replica, as far as this shard knows; false: nothing.
+// StateOf returns what etcd says of the group of a replica, as far as this shard knows. It returns false if this shard
+// knows nothing about the group.
 func (f *Watcher[R]) StateOf(owned R) (Group, bool) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
@@ -345,7 +347,7 @@ func (f *Watcher[R]) StateOf(owned R) (Group, bool) {
 		Domains: f.neighbours.allDomains()}, true
 }
 
-// Address returns the address of a shard as etcd last reported it; false: the shard is unknown.
+// Address returns the address of a shard as etcd last reported it. It returns false if the shard is unknown.
 func (f *Watcher[R]) Address(shard string) (string, bool) { return f.neighbours.address(shard) }
 
 // own describes the groups that this shard follows.

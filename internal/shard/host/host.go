@@ -1,5 +1,6 @@
-// Package host is the process of a shard before and around the serving shard. It decides whose volume this is, whether
-// it may be served and why not. It also runs the gRPC and HTTP servers, which answer from the first moment to the last.
+// Package host runs the process of a shard, whether the shard serves or not. It decides whose volume this is, and
+// whether the volume may be served. If it may not, package host says why. It also runs the gRPC and HTTP servers, which
+// answer from the first moment of the process to the last.
 package host
 
 import (

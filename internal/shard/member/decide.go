@@ -17,8 +17,8 @@ type View struct {
 
 	Known bool            // etcd has the group. Otherwise Group and Target are empty
 	Group placement.Group // the group as etcd has it
-	// Unread says why etcd's key of the group cannot be used; empty: it can, or there is none. Then nobody knows where
-	// the group is, and what is here stays as it is.
+	// Unread says why etcd's key of the group cannot be used. It is empty if the key can be used, or if there is no
+	// key. If the key cannot be used, nobody knows where the group is, and what is on this volume remains as it is.
 	Unread string
 	// Deleted means that etcd says that the group was deleted. Then Known is false.
 	Deleted bool
@@ -163,9 +163,8 @@ func (v *View) whileSetBack(r *Replica) Action {
 	return stay(r)
 }
 
-// whileUnread is Decide while the group's key in etcd cannot be used: a replica that serves continues, and a replica
-// that does not serve is not loaded, because another shard may have taken its place. Nothing is created, moved or
-// deleted.
+// whileUnread is Decide while the group's key in etcd cannot be used. A replica that serves continues. A replica that
+// does not serve is not loaded, because another shard may have taken its place. Nothing is created, moved or deleted.
 func (v *View) whileUnread(r *Replica) Action {
 	if r == nil || r.Serves || r.Phase == Lost || r.Standing.Apart() {
 		return stay(r)
@@ -215,7 +214,8 @@ func leave(r *Replica) Action {
 	return a
 }
 
-// notHere decides about a group if none of the members that etcd names here is on the volume, whatever else is.
+// notHere decides about a group if none of the members that etcd names here is on the volume, even if another replica
+// of the group is on it.
 func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	switch {
 	case v.isMember() && len(here) == 0 && IsShared(v.Group):

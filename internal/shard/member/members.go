@@ -62,7 +62,7 @@ func (v *View) Left(r *Replica) bool {
 // here returns the members that etcd names on this volume.
 func (v *View) here() []placement.Member { return Here(v.Group, v.Shard, v.Volume) }
 
-// isMember reports whether the group has a member on this shard, on whatever volume.
+// isMember reports whether the group has a member on this shard, on any volume.
 func (v *View) isMember() bool {
 	return slices.ContainsFunc(v.Group.Members, func(m placement.Member) bool { return m.Shard == v.Shard })
 }

@@ -74,7 +74,8 @@ var transitions = map[Phase]map[Event]Phase{
 	GivenUp:        {},
 }
 
-// After returns the phase that follows p after e. False: e cannot happen in phase p, and the phase stays.
+// After returns the phase that follows p after the event e. It returns false if e cannot happen in phase p; the phase
+// then remains p.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
 		return Lost, true // it stays lost until another replica is begun in its place

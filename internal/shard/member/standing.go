@@ -32,7 +32,7 @@ func (s Standing) Stray() bool { return s.Reason != Ours }
 // created is shown as a group.
 func (s Standing) Apart() bool { return s.Reason != Ours && s.Reason != Unconfirmed }
 
-// String returns the reason for people; empty if there is none.
+// String returns the reason in words for people. It returns an empty string if there is no reason.
 func (s Standing) String() string {
 	switch s.Reason {
 	case OtherName:

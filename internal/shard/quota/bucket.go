@@ -33,7 +33,8 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
-// wait returns the time until the bucket has n, at most waitMost; 0: it has n now, or there is no limit.
+// wait returns the time until the bucket has the amount n, but at most waitMost. It returns 0 if the bucket has n now,
+// or if there is no limit.
 func (b *bucket) wait(now time.Time, n float64) time.Duration {
 	if b.rate == 0 {
 		return 0
@@ -52,7 +53,7 @@ func (b *bucket) wait(now time.Time, n float64) time.Duration {
 // waitMost is the largest result of wait.
 const waitMost = time.Hour
 
-// take takes n, even if the bucket has less.
+// take takes the amount n from the bucket, even if the bucket has less.
 func (b *bucket) take(now time.Time, n float64) {
 	if b.rate > 0 {
 		b.fill(now)

@@ -39,10 +39,10 @@ type late struct {
 	mean   float64   // moving average of the bytes that a call moves
 }
 
-// Begin begins a call; if it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the
-// tenant is refused more often than its rate, the call instead waits for its turn and is tried again; it waits at most
-// half a second, or half of the time that ctx has left. holds is the memory that the call has taken, in bytes. Begin
-// returns *Exceeded, ErrStopping, or the error of ctx.
+// Begin begins a call. If it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the
+// tenant is refused more often than its rate, the call instead waits for its turn and is tried again. It waits at most
+// half a second, or half of the time that ctx has left. holds is the number of bytes of memory that the call has taken.
+// Begin returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()
@@ -79,8 +79,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn returns the delay after which a call blocked by a quota may come again: after the calls that were given a turn
-// before. needs is the delay that the quota itself requires. Called with mu held.
+// turn returns the delay after which a call that is blocked by a quota may come again. Its turn is after those of the
+// calls that were given one before. needs is the delay that the quota itself requires. Called with mu held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
 	switch {

@@ -147,8 +147,8 @@ func (s *Share) add(other Share) {
 	s.Used, s.Slack, s.Want = s.Used.plus(other.Used), s.Slack.plus(other.Slack), s.Want.plus(other.Want)
 }
 
-// reportShare: the amount that a shard stores may change by one part in reportShare of a quota before it is reported,
-// if the last report is recent.
+// reportShare is a divisor: if the last report is recent, the amount that a shard stores is reported only after it has
+// changed by more than the quota divided by reportShare.
 const reportShare = 128
 
 // isWorth reports whether the computed share must be written. That is so if the number of groups or the wanted amount

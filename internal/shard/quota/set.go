@@ -29,10 +29,11 @@ type Etcd interface {
 type Config struct {
 	Shard string // whose share this is
 	Etcd  Etcd
-	// Led calls tell for each group that this shard leads, with the amount that the group stores.
+	// Led calls the function tell for each group that this shard leads, with the amount that the group stores.
 	Led   func(tell func(group string, stored Amount))
 	Every time.Duration // time between two looks at the ledgers
-	// Now and Pause replace the system's clock in tests; nil: the system's clock. Pause returns after d, or earlier.
+	// Now and Pause replace the system's clock in tests. If they are nil, the system's clock is used. Pause returns
+	// after the time d, or earlier.
 	Now   func() time.Time
 	Pause func(ctx context.Context, d time.Duration) error
 }
@@ -163,7 +164,7 @@ type known struct {
 // Group returns the Of of a group.
 func (s *Set) Group(group string) *Of { return &Of{set: s, group: group} }
 
-// Tenant returns the current tenant of the group; nil: it has none.
+// Tenant returns the current tenant of the group, or nil if the group has no tenant.
 func (o *Of) Tenant() *Tenant {
 	now := o.set.current.Load()
 	if now == nil {
@@ -188,13 +189,13 @@ func (s *Set) Kick() {
 const (
 	// kicksApart is the shortest time between two looks.
 	kicksApart = 100 * time.Millisecond
-	// lookShare is how many times longer than a look the pause after it is: a look at thousands of groups takes a
-	// while.
+	// lookShare is a factor: the pause after a look is lookShare times as long as the look, because a look at thousands
+	// of groups takes a while.
 	lookShare = 20
 )
 
-// Run keeps this shard's limits up to date with the ledgers and with the groups that it leads, until ctx ends. told
-// receives the error of each look, nil if there is none.
+// Run keeps this shard's limits up to date with the ledgers and with the groups that this shard leads, until ctx ends.
+// After each look, Run calls the function told with the error of the look, or with nil if there is none.
 func (s *Set) Run(ctx context.Context, told func(error)) {
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
@@ -294,7 +295,7 @@ func (t *Tenant) beginMeasuring() *measured {
 	return m
 }
 
-// agedLooks times Config.Every is the time after which a shard writes its share although little has changed.
+// agedLooks is a factor: a shard writes its share after agedLooks times Config.Every although little has changed.
 const agedLooks = 10
 
 // conflictsMax is how often the write of a share is retried after other shards wrote the ledger in between.

@@ -17,7 +17,8 @@ type Exceeded struct {
 	Tenant string
 	Quota  access.Quota
 	Limit  int64 // limit of the tenant in the whole store
-	// RetryAfter is when the call may be repeated; 0: only deletes or a higher quota make it possible.
+	// RetryAfter is the time after which the call may be repeated. 0 means that only deletes or a higher quota make the
+	// call possible.
 	RetryAfter time.Duration
 	state      string // what became of the quota: a format for the quota and its limit
 	words      string // why, and what to do
@@ -49,7 +50,7 @@ func sum(a, b int64) int64 {
 
 func (a Amount) minus(b Amount) Amount { return Amount{a.Bytes - b.Bytes, a.Records - b.Records} }
 
-// each calls do for bytes and for records, and makes an Amount of the two results.
+// each calls the function do for the bytes and for the records, and makes an Amount of the two results.
 func each(do func(of func(Amount) int64) int64) Amount {
 	return Amount{do(func(a Amount) int64 { return a.Bytes }), do(func(a Amount) int64 { return a.Records })}
 }
@@ -179,8 +180,8 @@ const (
 	partUsedUp = "what this shard was granted of the quota %s of %d is used up"
 )
 
-// refuseForNow is refuse for a write that may be possible once etcd has granted this shard more of a quota. why says
-// why the write does not wait for that. Called with mu held.
+// refuseForNow is refuse for a write that may be possible once etcd has granted this shard more of a quota. The
+// argument why says why the write does not wait for the grant. Called with mu held.
 func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	state, words := partUsedUp, "other shards may have some left, "+why
 	if s := &t.stored; !s.known || amountOf(quota, s.slack) == 0 && amountOf(quota, s.mine.Used) == 0 {
@@ -205,8 +206,8 @@ func amountOf(quota access.Quota, a Amount) int64 {
 const openAgain = 100 * time.Millisecond
 
 // blocked returns the quota that keeps a call from beginning now, and the time until the call may begin. For the quota
-// of concurrent calls that time is unknown, so it is openAgain. An empty quota: the call may begin. Called with mu
-// held.
+// of concurrent calls that time is unknown, so blocked returns openAgain. If the quota is empty, the call may begin.
+// Called with mu held.
 func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	if t.openMost > 0 && t.open >= t.openMost {
 		return access.CallsAtOnce, openAgain
@@ -231,9 +232,9 @@ func (t *Tenant) begun(now time.Time) {
 // wait.
 const heldMost = 16 << 20
 
-// Await is Begin for the message of a stream: it waits where Begin refuses. holds is the number of bytes that the
-// message keeps in memory meanwhile. If waiting messages already hold too much, the message is refused. Await returns
-// *Exceeded, ErrStopping, or the error of ctx.
+// Await does what Begin does, for the message of a stream. Where Begin refuses, Await waits. holds is the number of
+// bytes that the message keeps in memory meanwhile. If waiting messages already hold too much, the message is refused.
+// Await returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -244,7 +245,7 @@ func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	})
 }
 
-// until calls try until no quota blocks. try is called with mu held.
+// until calls the function try until no quota blocks the call. try is called with mu held.
 func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time) (access.Quota, time.Duration)) error {
 	for first := true; ; first = false {
 		wait, over, err := t.tried(first, holds, try)
@@ -263,8 +264,8 @@ func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time)
 	}
 }
 
-// tried calls try once. When a call has to wait for the first time, tried counts its memory. For the quota of
-// concurrent calls, over is closed when a call ends.
+// tried calls the function try once. When a call has to wait for the first time, tried counts the memory of the call.
+// If the quota of concurrent calls blocks the call, the channel over is closed when another call ends.
 func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota,
 	time.Duration)) (wait time.Duration, over chan struct{}, err error) {
 	now := t.set.now()
@@ -311,8 +312,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move is Moved for the message of a stream. It waits first until the rate allows the message. holds and the errors are
-// those of Await.
+// Move does what Moved does, for the message of a stream, but first waits until the rate allows the message. holds and
+// the errors are those of Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -391,8 +392,8 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 	}
 }
 
-// short returns the quota of which too little is left here for n, and whether too little is left in the whole store. An
-// empty quota: enough is left of each. Called with mu held.
+// short returns the quota of which too little is left here for the amount n, and whether too little is left in the
+// whole store. If the quota is empty, enough is left of each. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
 	for _, one := range []struct {

@@ -21,11 +21,12 @@ import (
 type Admin interface {
 	// Shard returns the row of this shard.
 	Shard() *recordv1.Shard
-	// Groups returns the rows of the shard's replicas, sorted by name. They are the rows of the first most names behind
-	// the name behind; a most of 0 means all names. If only is not empty, they are the rows of that group. more means that
-	// further rows follow.
+	// Groups returns the rows of the shard's replicas, sorted by name. It begins after the name behind, and returns the
+	// rows of at most the given number of names; a most of 0 means all names. If only is not empty, Groups returns only
+	// the rows of the group with that name. more means that further rows follow.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
-	// Moves returns the copies that are being created here, sorted by group; numbers by value.
+	// Moves returns the copies that are being created here, sorted by group. Groups that are numbers are sorted by
+	// value.
 	Moves() []*recordv1.Move
 	// Load returns the progress of the first load. Loaded is closed when that load is over.
 	Load() *recordv1.Load

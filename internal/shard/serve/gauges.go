@@ -40,7 +40,7 @@ type streamAnswers struct{ *gauge }
 // StreamAnswers returns the answer memory that streams may use.
 func (s *Server) StreamAnswers() message.Allowance { return streamAnswers{&s.answers} }
 
-// getShare: one part in getShare of the answer memory is kept for Get.
+// getShare is a divisor: the answer memory divided by it is kept for Get.
 const getShare = 8
 
 // Take implements message.Allowance.

@@ -72,7 +72,8 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	return out, nil
 }
 
-// pageBelow returns the index below which the page of a request begins; 0: the page begins with the newest version.
+// pageBelow returns the index below which the page of a request begins. 0 means that the page begins with the newest
+// version.
 func pageBelow(ctx context.Context, group string, in *recordv1.ListVersionsRequest) (below uint64, err error) {
 	token, err := access.OpenPage(ctx, group, in.GetPageToken())
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// HTTP serves the port for people, probes and metrics: a page at /, /metrics, /healthz, which answers as long as the
-// process does, the checks, and /status.
+// HTTP serves the port for people, probes and metrics. It serves a page at /, /metrics, /status, the checks, and
+// /healthz, which answers as long as the process does.
 type HTTP struct {
 	Registry prometheus.Registerer   // /metrics is served if it is also a prometheus.Gatherer
 	Checks   map[string]func() error // the checks, by path

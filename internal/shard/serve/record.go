@@ -260,7 +260,7 @@ func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *rea
 	return nil
 }
 
-// parsePin parses a version pin; 0: the newest version.
+// parsePin parses a version pin. It returns 0 for the newest version.
 func parsePin(v *answer.Violations, version string) uint64 {
 	if version == "" {
 		return 0

@@ -101,8 +101,8 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 	return s.shard.Group(ctx, key.GetGroup(), epoch)
 }
 
-// Asked returns the group of a name that a person or a scan gave, in either routing. The permission of the caller for
-// the verb is checked as in find.
+// Asked returns the group whose name a person or a scan gave, in either routing. It checks the permission of the caller
+// for the verb in the same way as find().
 func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string) (Group, error) {
 	if err := s.validGroup(name, field); err != nil {
 		return nil, err

@@ -125,7 +125,8 @@ func (s *Server) splits(ctx context.Context, name string, log *group.Log, id gro
 	return splits, nil
 }
 
-// groupsToScan checks names, and whether the caller may scan these groups. No names: all groups of this shard.
+// groupsToScan checks names, and whether the caller may scan these groups. Without names, it returns all groups of this
+// shard.
 func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, error) {
 	if len(asked) == 0 {
 		if err := access.May(ctx, access.Scan, ""); err != nil {
@@ -218,8 +219,8 @@ type scan struct {
 	look    *time.Timer
 }
 
-// begin returns where to begin and which groups follow. Without a group in at, the scan begins with the first of
-// groups.
+// begin returns the position at which the scan begins, and the groups that follow. If the position has no group, the
+// scan begins with the first of these groups.
 func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
 	var v answer.Violations
 	given := 0
@@ -286,7 +287,7 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	return at, groups, sc.take()
 }
 
-// group scans one group from at on; at advances with what was sent.
+// group scans one group from the position at on, and advances that position with what was sent.
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {
@@ -355,9 +356,9 @@ func (sc *scan) leave() {
 	sc.tenant = nil
 }
 
-// read reads the group from at on. If ended is true, it has read to the end. Otherwise it has released the log, because
-// its message was not read or other scans wait for their turn; the next call continues from at. A message that is being
-// sent is completed first.
+// read reads the group from the position at on. If ended is true, read has reached the end of the group. Otherwise it
+// has released the log, because its message was not read or other scans wait for their turn; the next call continues
+// from the position. If a message is being sent, read first completes it.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
 	s := sc.server
 	if err := s.reading.begin(ctx); err != nil {

@@ -63,8 +63,8 @@ type Server struct {
 	streams  sync.WaitGroup // handlers of streams
 }
 
-// New makes a server for shard. It serves the services that are registered with a gRPC server that has its
-// interceptors.
+// New makes a server for the calls to a shard. Its services must be registered with a gRPC server that uses its
+// interceptors, Unary and Stream.
 func New(opts Options, shard Replicas) *Server {
 	return &Server{
 		opts: opts, shard: shard, metrics: newCallMetrics(opts.SlowCallMin),

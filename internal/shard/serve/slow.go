@@ -34,8 +34,9 @@ func (s *Server) wasSlow(c *running, took time.Duration, err error) {
 	s.shard.WasSlow(one)
 }
 
-// groupOf returns the group of a request; empty: it has none, or the group is not here. The name is the shard's own
-// copy, because the name in the request may be as long as its caller likes.
+// groupOf returns the group of a request. It returns an empty string if the request has no group, or if the group is
+// not here. The returned name is the shard's own copy, because the name in the request may be as long as its caller
+// likes.
 func (s *Server) groupOf(request any) (name string) {
 	switch in := request.(type) {
 	case interface{ GetKey() *recordv1.RecordKey }:

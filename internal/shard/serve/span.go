@@ -11,8 +11,8 @@ import (
 )
 
 // spanOf begins the span of a write. The span lasts from when the group gets the write until the write is acknowledged.
-// It includes the wait for a round, the round's syncs here and, with several copies, those of a majority. Nil: the call
-// is not traced.
+// It includes the wait for a round, the round's syncs here and, with several copies, those of a majority. spanOf
+// returns nil if the call is not traced.
 func (s *Server) spanOf(ctx context.Context, w *write) trace.Span {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return nil

@@ -114,8 +114,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// stillHere returns the error that ends the watch if the shard stops, or if the group has left this shard or can no
-// longer be read here; in the last case the error says where to go. Nil: the watch continues.
+// stillHere returns the error that ends the watch, or nil if the watch continues. The watch ends if the shard stops, or
+// if the group has left this shard or can no longer be read here. In the last case the error says where to go.
 func (w *watch) stillHere() error {
 	switch {
 	case w.server.stopping.Load():

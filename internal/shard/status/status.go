@@ -36,7 +36,7 @@ type Shard struct {
 	Stopping         bool    `json:"stopping"`
 	Load             Load    `json:"load"`
 	Groups           []Group `json:"groups"`
-	// EtcdSilentSeconds is the time since etcd last answered; -1: it never has.
+	// EtcdSilentSeconds is the time since etcd last answered. It is -1 if etcd has never answered.
 	EtcdSilentSeconds float64 `json:"etcdSilentSeconds"`
 	// Moves are the copies that are being created here.
 	Moves []Move `json:"moves,omitempty"`
@@ -44,7 +44,7 @@ type Shard struct {
 	Uncompacted []Uncompacted `json:"uncompacted,omitempty"`
 	// Slow lists slow calls and syncs since this process began to serve the volume.
 	Slow Slow `json:"slow"`
-	// Traffic is what callers did; nil: the shard serves no volume.
+	// Traffic is what callers did. It is nil if the shard serves no volume.
 	Traffic *Traffic `json:"traffic,omitempty"`
 	// Strays are groups on the volume that etcd places elsewhere or does not know: they are neither served nor deleted.
 	Strays []Stray `json:"strays,omitempty"`
@@ -75,8 +75,8 @@ type Shard struct {
 // SetState sets the state and its word.
 func (st *Shard) SetState(state recordv1.ShardState) { st.state, st.State = state, state.Word() }
 
-// Traffic are sums over the calls of RecordService that were answered since the shard began to serve its volume. Two of
-// them and the time in between make a rate.
+// Traffic holds sums over the calls of RecordService that were answered since the shard began to serve its volume. Two
+// values of Traffic and the time between them make a rate.
 type Traffic struct {
 	CallsTotal       int64 `json:"callsTotal"`       // with or without an error
 	RecordBytesTotal int64 `json:"recordBytesTotal"` // data of the records that they wrote or read
@@ -156,7 +156,8 @@ type Uncompacted struct {
 	Reason string `json:"reason"` // a label value of sheaf_shard_uncompacted_bytes
 	Bytes  int64  `json:"bytes"`  // total of all groups
 	Groups int    `json:"groups"`
-	// Group is the group with the most of these bytes; Text is what sheaf group compact --why says of it.
+	// Group is the group that has the most of these bytes. Text is what sheaf group compact --why says of these bytes
+	// in that group.
 	Group string `json:"group"`
 	Text  string `json:"text"`
 }

@@ -93,8 +93,8 @@ func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes the folders for which may returns true, the least needed first: folders that another copy replaces come
-// last, and older ones come before newer ones. It deletes nothing if Held returns true.
+// Drop deletes the folders for which the function may returns true, the least needed first: folders that another copy
+// replaces come last, and older ones come before newer ones. Drop deletes nothing if Held returns true.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil
@@ -146,8 +146,8 @@ func (b *Bin) list() (all []Folder, err error) {
 	return all, nil
 }
 
-// trashedAt returns when a folder was put into the trash; false: someone other than a shard put it there and is
-// responsible for it.
+// trashedAt returns when a folder was put into the trash. It returns false if someone other than a shard put the folder
+// there and is responsible for it.
 func trashedAt(name string) (time.Time, bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 36+1+16 {
@@ -157,9 +157,9 @@ func trashedAt(name string) (time.Time, bool) {
 	return time.Unix(seconds, 0), err == nil
 }
 
-// RemoveAll removes a folder and its content. After a crash, call it again to remove the rest. The manifest goes first,
-// so that half of a group is never mistaken for a group. The replica file goes last, so that the rest can be
-// recognized.
+// RemoveAll removes a folder and its content. After a crash, the caller calls it again to remove the rest. The manifest
+// is removed first, so that half of a group is never mistaken for a group. The replica file is removed last, so that
+// the rest can be recognized.
 func RemoveAll(fsys vfs.FS, dir string) error {
 	if err := fsys.Remove(path.Join(dir, format.ManifestName)); err == nil {
 		if err := fsys.SyncDir(dir); err != nil {
