@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// may decides whether the caller may use a verb in the group of a key. It decides before it looks anything up in the
+// may decides whether the caller may use a verb in the group of a key. It decides before anything is looked up in the
 // group.
 func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	if !access.Identified(ctx) {

@@ -42,7 +42,7 @@ type loads struct {
 	changed bool
 }
 
-// sum returns the next message; nil: nothing has changed.
+// sum returns the next message, or nil if nothing has changed.
 func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest,
 	return nil
 }
 
-// follow receives one shard's progress until it ends or the shard goes away.
+// follow receives the progress of one shard until the shard's load ends or the shard no longer answers.
 func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoadRequest) {
 	from, err := recordv1.NewAdminServiceClient(s.conn()).WatchLoad(ctx, request)
 	for err == nil {

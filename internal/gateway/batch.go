@@ -104,7 +104,8 @@ func (b *batch) tenures(p *part) []*liveness.Tenure {
 	return out
 }
 
-// refused records that the shard has reported the error of an item: the end of the stream adds nothing for this item.
+// refused records that the shard has reported the error of an item. What the end of the stream says is then ignored for
+// this item.
 func (p *part) refused(i int) {
 	if p.told == nil {
 		p.told = map[int]bool{}
@@ -223,7 +224,7 @@ func (it *item) note(err error, v routing.Verdict) {
 	it.err = told(err, &it.effect)
 }
 
-// open counts the items without an answer; v is the verdict on the first of them.
+// open counts the items without an answer. v is the verdict on the first of them.
 func (b *batch) open() (n int, v routing.Verdict) {
 	for i := range b.items {
 		if it := &b.items[i]; !it.answered {
@@ -236,7 +237,7 @@ func (b *batch) open() (n int, v routing.Verdict) {
 	return n, v
 }
 
-// resultStatus returns the status in a BatchPutResult or BatchGetResult; nil: success.
+// resultStatus returns the status in a BatchPutResult or BatchGetResult. It returns nil for a success.
 func resultStatus(s scanner, field protowire.Number) (*status.Status, error) {
 	var st *status.Status
 	for s.left > 0 {

@@ -23,8 +23,8 @@ const (
 	createTimeout = 10 * time.Second
 )
 
-// resolve finds the route of a key in the table. creates: the call may create a group of Named routing. A nil route
-// means that the caller must wait for a newer table.
+// resolve finds the route of a key in the table. creates says whether the call may create a group of Named routing. A
+// nil route means that the caller must wait for a newer table.
 func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return t.route(k), nil
@@ -42,8 +42,9 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	return nil, g.lookUp(ctx, t, name, creates)
 }
 
-// lookUp asks etcd for a group that is missing in the table: the table may not yet contain a group that another gateway
-// has created. Nil: the group exists, or was created if creates allows it; a newer table will contain it.
+// lookUp asks etcd for a group that is missing in the table, because the table may not yet contain a group that another
+// gateway has created. It returns nil if the group exists, or if creates is set and the group was created. A newer table
+// will then contain the group.
 func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
@@ -66,8 +67,8 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	}
 }
 
-// tableWith returns a table that contains the group of this name. If etcd has the group and the table does not, it
-// waits for a newer table.
+// tableWith returns a table that contains the group of this name. If etcd has the group and the table does not,
+// tableWith waits for a newer table.
 func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	t, err := g.router.wait(ctx)
 	if err != nil || t.byName(group) != nil {
@@ -94,7 +95,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	return t, nil
 }
 
-// attempt is one try of a call at a shard. sent: the request may have left this process.
+// attempt is one try of a call at a shard. sent says that the request may have left this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
 // repeated is a call that is retried until it is answered.
@@ -126,7 +127,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	}
 }
 
-// named is route for a group that must exist.
+// named does what route does, for a group that must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {
@@ -189,7 +190,7 @@ func (r *route) nowhere() error {
 // end returns the answer when no attempt follows.
 func (c *repeated) end(err error) error { return told(err, &c.Effect) }
 
-// pause waits until the next attempt makes sense. It returns false if that is after the deadline.
+// pause waits until the next attempt makes sense. It returns false if that time is after the deadline.
 func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing.Verdict) bool {
 	c.g.metrics.retries.WithLabelValues(v.Reason).Inc()
 	return c.Pause(ctx, v.Wait, changed, c.g.stopping)

@@ -11,8 +11,8 @@ import (
 // frame is one gRPC message as undecoded bytes. It holds a reference to its buffers until it is freed or sent.
 type frame struct {
 	bufs mem.BufferSlice
-	// keep: sending takes additional references, so that the frame can be sent again. Otherwise sending consumes
-	// the frame's own references.
+	// If keep is true, sending takes additional references, so that the frame can be sent again. Otherwise sending
+	// consumes the frame's own references.
 	keep bool
 }
 

@@ -82,8 +82,8 @@ type knownTenants struct {
 	list     []access.Tenant
 }
 
-// tenantOf returns the tenant that owns a group according to the table of grants that etcd holds now; nil: no tenant
-// owns it. As with grants, a table that cannot be used leaves the last one in use.
+// tenantOf returns the tenant that owns a group according to the table of grants that etcd holds now, or nil if no
+// tenant owns it. If that table cannot be used, the last usable table remains in use, as with grants.
 func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, error) {
 	known := g.tenants.Load()
 	if known == nil {
@@ -127,7 +127,8 @@ func (t *table) warnings() []string {
 		"that create many (sheaf auth tenants)", len(t.named), limit)}
 }
 
-// groupLimit returns the number of groups up to which first writes create groups; 0: they create none.
+// groupLimit returns the number of groups up to which first writes create groups. It returns 0 if first writes create
+// none.
 func (t *table) groupLimit() int {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return 0

@@ -118,8 +118,8 @@ func fromContext(ctx context.Context) error {
 	return status.FromContextError(err).Err()
 }
 
-// tooLarge returns the error for a request above the message limit, in the words of its method; nil: the request is
-// within the limit. No shard receives such a message.
+// tooLarge returns the error for a request above the message limit, in the words of its method, or nil if the request
+// is within the limit. No shard receives such a message.
 func (g *Gateway) tooLarge(full string, in *frame) error {
 	n, most := in.bufs.Len(), g.cfg.Limits.MessageBytesMax
 	if n <= most {

@@ -41,9 +41,10 @@ import (
 type Config struct {
 	Listen string // host:port; port 0 takes a free one
 	Store  *placement.Store
-	// StoreUUID is the expected store: views of another store are ignored; zero: any store.
+	// StoreUUID is the expected store. Views of another store are ignored. If it is zero, any store is accepted.
 	StoreUUID uuid.UUID
-	// PlannedElsewhere: the planner does not run in this process, and calls that tell it what to do are refused.
+	// PlannedElsewhere says that the planner does not run in this process. Calls that tell the planner what to do are
+	// then refused.
 	PlannedElsewhere bool
 	Limits           Limits
 	Version          string                // version of the binary, for status
@@ -51,15 +52,15 @@ type Config struct {
 	Registry         prometheus.Registerer // nil: no metrics
 	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
 	ListenConfig net.ListenConfig
-	// Listener opens the listener of the gRPC server, and Dial connects to the address of a shard; nil: TCP. Tests
-	// use in-memory connections.
+	// Listener opens the listener of the gRPC server, and Dial connects to the address of a shard. If they are nil, TCP
+	// is used. Tests use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are added to those of the gRPC server: credentials, and hooks for tests.
 	ServerOptions []grpc.ServerOption
-	// Audit receives refusals by Secure, and completed operations; nil: no audit log.
+	// Audit receives refusals by Secure, and completed operations. If it is nil, there is no audit log.
 	Audit *guard.Audit
-	// ShardCredentials returns the credentials for connections to a shard, by its name; nil: no TLS.
+	// ShardCredentials returns the credentials for connections to a shard, by its name. If it is nil, TLS is not used.
 	ShardCredentials func(shard string) credentials.TransportCredentials
 	// ShardDialOptions are added to those of the connections to shards.
 	ShardDialOptions []grpc.DialOption
@@ -73,15 +74,17 @@ type Limits struct {
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096
 	CallsMax                int64  // concurrent calls in total, OVERLOADED beyond; default: 65,536
 	BytesInFlightMax        int64  // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
-	// memory of messages that have not come to their end; beyond, the connection that holds the most is closed;
-	// default: half of BytesInFlightMax, and at least two messages
+	// UnfinishedBytesMax bounds the memory of messages that have not come to their end. Above it, the connection that
+	// holds the most is closed. The default is half of BytesInFlightMax, and at least two messages.
 	UnfinishedBytesMax int64
-	// bytes held for answers of streams that are forwarded or not yet read by their callers, OVERLOADED beyond;
-	// default: 512 MiB
+	// AnswerBytesMax bounds the bytes held for answers of streams that are forwarded or not yet read by their callers.
+	// Calls above it get OVERLOADED. The default is 512 MiB.
 	AnswerBytesMax int64
-	// time limit for the caller to read one message of a stream, SLOW_READER beyond; default: 1 min
+	// SendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream ends
+	// with SLOW_READER. The default is 1 min.
 	SendTimeout time.Duration
-	// time limit of unary calls without a deadline, and of each message of a batch; default: 60 s
+	// CallTimeout is the time limit of unary calls without a deadline, and of each message of a batch. The default is
+	// 60 s.
 	CallTimeout        time.Duration
 	KeepaliveMin       time.Duration // clients that ping more often are disconnected; default: 10 s
 	ConnectionAgeMax   time.Duration // connection age at which clients reconnect; default: 30 min; negative: never
@@ -148,8 +151,8 @@ type Gateway struct {
 	stopping chan struct{}
 }
 
-// Start listens, follows the store in the background and serves; calls wait for the first view until their deadline.
-// ctx bounds only the start itself. Health is SERVING once there is a view.
+// Start listens, follows the store in the background, and serves. Until there is a first view, calls wait for it, at
+// most until their deadline. ctx bounds only the start itself. Health is SERVING once there is a view.
 func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("gateway: the store is missing")
@@ -268,7 +271,7 @@ func (g *Gateway) Ready(ctx context.Context) error {
 	return err
 }
 
-// epoch returns the epoch of the newest view; 0: there is none yet.
+// epoch returns the epoch of the newest view, or 0 if there is none yet.
 func (g *Gateway) epoch() uint64 {
 	if t := g.router.table.Load(); t != nil {
 		return t.view.Epoch

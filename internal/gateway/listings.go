@@ -56,8 +56,8 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	return out, nil
 }
 
-// groups asks a shard for those of its replicas that can be on a page; nil: it does not answer, or does not hold the
-// one group that was asked for.
+// groups asks a shard for those of its replicas that can be on a page. It returns nil if the shard does not answer, or
+// does not hold the one group that was asked for.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
 		return nil // the first page has waited for it
@@ -179,7 +179,7 @@ func (g *Gateway) storeProblems(t *table) []string {
 	return t.problems()
 }
 
-// etcdProblem says what is wrong with etcd and what to do; empty: nothing is.
+// etcdProblem says what is wrong with etcd and what to do. It returns an empty string if nothing is wrong.
 func (g *Gateway) etcdProblem() string {
 	last, held := g.cfg.Store.LastAnswer()
 	silent := time.Duration(0)
@@ -193,7 +193,8 @@ func (g *Gateway) etcdProblem() string {
 	return text + ": " + do
 }
 
-// problems returns the keys that cannot be used, at most problemsMax and a last line that counts the others.
+// problems returns the keys that cannot be used. It returns at most problemsMax of them, and a last line that counts
+// the others.
 func (t *table) problems() []string {
 	all := t.view.Problems()
 	if n := len(all) - problemsMax; n > 0 {

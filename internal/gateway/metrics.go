@@ -21,7 +21,7 @@ type metrics struct {
 	refused    *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics; floods: those of a gateway without certificates, otherwise nil.
+// newMetrics registers the metrics. floods is the flood guard of a gateway without certificates, otherwise nil.
 func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
 	m := &metrics{
 		registry: registry,

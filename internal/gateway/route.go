@@ -43,7 +43,7 @@ type shard struct {
 	next    atomic.Uint32
 	// generation is the volume's generation at its last registration; guarded by router.mu.
 	generation uint64
-	// superseded: another shard now leads a group that this shard led. Guarded by router.mu.
+	// superseded says that another shard now leads a group that this shard led. Guarded by router.mu.
 	superseded bool
 	pulse      *liveness.Pulse
 }
@@ -60,7 +60,8 @@ type route struct {
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group: it may hold records
 	votes  int      // number of voting members, including those without a known address
-	// unknown says why the location of the group is unknown: its key in etcd cannot be used. Empty: the key can be used.
+	// unknown says why the location of the group is unknown, which is the case if the group's key in etcd cannot be
+	// used. It is empty if the key can be used.
 	unknown string
 
 	members []*shard              // the voting members
@@ -68,8 +69,8 @@ type route struct {
 	lead    atomic.Pointer[shard] // destination of calls: told, unless answers named another shard
 }
 
-// leader returns the destination of calls; nil: none is known. It avoids a leader that hangs if another member does not
-// hang.
+// leader returns the destination of calls, or nil if none is known. It avoids a leader that hangs if another member
+// does not hang.
 func (r *route) leader() *shard {
 	s := r.lead.Load()
 	if s == nil || len(r.members) < 2 || !s.pulse.Silent() {
@@ -100,8 +101,8 @@ func (r *route) place(s *shard) place {
 	return place{shard: s, tenure: r.tenure}
 }
 
-// learn uses the outcome of a call at a shard: another member may lead now. The answer may name it; otherwise the other
-// members are asked in turn.
+// learn uses the outcome of a call at a shard, because another member may lead now. The answer may name that member;
+// otherwise the other members are asked in turn.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return
@@ -302,7 +303,8 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	return out
 }
 
-// dial returns the shard of a name with its connections, and adds it to the table; nil: no address is known.
+// dial returns the shard of a name with its connections, and adds it to the table. It returns nil if no address is
+// known.
 func (r *router) dial(t *table, name string) *shard {
 	if s, ok := t.shards[name]; ok {
 		return s

@@ -104,7 +104,7 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	}
 }
 
-// mayScan decides whether the caller may scan a group; empty: all of them.
+// mayScan decides whether the caller may scan a group. If the name is empty, it decides about all groups.
 func mayScan(stream grpc.ServerStream, group string) error {
 	return access.May(stream.Context(), access.Scan, group)
 }
@@ -133,7 +133,8 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams the answers of one shard. all: it marks the cursors in the answers.
+// scanGroup streams the answers of one shard. all says that the scan is one of all groups; scanGroup then marks the
+// cursors in the answers.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	encoded, err := proto.Marshal(request)
 	if err != nil {
@@ -149,8 +150,8 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 	}, recordv1.RecordService_Scan_FullMethodName, in, change)
 }
 
-// changeCursor replaces the cursor in a ScanResponse: it signs the shard's cursor for the caller, and with all marks it
-// as one that continues with the following groups.
+// changeCursor replaces the cursor in a ScanResponse. It signs the shard's cursor for the caller. If all is true, it
+// also marks the cursor as one that continues with the following groups.
 func changeCursor(ctx context.Context, out *frame, all bool) error {
 	encoded, err := bytesOf(out, cursorField)
 	if err != nil {

@@ -25,7 +25,7 @@ type Status struct {
 	Routing   *placement.Routing `json:"routing,omitempty"`
 	Copies    int                `json:"copies,omitempty"`
 	Epoch     uint64             `json:"routingEpoch"` // 0: etcd has not been read yet
-	// EtcdSilentSeconds is the time since etcd last answered; -1: it never has.
+	// EtcdSilentSeconds is the time since etcd last answered. It is -1 if etcd has never answered.
 	EtcdSilentSeconds float64       `json:"etcdSilentSeconds"`
 	Calls             int64         `json:"calls"` // calls in progress
 	Stopping          bool          `json:"stopping"`
@@ -33,11 +33,11 @@ type Status struct {
 	Groups            []GroupStatus `json:"groups"`
 	// Moves are the groups whose target differs from their place, according to the planner.
 	Moves []MoveStatus `json:"moves,omitempty"`
-	// Problems say what is wrong and what to do; empty: all is well.
+	// Problems say what is wrong and what to do. The list is empty if all is well.
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// LeftOut counts what the lists above leave out; nil: they are complete.
+	// LeftOut counts what the lists above leave out. It is nil if they are complete.
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
@@ -80,8 +80,9 @@ type ShardStatus struct {
 // GroupStatus says where a group is, and in which state.
 type GroupStatus struct {
 	Group string `json:"group"`
-	// Routed; Degraded: a shard with a copy is silent; Unavailable: so many of these shards are silent that the rest
-	// are no majority; Pending: not yet created; Unknown: its key in etcd cannot be used
+	// State is one of five words. Degraded means that a shard with a copy is silent. Unavailable means that so many of
+	// these shards are silent that the rest are no majority. Pending means that the group is not yet created. Unknown
+	// means that the group's key in etcd cannot be used. Routed means that none of this is the case.
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
 	Shards      []string `json:"shards"` // the shards with the voting copies
@@ -194,7 +195,7 @@ type places struct {
 	findings []finding.Finding
 	left     *LeftOut // what these lists leave out; nil: nothing
 
-	// The following are about all shards and groups.
+	// The following fields are about all shards and groups, including those that the lists leave out.
 	problems               []string
 	shardCount, groupCount int
 	failed                 []string // the groups that are not served
@@ -202,7 +203,7 @@ type places struct {
 	waits                  string   // why groups have no place; empty: all have one, or it is not known
 }
 
-// add adds a problem of the store that the table does not know; empty: there is none.
+// add adds a problem of the store that the table does not know. If the problem is empty, add does nothing.
 func (p *places) add(problem string) {
 	if problem == "" {
 		return

@@ -60,8 +60,9 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 	})
 }
 
-// pump opens a stream at the shard that through chooses, sends in, and forwards all answers; change sees each answer
-// first. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
+// pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all answers.
+// The function change sees each answer first. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds
+// all streams together.
 func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string,
 	in *frame,
 	change func(*frame) error,

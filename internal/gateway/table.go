@@ -27,7 +27,7 @@ type table struct {
 	unplaced func() map[string]string
 }
 
-// route finds the group of a key; nil: it does not exist.
+// route finds the group of a key. It returns nil if the group does not exist.
 func (t *table) route(k *key) *route {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return t.hash[t.view.Meta.Routing.GroupOf(k.id)]
@@ -35,7 +35,8 @@ func (t *table) route(k *key) *route {
 	return t.named[string(k.group)]
 }
 
-// leaderOf finds the group of a key and the destination of calls to it; nil: no shard is known.
+// leaderOf finds the group of a key and the destination of calls to the group. The destination is nil if no shard is
+// known.
 func (t *table) leaderOf(k *key) (*route, *shard) {
 	r := t.route(k)
 	if r == nil {

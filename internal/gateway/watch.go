@@ -67,7 +67,8 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 	}
 }
 
-// watchOnce is one stream to a shard. moved: messages arrived, and the request's cursor now points after them.
+// watchOnce is one stream to a shard. moved says that messages arrived, and that the request's cursor now points after
+// them.
 func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool,
 	err error) {
 	encoded, err := proto.Marshal(request)
@@ -93,7 +94,7 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 	return moved, err
 }
 
-// bytesOf copies a bytes or string field out of a shard's answer; nil: it is absent.
+// bytesOf copies a bytes or string field out of a shard's answer. It returns nil if the field is absent.
 func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
 	s := scan(out.bufs)
 	var found []byte

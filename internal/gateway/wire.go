@@ -109,7 +109,7 @@ func (s *scanner) next() (number protowire.Number, kind protowire.Type, length i
 	return number, kind, length, nil
 }
 
-// skipValue skips the value of a field whose tag (and length) next has read.
+// skipValue skips the value of a field whose tag (and length) next() has read.
 func (s *scanner) skipValue(kind protowire.Type, length int) error {
 	switch kind {
 	case protowire.VarintType:
@@ -141,7 +141,7 @@ type key struct {
 	requestID bool   // the write can be retried
 }
 
-// fields holds the field numbers of a request message; 0: it has no such field.
+// fields holds the field numbers of a request message. A number is 0 if the message has no such field.
 type fields struct {
 	header    protowire.Number // message that holds the others (UploadRequest)
 	key       protowire.Number // RecordKey
@@ -206,8 +206,8 @@ func (f *fields) readKey(s scanner, k *key) error {
 // recordKey holds the field numbers of RecordKey itself.
 var recordKey = fields{id: 1, group: 2}
 
-// eachItem calls each for every item of a message that consists only of `repeated Item items = 1`. begin and end
-// are the item's place in the message, including its tag and length.
+// eachItem calls the function each for every item of a message that consists only of `repeated Item items = 1`. begin
+// and end are the item's place in the message, including its tag and length.
 func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) error) error {
 	s := scan(bufs)
 	total := s.left
