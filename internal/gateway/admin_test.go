@@ -204,7 +204,7 @@ func TestListingsHavePages(t *testing.T) {
 	})
 }
 
-// A shard with more groups than one message holds answers: no group of it is called unavailable.
+// A shard that has more groups than one message holds still answers, and no group of it is called unavailable.
 func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{Limits: gateway.Limits{MessageBytesMax: 2 << 20}}, "a")

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// grant writes a table of grants with these tenants over the one of a revision.
+// grant writes a table of grants with these tenants. It replaces the table at the current revision.
 func (c *cluster) grant(tenants string) {
 	c.t.Helper()
 	there, err := c.store.Access(c.ctx)

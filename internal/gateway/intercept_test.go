@@ -31,7 +31,7 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// A message that is too large reaches no shard, but its sender is known.
+// A message that is too large reaches no shard, but the interceptors see the call and its key.
 func TestInterceptorsSeeATooLargePut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := messagetest.NewInterceptors()

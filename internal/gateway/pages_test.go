@@ -27,7 +27,7 @@ import (
 // clientBytes is the size of the largest message that a client of gRPC takes in by default.
 const clientBytes = 4 << 20
 
-// knowing returns a gateway that has a view, and reaches nobody. It has to be in a bubble.
+// knowing returns a gateway that has a view, and that can reach no shard. It must be called in a bubble.
 func knowing(t *testing.T, view placement.View) *Gateway {
 	t.Helper()
 	plain := func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
@@ -94,7 +94,7 @@ func pagesOf100000Groups(t *testing.T) {
 	if rows != 3*groups || pages != groups/paging.NamesMax {
 		t.Errorf("%d rows on %d pages", rows, pages)
 	}
-	// A client that knows no pages gets what it got before.
+	// A client that knows no pages gets the same answer as before there were pages.
 	if all, err := admin.ListGroups(t.Context(), &recordv1.ListGroupsRequest{}); err != nil ||
 		len(all.GetGroups()) != 3*groups || all.GetNextPageToken() != "" {
 		t.Errorf("without pages: %d rows, %v", len(all.GetGroups()), err)

@@ -30,7 +30,8 @@ import (
 // The shard in these tests is a stand-in that keeps records in a map, because the tests are about faults that a real
 // shard shows only by chance. The tests of package client run the gateway on real shards.
 
-// standIn is a shard in memory. fault is asked before each call, or item of a batch, is applied, and late after it.
+// standIn is a shard in memory. The function fault is called before each call, or item of a batch, is applied. The
+// function late is called after it is applied.
 type standIn struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
@@ -299,7 +300,7 @@ func (s *standIn) PlanScan(_ context.Context, in *recordv1.PlanScanRequest) (*re
 	return out, nil
 }
 
-// Scan gives one record per message, in order of the ids.
+// Scan sends one record per message, in order of the ids.
 func (s *standIn) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	group, after := in.GetGroup(), uint64(0)
 	if encoded := append(in.GetCursor(), in.GetSplit()...); len(encoded) > 0 {

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// TestAStatusHasABound checks that an answer at /status does not grow with the store, that the rows that matter are in
-// it, and that it says what it leaves out. The list of a small store is whole.
+// TestAStatusHasABound checks that an answer at /status does not grow with the store. The rows that matter are in the
+// answer, and the answer says what it leaves out. The list of a small store is whole.
 func TestAStatusHasABound(t *testing.T) {
 	volume := uuid.New()
 	of := func(groups int) (places, int) {

@@ -107,7 +107,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 		}
 		put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })
 
-		// A target elsewhere is a move; a shard whose registration is gone is a problem.
+		// A group whose target is elsewhere is listed as a move. A shard whose registration is gone is a problem.
 		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"},
 			Reason: placement.ForBalance}}); err != nil {
 			t.Fatal(err)

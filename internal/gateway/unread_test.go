@@ -20,7 +20,7 @@ import (
 )
 
 // unread starts a cluster of one group with 12 MB of records, whose gateway has little memory for answers. held returns
-// the bytes that the gateway holds for answers, and ended the number of calls that ended with a code.
+// the bytes that the gateway holds for answers. ended returns the number of calls that ended with a code.
 func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64, ended func(code codes.Code) int64) {
 	registry := prometheus.NewRegistry()
 	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")
@@ -177,8 +177,8 @@ func TestAReaderThatDoesNotReadIsDisconnectedByTheGateway(t *testing.T) {
 	})
 }
 
-// TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead checks that it does not wait for watchers of its health
-// either.
+// TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead also checks that the stop does not wait for watchers of the
+// gateway's health.
 func TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, held, _ := unread(t, gateway.Limits{SendTimeout: time.Hour})

@@ -35,8 +35,8 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica)
 	return started, g
 }
 
-// cuts calls check with the disk that remains after a cut before, between and after the operations of do, for each kind
-// of cut.
+// cuts calls the function check with the disk that remains after a cut. The cuts are before, between and after the
+// operations of the function do, for each kind of cut.
 func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Mem)) {
 	at := func(when string) {
 		for _, kind := range vfstest.SurvivalKinds {

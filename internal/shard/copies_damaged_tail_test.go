@@ -85,9 +85,9 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 }
 
 // lastBatch finds the last entry of a segment that its own batch did not know to be committed, and the state record of
-// that batch: the entry may be the one that completed a quorum. A replica whose acknowledgement is not needed may lag,
-// and then record an entry and its commit in one batch. So the caller makes the last put while the other follower is
-// down: no replica can know that the entry is committed before this one has synced it.
+// that batch. Such an entry may be the one that completed a quorum. A replica whose acknowledgement is not needed may
+// lag, and then record an entry and its commit in one batch. So the caller makes the last put while the other follower
+// is down: no replica can know that the entry is committed before this replica has synced it.
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)

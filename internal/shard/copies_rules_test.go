@@ -21,8 +21,8 @@ import (
 
 var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
 
-// A group that has fewer voters than copies, and has never held a write, accepts no write: there would be only one copy
-// of it.
+// A group that has fewer voters than copies, and has never held a write, accepts no write, because there would be only
+// one copy of the write.
 func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -57,7 +57,7 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// Stop offers the lead to others before it refuses calls.
+// Stop offers the leadership to other shards before it refuses calls.
 func TestStopHandsTheLeadOver(t *testing.T) {
 	log := &lines{}
 	c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}

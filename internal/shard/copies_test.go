@@ -28,8 +28,8 @@ type cluster struct {
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards. Each group has as many copies as target has shards; the group's own target is target
-// rotated by the group's number.
+// newCluster starts shards. Each group has as many copies as the list target has shards. The target of a group is that
+// list, rotated by the group's number.
 func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)
@@ -89,7 +89,8 @@ func (c *cluster) eventually(what string, is func() bool) {
 	}
 }
 
-// membersOn returns the sorted shards of a group's voters according to etcd; nil while there are learners.
+// membersOn returns the sorted shards of a group's voters according to etcd. It returns nil while the group has
+// learners.
 func (c *cluster) membersOn(name string) []string {
 	var shards []string
 	for _, m := range c.registry.now().Groups[name].Members {
@@ -265,7 +266,7 @@ func TestMetricsReportPeers(t *testing.T) {
 	})
 }
 
-// A shard that is not the leader names the leader.
+// A shard that is not the leader names the leader in its answer.
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -316,7 +317,7 @@ func TestAMoveFollowsItsTarget(t *testing.T) {
 				for id := int64(10); id < 260; id++ {
 					c.holds(id, data(id, map[bool]int{true: 5000, false: 100}[id < 200]))
 				}
-				// Back again, as new replicas.
+				// The groups move back to the shards where they were before, as new replicas.
 				c.aim(from...)
 				c.settled(from...)
 				c.holds(7, blob)

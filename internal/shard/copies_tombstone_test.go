@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Deleted records eventually disappear from every copy, not only from the leader's: the others learn up to where all
-// copies have everything.
+// Deleted records eventually disappear from every copy, not only from the leader's. The other copies learn up to which
+// index all copies have everything.
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

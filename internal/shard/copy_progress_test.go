@@ -71,7 +71,8 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 	}
 }
 
-// A shard reports the progress of the copies that it receives, and the leader of a group that of its members.
+// A shard reports the progress of the copies that it receives. The leader of a group reports the progress of the
+// group's members.
 func TestAMoveShowsHowFarItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

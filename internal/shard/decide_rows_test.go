@@ -188,7 +188,7 @@ var decideCases = []decideCase{
 		want: "stray", held: "stray"},
 	{name: "made here just now, and the only copy named here is another", folder: made, members: of(memberOn("a", 1, 9)),
 		index: -1, want: "stray", held: "stray"},
-	// A replica that was set aside for another reason is not waited for, though etcd was never told of it.
+	// A replica that was set aside for another reason is not waited for, although it was never reported to etcd.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
 	{name: "made by an earlier process, and set aside before", folder: all(neverReported, elsewhere), members: others,
@@ -244,7 +244,7 @@ func unread(g *groupReplica) {
 	g.Phase = member.Failed
 }
 
-// remnant makes a folder not even say which replica it is.
+// remnant changes a folder so that it does not even say which replica it is.
 func remnant(g *groupReplica) {
 	unread(g)
 	g.RaftID = 0

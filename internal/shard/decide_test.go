@@ -74,7 +74,8 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 	return strings.Join(words, " ")
 }
 
-// The test compares what a shard does with the contents of its volume, given what etcd says, and what it leaves alone.
+// The test compares what a shard does, and what it leaves alone, with a table. What the shard does depends on the
+// contents of its volume and on what etcd says.
 func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	for _, c := range decideCases {
 		for held, want := range map[string]string{"": c.want, "etcd was set back": c.held} {

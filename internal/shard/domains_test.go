@@ -36,7 +36,7 @@ func (h stepHandler) WithGroup(name string) slog.Handler {
 	return stepHandler{h.Handler.WithGroup(name), h.tell}
 }
 
-// stepWanted is a step to wait for: number counts those of its kind.
+// stepWanted is a step to wait for. The field number counts the steps of its kind.
 type stepWanted struct {
 	kind   string
 	number int32

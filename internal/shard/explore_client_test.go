@@ -32,13 +32,14 @@ type written struct {
 const absent = -1
 
 // record holds the writes under one id, in the order in which its only writer began them. A write of unknown outcome
-// may have been done at any time; of the others only the last one counts.
+// may have been done at any time. Of the other writes, only the last one counts.
 type record struct {
 	id     int64
 	writes []written
 }
 
-// mayBe reports whether the record may be as its n-th write left it; absent: whether it may have no data.
+// mayBe reports whether the record may be as its n-th write left it. If n is absent, mayBe reports whether the record
+// may have no data.
 func (r *record) mayBe(n int) bool {
 	last := -1
 	for i, w := range r.writes {
@@ -66,7 +67,7 @@ func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
 }
 
-// which returns the number of the write that wrote this data; absent: no write did.
+// which returns the number of the write that wrote this data. It returns absent if no write wrote it.
 func (r *record) which(b []byte) int {
 	tag, _, _ := bytes.Cut(b, []byte("/"))
 	n, err := strconv.ParseInt(string(tag), 10, 64)

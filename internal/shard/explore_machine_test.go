@@ -151,8 +151,8 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 
 func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
-// die ends the process immediately. Of the disk it keeps what survives: everything after a kill, less after a power
-// cut.
+// die ends the process immediately. What survives on the disk depends on how: everything after a kill, and less after a
+// power cut.
 func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)
 	m.disk.CrashAfter(0)
@@ -167,8 +167,8 @@ func (m *machine) renew(how vfstest.Survival) {
 	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
-// end stops the shard by how. A shard that does not end in time is a violation: its disk is then repaired, so that the
-// test ends.
+// end stops the shard by the function how. A shard that does not end in time is a violation. Its disk is then repaired,
+// so that the test ends.
 func (m *machine) end(how func(s *Shard)) {
 	m.mu.Lock()
 	s, conn := m.shard, m.conn
@@ -250,7 +250,7 @@ func (m *machine) startOnce() error {
 	return nil
 }
 
-// running returns the shard and a client of it; nil: no shard runs.
+// running returns the shard and a client of it. It returns nil if no shard runs.
 func (m *machine) running() (*Shard, recordv1.RecordServiceClient) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -133,8 +133,8 @@ func (x *exploration) survival() vfstest.Survival {
 	return vfstest.Survival{Kind: vfstest.SurvivalKinds[x.dice(len(vfstest.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
 }
 
-// aim gives a group a random target. The target contains must, unless must is nil, and does not contain not. The target
-// determines the leader.
+// aim gives a group a random target. The target contains the machine must, unless it is nil, and does not contain the
+// machine not. The target determines the leader.
 func (x *exploration) aim(name string, must, not *machine) {
 	order := slices.Clone(x.machines)
 	x.mu.Lock()
@@ -160,8 +160,8 @@ func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	return on
 }
 
-// some returns a group of which a shard is a member or, if member is false, is not a member; "": there is no such
-// group.
+// some returns a group of which a shard is a member or, if member is false, is not a member. It returns "" if there is
+// no such group.
 func (x *exploration) some(m *machine, member bool) string {
 	var names []string
 	for name, g := range x.registry.now().Groups {
@@ -176,7 +176,7 @@ func (x *exploration) some(m *machine, member bool) string {
 	return names[x.dice(len(names))]
 }
 
-// settings of an exploration.
+// settings are the settings of an exploration.
 type settings struct {
 	copies   int
 	faults   []string // none: all
@@ -308,7 +308,8 @@ func impossible(st status.Shard) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber returns the number in an environment variable, or otherwise if the variable is empty.
+// exploreNumber returns the number in an environment variable. If the variable is empty, it returns the argument
+// otherwise.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {

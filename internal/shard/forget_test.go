@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// One group of a volume has lost acknowledged entries, and its leader still counts on them: the replica is replaced by
-// another one.
+// One group of a volume has lost acknowledged entries, and its leader still counts on them. The replica is replaced by
+// a new one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

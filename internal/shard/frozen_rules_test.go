@@ -63,7 +63,7 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// unfrozen is a registry that cannot be told that it was set back.
+// unfrozen is a registry in which it cannot be recorded that etcd was set back.
 type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }

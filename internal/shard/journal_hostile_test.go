@@ -53,8 +53,8 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 
 func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
 
-// TestAJournalThatCannotBeReadLosesNothingInSilence: after a power cut, acknowledged writes are only in the journal,
-// and its disk fails.
+// TestAJournalThatCannotBeReadLosesNothingInSilence has acknowledged writes that are only in the journal after a power
+// cut, and a disk that fails to read the journal.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -211,8 +211,8 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	})
 }
 
-// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and writes what the journal
-// holds for the group as soon as that is possible.
+// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal checks that the shard starts without the group, and that it writes
+// what the journal holds for the group as soon as that is possible.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

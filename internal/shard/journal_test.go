@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// many is a routing with many groups. With sharing, they share their syncs however few syncs are under way, because on
-// a disk in memory a sync takes no time.
+// many is a routing with many groups. The function sharing makes these groups share their syncs even if few syncs are
+// in progress, because on a disk in memory a sync takes no time.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {
@@ -61,9 +61,9 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	return then
 }
 
-// TestAPowerCutTakesNothingThatTheJournalHas: acknowledged writes survive a power cut although the segments were not
-// synced. Meanwhile the volume says that a program without a journal must not open it; after an orderly stop it no
-// longer does.
+// TestAPowerCutTakesNothingThatTheJournalHas checks that acknowledged writes survive a power cut although the segments
+// were not synced. Meanwhile the volume says that a program without a journal must not open it; after an orderly stop
+// the volume no longer says so.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -109,8 +109,8 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	})
 }
 
-// TestNothingIsServedBeforeTheJournalIsBack: if neither segments nor other files next to them can be written, the shard
-// does not start, and the journal remains.
+// TestNothingIsServedBeforeTheJournalIsBack checks that the shard does not start, and that the journal remains, if
+// neither segments nor other files next to them can be written.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -104,7 +104,7 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 			v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
 			epoch = v.Epoch
 		})
-		// The caller knows of the group, so an earlier answer of etcd is not good enough.
+		// The caller knows of the group, so an answer that etcd gave earlier is not good enough.
 		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
 		if r := f.shard.routes.Load(); r.view.Groups["there"].Name != "" || !r.view.Own {
 			t.Errorf("the shard follows %v", r.view.Groups)

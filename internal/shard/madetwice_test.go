@@ -32,9 +32,10 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 	}
 }
 
-// While a shard makes a group, the group is assigned to another shard, which makes it, too. The first one to report to
-// etcd owns the group. The owner may give the other shard a replica before that one learns of all this. What the other
-// shard had made is then not mistaken for a replica that lost its data: it goes to the trash, and the group moves.
+// While a shard makes a group, the group is assigned to another shard, which makes the group, too. The first of the two
+// that reports to etcd owns the group. The owner may give the other shard a replica before the other shard learns of
+// all this. What the other shard had made is then not mistaken for a replica that lost its data: it goes to the trash,
+// and the group moves.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

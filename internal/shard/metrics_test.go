@@ -19,7 +19,7 @@ import (
 )
 
 // gathered returns all samples of a registry by name and labels, without the label of the shard: `name{method="Get"}`.
-// Of a histogram it returns the count.
+// For a histogram, it returns the count.
 func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -256,7 +256,8 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	new(collector).collectGroups(ch, groups)
 }
 
-// TestSnapshotsMoveTheirMetrics: the metrics count snapshots while they are held, up to the bound of a group.
+// TestSnapshotsMoveTheirMetrics checks that the metrics count snapshots while they are held, up to the bound of a
+// group.
 func TestSnapshotsMoveTheirMetrics(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A problem is reported until its cause has ended, however that happens: a replica that no longer leads moves nothing,
-// one that is whole is not repaired, and a group that has left the shard has no problems there. Chaos found a shard
-// that
-// reported for minutes that it could not move groups, because it had lost their lead while etcd was stopped.
+// A problem is reported until its cause has ended, in whatever way the cause ends. A replica that no longer leads moves
+// nothing, a replica that is whole is not repaired, and a group that has left the shard has no problems there. Chaos
+// found a shard that reported for minutes that it could not move groups, because it had lost their leadership while
+// etcd was stopped.
 func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -34,7 +34,7 @@ func (f *fixture) image() string {
 	return dir
 }
 
-// steps waits until etcd has been told of a step that the volume took after now.
+// steps waits until etcd has stored a step that the volume took after this call.
 func (f *fixture) steps() {
 	f.t.Helper()
 	id := f.shard.volume.Superblock().Volume
@@ -154,7 +154,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 	})
 }
 
-// raftIDOn returns the Raft id of the group's replica on the current volume of a shard; 0: there is none.
+// raftIDOn returns the Raft id of the group's replica on the current volume of a shard, or 0 if there is none.
 func (c *cluster) raftIDOn(name string) uint64 {
 	for _, m := range c.registry.now().Groups["0"].Members {
 		if m.Shard == name && m.VolumeUUID != uuid.Nil {
@@ -211,7 +211,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	}
 }
 
-// imagePasses runs a volume with this time between two steps; 0: the default.
+// imagePasses runs a volume with this time between two steps. 0 means the default.
 func imagePasses(t *testing.T, every time.Duration) {
 	registry := newRegistry(oneGroup, "a")
 	cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem(), stepEvery: every}

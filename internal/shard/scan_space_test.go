@@ -52,8 +52,8 @@ func TestWhichScansAreGivenUp(t *testing.T) {
 	}
 }
 
-// Scans whose callers have gone away, or hang, keep the data that is overwritten meanwhile, but not if a write would be
-// refused for lack of space.
+// Scans whose callers have disconnected or hang keep the data that is overwritten meanwhile, except when a write would
+// otherwise be refused for lack of space.
 func TestScansDoNotFillAVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansDoNotFillAVolume(t) })

@@ -111,7 +111,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		}
 	}
 
-	// Shards of another store by the same authority are not asked, nor are processes that are no shards.
+	// Shards of another store, certified by the same authority, are not asked. Nor are processes that are no shards.
 	another := of
 	another.UID = uuid.New()
 	for name, peer := range map[string]identity.Identity{
@@ -133,7 +133,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 }
 
-// TestWhoCarriesOthers: only gateways and shards of the store itself may pass on calls of others.
+// TestWhoCarriesOthers checks that only gateways and shards of the store itself may pass on calls of others.
 func TestWhoCarriesOthers(t *testing.T) {
 	own := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}
 	other := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}

@@ -146,9 +146,9 @@ func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and a caller that began an upload and sends
-// nothing, are told that the shard stops. A slow reader is not disconnected. If the machine stood still, a slow reader
-// may have been slower than an idle caller, so only one of several readers has to get through.
+// TestAStopDoesNotWaitForCallersThatDoNothing has readers that do not read, and a caller that began an upload and sends
+// nothing. They are told that the shard stops. A slow reader is not disconnected. If the machine stood still, a slow
+// reader may have been slower than an idle caller, so only one of several readers has to get through.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -17,10 +17,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestALackThatPassesEndsNoGroup: for a while no file can be opened, made or renamed, because the process or the
-// machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction, mark or hint) waits
-// or is refused with that reason. Nothing is lost, nothing counts as damage, and every group continues afterwards on
-// its own. It costs 3 s.
+// TestALackThatPassesEndsNoGroup has a period in which no file can be opened, made or renamed, because the process or
+// the machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction, mark or hint)
+// waits or is refused with that reason. Nothing is lost, nothing counts as damage, and every group continues afterwards
+// on its own. The test costs 3 s.
 func TestALackThatPassesEndsNoGroup(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR} {
@@ -168,8 +168,8 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	})
 }
 
-// TestAShardWaitsForItsStore: a shard that starts before its store is made, or while the store's meta in etcd cannot be
-// read, waits for that and says so, with and without Stay. It costs 20 ms.
+// TestAShardWaitsForItsStore checks that a shard waits and says so, with and without Stay, if it starts before its
+// store is made, or while the store's meta in etcd cannot be read. The test costs 20 ms.
 func TestAShardWaitsForItsStore(t *testing.T) {
 	t.Parallel()
 	for words, err := range map[string]error{

@@ -173,8 +173,8 @@ func topologies(t *rapid.T, apart bool) *topology {
 }
 
 // drive lets a leader decide until there is nothing left to do. Everything else is drawn: which copy catches up next,
-// and which voter leads. never is the number of a shard that is silent all the time, or -1. see is called with each
-// membership on the way.
+// and which voter leads. The argument never is the number of a shard that is silent all the time, or -1. The function
+// see is called with each membership on the way.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},

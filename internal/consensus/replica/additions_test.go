@@ -125,7 +125,7 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 }
 
 // A member that asks for votes in a new term no longer leads. Another member must not refuse its vote because it
-// takes the candidate for a leader that it still hears.
+// regards the candidate as a leader that it still hears.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -15,9 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A put that races with the end of its group is refused, or the group is not ended: no put that was acknowledged is in
-// a group that ended. In half of the rounds the lead changes in the same
-// instant.
+// A put that races with the end of its group is refused, or the group is not ended. So no group that ended holds a put
+// that was acknowledged. In half of the rounds the leadership changes in the same instant.
 func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	ended, kept := 0, 0
 	for round := range 24 {
@@ -136,9 +135,9 @@ func TestAGroupThatMayBeEndedIsAskedAgain(t *testing.T) {
 	})
 }
 
-// TestAFormerLeaderEndsNoGroup checks that a replica that still believes that it leads cannot end a group which its
-// successor has resumed, although it knows of an earlier end, and that nobody resumes a group in a later term than that
-// in which it has made sure that the group is not deleted.
+// TestAFormerLeaderEndsNoGroup checks two rules. A replica that still believes that it leads, and knows of an earlier
+// end, cannot end a group which its successor has resumed. Nobody resumes a group in a later term than that in which it
+// has made sure that the group is not deleted.
 func TestAFormerLeaderEndsNoGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -160,7 +160,7 @@ func (one *member) do(t testing.TB, w write) (Result, error) {
 	return one.Propose(w).Wait(timeout(t))
 }
 
-// must does what do does, for a write that must succeed.
+// must does what the function do does, for a write that must succeed.
 func (one *member) must(t testing.TB, w write) Result {
 	t.Helper()
 	result, err := one.do(t, w)

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// TestOnlyTheDeletedGroupOfANameLeaves: the name of a deleted group may be used again, and a view may be older than the
-// new group. So only the replica with the UUID of the deleted group leaves. It costs 10 ms.
+// TestOnlyTheDeletedGroupOfANameLeaves checks that only the replica with the UUID of the deleted group leaves. The name
+// of a deleted group may be used again, and a view may be older than the new group. The test costs 10 ms.
 func TestOnlyTheDeletedGroupOfANameLeaves(t *testing.T) {
 	f := lone(t)
 	before, after := uuid.New(), uuid.New()

@@ -19,20 +19,20 @@ type folder struct{ Replica }
 
 func (*folder) Node() (Node, bool) { return nil, false }
 
-// idle carries nothing out: the tests here check what is known, not what is done.
+// idle carries out no action, because the tests here check what is known, not what is done.
 type idle struct{ Actions[*folder] }
 
 func (idle) LoadBegun() bool  { return true }
 func (idle) Publish()         {}
 func (idle) Connect([]string) {}
 
-// noted holds problems by what they concern.
+// noted holds problems by their subjects.
 type noted map[string]error
 
 func (n noted) Note(what string, err error)   { n[what] = err }
 func (n noted) Forget(func(what string) bool) {}
 
-// lone makes a Follower of shard a, with a volume in memory and without etcd.
+// lone makes a Watcher of shard a, with a volume in memory and without etcd.
 func lone(t *testing.T) *Watcher[*folder] {
 	t.Helper()
 	store, disk := uuid.New(), vfstest.NewMem()

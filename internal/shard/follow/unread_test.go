@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// TestAGroupThatIsReadLateBeginsNoReplicaTwice: at the start etcd's key of a group cannot be used. Its replica stays as
-// it is, and a learner that the key names once it is put right may have been begun here before, so it is not begun
-// (rule 7). It costs 10 ms.
+// TestAGroupThatIsReadLateBeginsNoReplicaTwice has an etcd key of a group that cannot be used at the start. The group's
+// replica stays as it is. When the key is repaired, it names a learner that may have been begun here before, so this
+// learner is not begun (rule 7). The test costs 10 ms.
 func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 	f := lone(t)
 	here := f.Volume().Superblock().Volume

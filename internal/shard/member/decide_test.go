@@ -228,7 +228,7 @@ func TestEveryDecisionKeepsTheRules(t *testing.T) {
 	}
 }
 
-// breaks returns the rule that an action breaks; empty: none.
+// breaks returns the rule that an action breaks. It returns an empty string if the action breaks no rule.
 func breaks(v *View, r *Replica, a Action) string {
 	named := r != nil && r.RaftID != 0 && Names(v.Group, r.RaftID)
 	needs := slices.Contains([]Kind{Load, Join, Reinstall, Announce, ReportPresent, Keep, EndFetch, Trash}, a.Kind)

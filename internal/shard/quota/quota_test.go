@@ -142,7 +142,7 @@ func (p *play) look(t rapid.TB, shards ...string) {
 	}
 }
 
-// put stores in a group, if its leader has quota left. final means that no shard has any left.
+// put stores in a group, if its leader has quota left. final means that no shard has any quota left.
 func (p *play) put(group string, n Amount) (done, final bool) {
 	t := p.tenant(p.leader[group])
 	t.mu.Lock()
@@ -491,7 +491,7 @@ func FuzzLedger(f *testing.F) {
 	})
 }
 
-// within reports whether an amount is between nothing and another one.
+// within reports whether an amount is not negative and is at most the other amount.
 func (a Amount) within(other Amount) bool {
 	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
 }

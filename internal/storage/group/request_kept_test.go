@@ -33,8 +33,8 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// Of a superseded version, compaction keeps the fields that answer a repeated write, but not the data. A start reads
-// this back, with and without hints, and also from an image.
+// When compaction drops a superseded version, it keeps the fields that answer a repeated write, but not the data. A
+// start reads these fields back, with and without hints, and also from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {

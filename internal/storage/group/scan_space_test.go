@@ -46,8 +46,9 @@ func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 	})
 }
 
-// TestSnapshotsOfAGroupHoldOnlySoManyPlaces: each snapshot holds a place for each record that is overwritten after it
-// was taken. The total number of these places is bounded: beyond it, a snapshot is given up.
+// TestSnapshotsOfAGroupHoldOnlySoManyPlaces checks that the total number of places that the snapshots of a group hold
+// is bounded: beyond the bound, a snapshot is given up. Each snapshot holds a place for each record that is overwritten
+// after the snapshot was taken.
 func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 	d.log.state.placesMax = 10

@@ -47,9 +47,8 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	}}
 }
 
-// TestAStartDoesNotTruncateWhatItCannotRead checks that a block which cannot be read is not taken for the end of the
-// log.
-// Reads of a torn write never return an error.
+// TestAStartDoesNotTruncateWhatItCannotRead checks that a block which cannot be read is not mistaken for the end of the
+// log. Reads of a torn write never return an error.
 func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
@@ -128,7 +127,7 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				if refused == 0 {
 					t.Error("nothing is refused")
 				}
-				// Later writes get new indexes, and exist after the next start, when the device can read everything
+				// Later writes get new indexes. They exist after the next start, when the device can read everything
 				// again.
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})

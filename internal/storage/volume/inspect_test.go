@@ -120,7 +120,7 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 	}
 }
 
-// TestAbsurdFactsAreDamage: a number that no store reaches, with the right checksum, is damage.
+// TestAbsurdFactsAreDamage checks that a number that no store reaches is damage, although its checksum is right.
 func TestAbsurdFactsAreDamage(t *testing.T) {
 	for field, values := range map[string][]string{
 		"groups": {"-1", "4294967296"}, "copies": {"-1", "4294967296"}, "groupsMax": {"-1", "4294967296"},
@@ -147,7 +147,8 @@ func putFacts(t *testing.T, m *vfstest.Mem, line []byte) {
 	check(t, errors.Join(err, f.Close()))
 }
 
-// FuzzReadFacts: facts of any bytes, also with the right checksum, are damage, or can be written and read again.
+// FuzzReadFacts checks that facts of any bytes, also with the right checksum, either are damage, or can be written and
+// read again.
 func FuzzReadFacts(f *testing.F) {
 	f.Add([]byte(`{"format":1,"store":"11111111-1111-4111-8111-111111111111","routing":"Hash","groups":4,"epoch":9}`))
 	f.Add([]byte(`{"etcdRevision":9223372036854775807,"etcdCluster":"18446744073709551615"}`))

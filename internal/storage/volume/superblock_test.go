@@ -35,7 +35,7 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	check(t, f.Close())
 }
 
-// after returns the superblock that is expected at the next start. The nonce of its step is taken from now.
+// after returns the superblock that is expected at the next start. The nonce of its step is that of the superblock now.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++
@@ -370,8 +370,8 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	}
 }
 
-// TestAnAbsurdGenerationIsDamage uses a generation and a step from which a start, which counts on from them, would
-// begin again at 0.
+// TestAnAbsurdGenerationIsDamage uses a generation and a step that are so large that a start, which counts on from
+// them, would begin again at 0.
 func TestAnAbsurdGenerationIsDamage(t *testing.T) {
 	for what, sb := range map[string]Superblock{
 		"generation": {Generation: 1<<62 + 1}, "step": {Generation: 1, Step: Step{Number: math.MaxUint64}},

@@ -10,7 +10,7 @@ import (
 )
 
 // written returns a segment that begins with index 1. It has one put of a record for each pair of index and term. The
-// record's id is the number of the put. The puts in hit are damaged.
+// record's id is the number of the put. The puts whose numbers are in hit are damaged.
 func written(t *testing.T, puts [][2]uint64, hit ...int) (image []byte, m format.ManifestSegment, whole *Walk) {
 	m = format.ManifestSegment{Number: 1, ID: format.SegmentID{1}, FirstIndex: 1}
 	image = format.SegmentHeader{ID: m.ID, FirstIndex: 1}.Encode()

@@ -34,8 +34,8 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	return content
 }
 
-// The bytes that await() returned as arrived can be used while the reading continues, for all sizes around that of a
-// chunk.
+// When await() has reported bytes as arrived, these bytes can be used while the reading continues. This holds for all
+// sizes around that of a chunk.
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
 		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1,
