@@ -280,8 +280,8 @@ func (c *compactor) failure(name string) error {
 	return c.failed[name]
 }
 
-// compactLog is Compact. With opts.All it includes the newest segment, which it must seal first. Groups that wait for
-// space learn at once that some was freed.
+// compactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal
+// first. Groups that wait for space learn at once that some was freed.
 func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport,
 	error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {

@@ -99,7 +99,8 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 			"with the newest one", 100*k.SupersededShareMin, units.Bytes(r.Sealed), units.Bytes(c.supersededMin()))
 }
 
-// whyNewest says when the newest segment is compacted before it is full; empty: it is not.
+// whyNewest says when the newest segment is compacted before it is full. It returns an empty string if that never
+// happens.
 func (c *compactor) whyNewest() string {
 	least := c.supersededMin()
 	if least >= c.cfg.Compaction.SupersededBytesMin {

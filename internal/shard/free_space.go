@@ -53,7 +53,7 @@ func (c *compactor) withSpace(ctx context.Context, try func() error) error {
 	return err
 }
 
-// missing returns how many bytes an error says are needed; 0: it does not say.
+// missing returns how many bytes an error says are needed, or 0 if the error does not say.
 func missing(err error) int64 {
 	var full *volume.FullError
 	var none *transfer.SpaceError
@@ -83,7 +83,7 @@ func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// askForSpace is ask for callers that retry by themselves.
+// askForSpace does what the method ask does, for callers that retry on their own.
 func (c *compactor) askForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
 func (c *compactor) isShort() bool {

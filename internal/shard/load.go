@@ -171,8 +171,8 @@ func (l *loading) measureDevice(groups []*groupReplica) {
 }
 
 // syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
-// A device takes about as long for the sync of one file as for that of all files. syncVolume is only for the first
-// load: before that, this process has written nothing that it has not synced.
+// For a device, the sync of one file takes about as long as that of all files. syncVolume is only for the first load:
+// before that, this process has written nothing that it has not synced.
 func (l *loading) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.cfg.FS.SyncAll(l.volume.Dir())

@@ -23,7 +23,7 @@ type groupReplica struct {
 	follow.Replica
 
 	progress group.Progress
-	// copying is the progress of copying its files from another shard; nil: no copy is in progress.
+	// copying is the progress of copying the replica's files from another shard. It is nil if no copy is in progress.
 	copying atomic.Pointer[copying]
 	// served is nil while the group does not serve.
 	served atomic.Pointer[served]

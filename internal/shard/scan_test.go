@@ -17,7 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// scan reads up to most messages (0: all), and returns the records and the last cursor.
+// scan reads at most the given number of messages, and returns the records and the last cursor. If most is 0, it reads
+// all messages.
 func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.Record, last []byte, err error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())

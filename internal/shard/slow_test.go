@@ -121,7 +121,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// Earlier entries are displaced. A failed sync is reported with its error, which is truncated.
+	// Earlier entries are displaced. A failed sync is reported with its error. The error is truncated.
 	id := f.shard.routes.Load().byName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {

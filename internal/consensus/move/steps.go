@@ -84,8 +84,8 @@ func (d *decider) leaveJoint() *Action {
 	return &a
 }
 
-// transferTarget returns a voter that has caught up and may become leader: the first one in the target's order or,
-// unless wantedOnly is set, any other one; 0 if there is none.
+// transferTarget returns a voter that has caught up and may become leader. It prefers the first such voter in the
+// target's order. If there is none, and wantedOnly is not set, it returns any other such voter, and otherwise 0.
 func (d *decider) transferTarget(wantedOnly bool) uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {

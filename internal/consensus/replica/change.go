@@ -23,7 +23,7 @@ func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2
 // anyTerm is the term of a membership change that may be proposed in any term.
 const anyTerm = 0
 
-// changeMembers is ChangeMembers in the given term: in any other term it returns ErrNoLeader.
+// changeMembers does what ChangeMembers does, but only in the given term: in any other term it returns ErrNoLeader.
 func (r *Replica) changeMembers(ctx context.Context, term uint64, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)

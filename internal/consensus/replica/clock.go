@@ -36,8 +36,8 @@ func (c *core) tick() []*raftpb.Message {
 	return c.quiet.rest(c.isBusy)
 }
 
-// tickRaft advances the clock of Raft's node. It returns a request to campaign that must be sent after the leadership
-// was observed; nil if there is none.
+// tickRaft advances the clock of Raft's node. It returns a request to campaign, or nil if there is none. The request
+// must be sent after the leadership was observed.
 func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):

@@ -114,8 +114,8 @@ func (r *reads) ask() {
 	r.node.raft.ReadIndex(r.name())
 }
 
-// name returns the name of the current question. An answer to a question from before a restart, or to one of another
-// member, must not be taken for the answer to this question (rules.Question).
+// name returns the name of the current question. An answer to a question from before a restart, or to a question of
+// another member, must not be mistaken for the answer to this question (rules.Question).
 func (r *reads) name() []byte {
 	if !r.rules.Keeps(rules.Question) {
 		return make([]byte, 8)

@@ -73,7 +73,7 @@ func isDeleted(view placement.View, r *Replica) bool {
 	return is && id == r.UUID
 }
 
-// peers returns the shards that hold a member of a group which is here.
+// peers returns the shards that hold a member of a group that is here.
 func (f *Watcher[R]) peers() []string {
 	wanted := map[string]bool{}
 	for _, owned := range f.Replicas {
@@ -164,8 +164,8 @@ func (f *Watcher[R]) decideOne(todo *Work[R], v *member.View, view placement.Vie
 	}
 }
 
-// markLost records that etcd places a group here which is not on this volume. The group is never served as if it were
-// empty.
+// markLost records that etcd places a group here although the group is not on this volume. The group is never served as
+// if it were empty.
 func (f *Watcher[R]) markLost(state placement.Group) {
 	here := f.Volume().Superblock().Volume
 	err := fmt.Errorf("etcd says that it is on volume %s of this shard, and it is not there: "+

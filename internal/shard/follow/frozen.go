@@ -95,8 +95,9 @@ func (f *Watcher[R]) remember(view placement.View) error {
 	return err
 }
 
-// rememberLater is remember for a view on whose word nothing was done, at a limited rate. Revisions of etcd that come
-// from writes that do not concern this shard are remembered less often, so that a quiet volume is rarely written to.
+// rememberLater does what the method remember does, at a limited rate, for a view on whose word nothing was done.
+// Revisions of etcd that come from writes that do not concern this shard are remembered less often, so that a quiet
+// volume is rarely written to.
 func (f *Watcher[R]) rememberLater() {
 	f.Lock.Lock()
 	view := f.View

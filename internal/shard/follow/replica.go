@@ -138,7 +138,8 @@ func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
 	return m.Shard, ok && m.Shard != ""
 }
 
-// facts returns what is known of a replica for a decision; nil if there is none. Called with Options.Lock held.
+// facts returns what is known of a replica for a decision, or nil if there is no replica. Called with Options.Lock
+// held.
 func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	var none R
 	if owned == none {

@@ -168,7 +168,7 @@ func (f *Watcher[R]) Retire(view placement.View) {
 	}
 }
 
-// spend is Retire for one group. Called with Options.Lock held.
+// spend does what Retire does, for one group. Called with Options.Lock held.
 func (f *Watcher[R]) spend(state placement.Group) {
 	for _, m := range f.Here(state) {
 		f.Retired[m.RaftID] = true

@@ -70,8 +70,8 @@ type facts struct {
 	gone   []string // shards of the ledger that are not registered
 	aged   bool     // the share was written long ago
 	odd    bool     // something of the ledger could not be read
-	// patient means that groups that are in no share yet, whatever they store, will soon be in one. Until then no slack
-	// is taken.
+	// patient means that some groups are in no share yet, whatever they store, and will soon be in one. Until then no
+	// slack is taken.
 	patient bool
 }
 

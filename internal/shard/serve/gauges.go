@@ -19,7 +19,8 @@ type gauge struct {
 // forever.
 func (g *gauge) take(n int64) error { return g.Take(n, 0) }
 
-// Take implements message.Allowance: it is take for a caller that already holds have.
+// Take implements message.Allowance. It does what the method take does, for a caller that already holds the amount
+// have.
 func (g *gauge) Take(n, have int64) error {
 	if used := g.used.Add(n); used > g.limit && used != have+n {
 		g.used.Add(-n)

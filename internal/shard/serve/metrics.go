@@ -118,7 +118,7 @@ func (mm *methodMetrics) moved(records int, bytes int64) {
 	mm.dataBytes.Add(bytes)
 }
 
-// movedRecords is moved for the records of a message.
+// movedRecords does what moved does, for the records of a message.
 func (mm *methodMetrics) movedRecords(records []*recordv1.Record) {
 	bytes := int64(0)
 	for _, r := range records {

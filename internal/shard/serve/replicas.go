@@ -23,9 +23,9 @@ type Replicas interface {
 	// Routing returns the routing of the store.
 	Routing() placement.Routing
 	// Group returns the group of a valid name if it is served here, otherwise an error that says where to go. ctx
-	// bounds the search. epoch is the epoch of the routing that the caller knows; 0: none.
+	// bounds the search. epoch is the epoch of the routing that the caller knows, or 0 if the caller knows none.
 	Group(ctx context.Context, name string, epoch uint64) (Group, error)
-	// GroupOf is Group by number, for Hash routing.
+	// GroupOf does what Group does, for the number of a group in Hash routing.
 	GroupOf(ctx context.Context, number int, epoch uint64) (Group, error)
 	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
 	// has received a view of etcd.
@@ -39,7 +39,8 @@ type Replicas interface {
 	Admit(bytes int64) error
 	// AdmitFile is called for data that is written directly to a file, and not kept in memory.
 	AdmitFile(bytes int64) error
-	// WithSpace calls try, which needs space on the volume, and repeats it as long as space is being freed for it.
+	// WithSpace calls the function try, which needs space on the volume, and repeats the call as long as space is being
+	// freed for it.
 	WithSpace(ctx context.Context, try func() error) error
 
 	// WasSlow records a call that took longer than Options.SlowCallMin.
@@ -55,16 +56,16 @@ type Group interface {
 	// Barrier returns when reads see every write acknowledged before. In a group with several members only the leader
 	// may read.
 	Barrier(ctx context.Context) error
-	// ReadHere is Barrier for any member: it asks the leader.
+	// ReadHere does what Barrier does, for any member: it asks the leader.
 	ReadHere(ctx context.Context) error
-	// MayWrite returns early the error for a write that belongs elsewhere; nil: the write belongs here, or that is
-	// unknown.
+	// MayWrite returns early the error for a write that belongs elsewhere. It returns nil if the write belongs here, or
+	// if that is unknown.
 	MayWrite() error
 	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can answer. It returns
 	// other errors unchanged.
 	Elsewhere(err error) error
-	// Tenant returns the tenant whose quotas apply to the group; nil: no quotas apply, or another shard leads the
-	// group.
+	// Tenant returns the tenant whose quotas apply to the group. It returns nil if no quotas apply, or if another shard
+	// leads the group.
 	Tenant() *quota.Tenant
 	// IsServed reports whether this is still the served instance of the group.
 	IsServed() bool

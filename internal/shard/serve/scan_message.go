@@ -124,9 +124,9 @@ func (sc *scan) prepare() error {
 	return nil
 }
 
-// sendReading is send for a scan that is reading the log. If going is false, the turn of the scan is over: other scans
-// wait for theirs, or the caller does not read the message. If the message is still being sent, flush returns its
-// result.
+// sendReading does what the method send does, for a scan that is reading the log. If going is false, the turn of the
+// scan is over: other scans wait for theirs, or the caller does not read the message. If the message is still being
+// sent, flush returns its result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
 		return false, err
@@ -188,7 +188,7 @@ func (sc *scan) send(at *cursor.Cursor) error {
 	return err
 }
 
-// transmit sends out as it is, and counts the data sent.
+// transmit sends the message in the field out, and counts the data sent.
 func (sc *scan) transmit() error {
 	moved := int64(0)
 	for _, r := range sc.out.Records {

@@ -221,7 +221,7 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.sendWithin(srv, ss, method, handler)
 }
 
-// bounded wraps a message to receive, which is decoded only if it is within the limit.
+// bounded wraps a message to receive. The message is decoded only if it is within the limit.
 func (s *Server) bounded(m proto.Message) *message.Bounded {
 	return &message.Bounded{Message: m, BytesMax: s.opts.MessageBytesMax}
 }

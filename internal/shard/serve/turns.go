@@ -38,5 +38,5 @@ func (t *turns) begin(ctx context.Context) error {
 // end passes the turn to the scan that has waited longest.
 func (t *turns) end() { <-t.slots }
 
-// wanted reports whether others wait.
+// wanted reports whether other scans wait for a turn.
 func (t *turns) wanted() bool { return t.waiting.Load() > 0 }

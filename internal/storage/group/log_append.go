@@ -232,7 +232,7 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 // write again.
 func (w *writer) writeFailed(cause error) error {
 	cause = format.MarkShortage(cause)
-	// Partly written frames must be removed: after a shorter batch they could be taken for a part of the log.
+	// Partly written frames must be removed. After a shorter batch they could be mistaken for a part of the log.
 	file := w.active.file.Load()
 	err := w.allocation.truncate(file, w.end)
 	if err == nil {

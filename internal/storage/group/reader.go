@@ -65,8 +65,8 @@ func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf does what frames does, up to an end offset, which must be the end of a frame. It does not read the content
-// of frames for which pass, if not nil, returns true.
+// framesOf does what the method frames does, up to an end offset, which must be the end of a frame. If pass is not nil,
+// framesOf does not read the content of the frames for which pass returns true.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader
 	var size int64

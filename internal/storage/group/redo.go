@@ -25,12 +25,12 @@ type redo struct {
 	lostEnd int64
 }
 
-// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the
-// segment. It skips ranges of other segments: a sealed segment was synced before, and an unlisted one is void.
-// Everything before a range was durable when the range was written, so Redo raises the synced mark to the end of the
-// range. So the load reports missing bytes below the mark as damage, and does not take them for the end of the log.
-// Redo also raises the mark above everything that is lost, and further by as many bytes as may be lost at the end. If
-// the folder does not exist, Redo does nothing. It may be repeated.
+// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the segment.
+// It skips ranges of other segments: a sealed segment was synced before, and an unlisted one is void. Everything before
+// a range was durable when the range was written, so Redo raises the synced mark to the end of the range. The load then
+// reports missing bytes below the mark as damage, and does not mistake them for the end of the log. Redo also raises
+// the mark above everything that is lost, and further by as many bytes as may be lost at the end. If the folder does
+// not exist, Redo does nothing. It may be repeated.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -275,7 +275,7 @@ func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 }
 
 // TestRepairKnowsOnlyWhatWasAskedFor damages more entries between Repairs and RepairRange. An entry that was not
-// requested from the peer must not be taken for one that the peer has compacted away.
+// requested from the peer must not be mistaken for one that the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)

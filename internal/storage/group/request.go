@@ -22,7 +22,7 @@ type ages struct {
 	marks []ageMark // ascending; the last one is for the last entry, the others are ageStep apart
 }
 
-// ageMark says that at its time the entries up to its index were applied.
+// ageMark records a time, and the index up to which all entries were applied at that time.
 type ageMark struct {
 	index uint64
 	at    time.Time

@@ -48,7 +48,8 @@ type snapshot struct {
 	info    ScanInfo
 }
 
-// supersede adds a place that is no longer the newest of its record to held, if the snapshot sees it.
+// supersede is called for a place that is no longer the newest of its record. If the snapshot sees the place, supersede
+// adds it to held.
 func (s *snapshot) supersede(old index.Loc) {
 	if s.gone || s.edge.Less(old) {
 		return

@@ -76,9 +76,9 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// list writes the manifest that is the commit point of a new active segment. The manifest then lists the first keep
-// of its segments, the segment that is sealed at the same time, if any, and the new one. If the write fails, list
-// discards the new segment. The caller holds mu.
+// list writes the manifest that is the commit point of a new active segment. The new manifest lists the first segments
+// of the old one, as many as keep says, then the segment that is sealed at the same time, if any, and then the new
+// segment. If the write fails, list discards the new segment. The caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -90,8 +90,8 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	return err
 }
 
-// goOn makes next the active segment, to be written from end on. Everything before end is durable, and last is the
-// index of the last entry there. The caller holds mu.
+// goOn makes a segment the active one, which is then written from the offset end on. Everything before end is durable,
+// and last is the index of the last entry there. The caller holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
 	w.allocation.begin(end)

@@ -75,8 +75,9 @@ func (l *Log) Blank() error {
 	return nil
 }
 
-// Verify reads and checks every byte of the group's files, at a limited byte rate (0: no limit). Damage in hints, and
-// in files that are stored twice, appears only in the report, and is repaired by writing the file again.
+// Verify reads and checks every byte of the group's files, at a limited byte rate. A rate of 0 means that there is no
+// limit. Damage in hints, and in files that are stored twice, appears only in the report, and is repaired by writing
+// the file again.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {

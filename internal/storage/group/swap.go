@@ -120,11 +120,11 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 // swapChunk is how many places are changed before readers and writers get the lock again.
 const swapChunk = 1024
 
-// swap replaces the old segments by a rewritten one: first in the manifest (the commit point), then in memory. Raft's
-// compaction floor rises to floor, whose term is term. Entries up to the index applied count as committed. Readers of
-// an old segment continue undisturbed; scans look for the new one. swap also handles entries that are superseded
-// meanwhile. The caller does not hold writer.mu. If swap fails, nothing has changed, and the new segment is
-// discarded.
+// swap replaces the old segments by a rewritten one: first in the manifest (the commit point), then in memory. The
+// arguments floor and term are the new compaction floor of Raft and the term of the entry there. The argument applied
+// is an index: the entries up to it count as committed. Readers of an old segment continue undisturbed; scans look for
+// the new one. swap also handles entries that are superseded meanwhile. The caller does not hold writer.mu. If swap
+// fails, nothing has changed, and the new segment is discarded.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.MarkShortage(err)

@@ -159,7 +159,7 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 const tmpSuffix = ".tmp"
 
 // keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file has
-// records like a journal. The first record has what is lost. The doubt is stored as a range of segment 0, which no
+// records like a journal. The first record lists what is lost. The doubt is stored as a range of segment 0, which no
 // group has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())

@@ -227,7 +227,7 @@ func (o *osFile) CheapOverwrite() bool {
 	return kind == unix.EXT4_SUPER_MAGIC || kind == unix.XFS_SUPER_MAGIC
 }
 
-// fileSystem returns the magic number of the file system type; 0: unknown.
+// fileSystem returns the magic number of the file system type, or 0 if the type is unknown.
 func (o *osFile) fileSystem() (kind int64) {
 	_ = control(o.f, func(fd int) error {
 		var facts unix.Statfs_t

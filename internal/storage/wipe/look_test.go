@@ -46,7 +46,7 @@ func sparse(t *testing.T, size int64) string {
 	return path
 }
 
-// Each signature is recognized, also at the very end of what is there, and no other bytes are.
+// Look recognizes each signature, also at the very end of the content, and recognizes no other bytes.
 func TestLookRecognizesSignatures(t *testing.T) {
 	for _, s := range signatures {
 		for _, size := range []int64{s.at + int64(len(s.magic)), 200 * kib} {

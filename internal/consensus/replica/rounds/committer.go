@@ -290,7 +290,7 @@ func (c *Committer) trim() {
 	}
 }
 
-// tick runs Raft's clocks, tries logs again that had no space, and lets idle groups write their marks. It returns
+// tick runs Raft's clocks, lets logs that had no space try again, and lets idle groups write their marks. It returns
 // false if all replicas rest.
 func (c *Committer) tick(ticks int) bool {
 	var clocked, idle []*Seat

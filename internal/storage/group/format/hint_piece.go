@@ -344,8 +344,8 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	return h, ok
 }
 
-// WritePiece writes a piece at offset at, which is the end of the existing pieces, and truncates a torn piece that
-// follows the offset. It does not sync, because losing a hint in a power cut does no harm.
+// WritePiece writes a piece at the given offset, which is the end of the existing pieces, and truncates a torn piece
+// that follows the offset. It does not sync, because losing a hint in a power cut does no harm.
 func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	name := path.Join(dir, ActiveHintName)
 	f, err := fs.OpenWrite(name)

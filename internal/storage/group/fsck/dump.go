@@ -59,7 +59,8 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 type fileType struct {
 	magic  string
 	prefix string // prefix of the names of files of this type
-	// bytesMax is the largest size of a file that is read as a whole; 0: dump reads the file itself.
+	// bytesMax is the largest size of a file that is read as a whole. If it is 0, the function dump reads the file
+	// itself.
 	bytesMax int64
 	dump     func(d *dumper, all []byte) error
 }

@@ -49,7 +49,7 @@ type VerifyOptions struct {
 	// BlobGone is called for a blob whose file is missing. It reports whether compaction has meanwhile dropped the
 	// blob together with the entry that referred to it. nil means that no blob was dropped.
 	BlobGone func(id uuid.UUID) bool
-	// RateBytesPerSecond limits the read rate. 0: no limit.
+	// RateBytesPerSecond limits the read rate. 0 means that there is no limit.
 	RateBytesPerSecond int64
 	// Progress is called with the number of bytes read since the last call, by one goroutine at a time. It may be
 	// nil.

@@ -54,7 +54,7 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// truncateBefore makes those entries of earlier segments void that segment i truncates by its first index. commit is
+// truncateBefore makes entries of earlier segments void: those that segment i truncates by its first index. commit is
 // the greatest commit in state records before the segment.
 func (v *verifier) truncateBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex

@@ -255,7 +255,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) {
 			e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9
 		}, "behind index"},
-		// Another leader wrote an entry here, which is void.
+		// The entry that another leader wrote here is void.
 		"the same index and term again": {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""},
 		"an older term cuts": {func(_ *foldertest.Folder, e *format.Entry) {
 			e.Index--

@@ -40,8 +40,8 @@ func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	return w.wrote(e, at)
 }
 
-// wrote adds the frame that is in buf from at on to Rows and Bytes. It writes buf to the file once buf is large
-// enough.
+// wrote adds a frame to Rows and Bytes. The frame is in buf, and begins at the offset at. wrote writes buf to the file
+// once buf is large enough.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
 	bytes := int64(len(w.buf) - at)

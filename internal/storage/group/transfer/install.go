@@ -29,8 +29,8 @@ var ErrBehind = errors.New("the log holds more than what is to be installed")
 // IncomingName, next to a log that may remain open until Finish. Gathering may take several attempts, across restarts
 // and from several Exports. An Install is not safe for concurrent use, except that several goroutines may write files.
 //
-// In that folder a segment is named by its id, so that it is never taken for a segment of another Export. The hint of
-// a segment exists only if every byte of the segment was checked and synced. A blob gets its final name only when
+// In that folder a segment is named by its id, so that it is never mistaken for a segment of another Export. The hint
+// of a segment exists only if every byte of the segment was checked and synced. A blob gets its final name only when
 // every byte of the blob was checked and synced.
 type Install struct {
 	opts     Options
@@ -183,7 +183,7 @@ func (e *SpaceError) Error() string {
 // Is makes errors.Is(err, ErrNoSpace) true.
 func (e *SpaceError) Is(target error) bool { return target == format.ErrNoSpace }
 
-// takeBack moves files back to the incoming folder that an unfinished Finish has moved into the group's folder.
+// takeBack moves the files that an unfinished Finish has moved into the group's folder back to the incoming folder.
 func (i *Install) takeBack(own *ownLog) error {
 	names, err := i.opts.FS.List(i.opts.Dir)
 	if err != nil {
@@ -218,7 +218,8 @@ func (i *Install) takeBack(own *ownLog) error {
 	return errors.Join(i.opts.FS.SyncDir(i.incoming), i.opts.FS.SyncDir(i.opts.Dir))
 }
 
-// segmentOf returns the position in the manifest of the segment that a file holds; -1 if it is none of them.
+// segmentOf returns the position in the manifest of the segment that a file holds, or -1 if the file holds none of
+// these segments.
 func (i *Install) segmentOf(name string) (int, error) {
 	f, err := i.opts.FS.Open(name)
 	if err != nil {
@@ -237,7 +238,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes the files that are not wanted from the incoming folder. It keeps all blobs.
+// removeOthers removes from the incoming folder the files that the install does not need. It keeps all blobs.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {
