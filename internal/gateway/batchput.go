@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Limits of a BatchPut message, and of the messages in flight on one stream.
+// These are limits of a BatchPut message, and of the messages in flight on one stream.
 const (
 	putsMax       = 1024
 	putBytesMax   = 4<<20 + 64<<10 // 4 MiB of puts, and their tags

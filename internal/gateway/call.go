@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// Pauses between attempts. A newer view ends a pause at once.
+	// These are pauses between attempts. A newer view ends a pause at once.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
 	// reserveMax bounds the time before the deadline that is reserved for sending the answer back. A caller whose own
@@ -43,8 +43,8 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 }
 
 // lookUp asks etcd for a group that is missing in the table, because the table may not yet contain a group that another
-// gateway has created. It returns nil if the group exists, or if creates is set and the group was created. A newer table
-// will then contain the group.
+// gateway has created. It returns nil if the group exists, or if creates is set and the group was created. A newer
+// table will then contain the group.
 func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)

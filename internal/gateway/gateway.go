@@ -68,7 +68,7 @@ type Config struct {
 	watched bool // Secure has set credentials that count messages without an end
 }
 
-// Limits of serving. A zero field takes its default.
+// Limits are the limits of serving. A zero field takes its default.
 type Limits struct {
 	MessageBytesMax         int    // size of one gRPC message; default: 8 MiB
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096

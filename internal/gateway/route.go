@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Settings of the connections to shards.
+// These are settings of the connections to shards.
 const (
 	connsPerShard   = 2
 	keepaliveTime   = 20 * time.Second // shards disconnect clients that ping more often than every 10 s

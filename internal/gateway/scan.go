@@ -109,8 +109,8 @@ func mayScan(stream grpc.ServerStream, group string) error {
 	return access.May(stream.Context(), access.Scan, group)
 }
 
-// scanBehind scans all groups whose names sort after the given one. Damage of a group, including damage found earlier,
-// is reported at the end: the other groups are still scanned.
+// scanBehind scans all groups whose names sort after the given one. The damage of a group, including damage found
+// earlier, is reported at the end, after the other groups were scanned.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
 	damage error) error {
 	t, err := g.router.wait(stream.Context())

@@ -41,8 +41,8 @@ type Status struct {
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
-// Limits of the lists of a Status, so that an answer to anybody does not grow with the store. A longer list is cut
-// after the rows that matter most, and LeftOut counts the others.
+// These are limits of the lists of a Status, so that an answer to anybody does not grow with the store. A longer list
+// is cut after the rows that matter most, and LeftOut counts the others.
 const (
 	groupsListed   = 4000 // as many as the page draws
 	shardsListed   = 1000
@@ -133,7 +133,7 @@ func (g *Gateway) Status() Status {
 
 const silent = "Silent"
 
-// States of a group.
+// These are the states of a group.
 const (
 	groupRouted      = "Routed"
 	groupDegraded    = "Degraded"

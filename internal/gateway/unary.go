@@ -217,7 +217,7 @@ func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, 
 	return out, nil
 }
 
-// Field numbers of ListVersions.
+// These are field numbers of ListVersions.
 const (
 	pageTokenField     = 4
 	nextPageTokenField = 2

@@ -55,7 +55,7 @@ var (
 	descDamages    = desc("damages", "Places of damage known in all groups.")
 	descLeading    = desc("leading_groups", "Groups that this shard leads.")
 
-	// Metrics of single groups, if there are few.
+	// These are the metrics of single groups. They exist only if there are few groups.
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
 	descGroupStored     = desc("group_stored_bytes", "Bytes of the group's files.", "group")
 	descGroupSuperseded = desc("group_superseded_bytes", "Bytes of superseded entries in sealed segments.", "group")

@@ -17,7 +17,7 @@ type uncompacted struct {
 	text   string
 }
 
-// The reasons for uncompacted bytes, as the API and the metric name them.
+// These are the reasons for uncompacted bytes, as the API and the metric name them.
 const (
 	holdDue        = "due"
 	holdThreshold  = "threshold"

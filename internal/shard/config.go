@@ -32,7 +32,7 @@ import (
 // configured medium is logged.
 type Medium string
 
-// The media.
+// These are the media.
 const (
 	Auto Medium = "Auto"
 	SSD  Medium = "SSD"
@@ -117,13 +117,13 @@ type Config struct {
 	slowCallMin, slowSyncMin time.Duration
 }
 
-// Defaults of Limits.
+// These are defaults of Limits.
 const (
 	messageBytesMax  = 8 << 20
 	bytesInFlightMax = 256 << 20
 )
 
-// Limits of serving. A zero field takes its default.
+// Limits are the limits of serving. A zero field takes its default.
 type Limits struct {
 	MessageBytesMax         int    // size of one gRPC message; 8 MiB
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024

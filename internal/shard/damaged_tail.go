@@ -28,7 +28,7 @@ const tailRefusals = 6
 // surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
 const surveyTime = 5 * time.Second
 
-// The outcomes for replicas with a damaged tail, as metric labels.
+// These are the outcomes for replicas with a damaged tail, as metric labels.
 const (
 	tailFound     = "found"
 	tailInstalled = "installed"

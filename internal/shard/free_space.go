@@ -143,7 +143,7 @@ func (c *compactor) freeSpace(ctx context.Context) {
 	c.wakeWaiters()
 }
 
-// freeTrash deletes from the trash until done returns true.
+// freeTrash deletes from the trash until the function done returns true.
 func (c *compactor) freeTrash(done func() bool) (made bool) {
 	err := c.trash().Drop(func(*trash.Folder) bool {
 		may := !done()

@@ -27,7 +27,7 @@ type metrics struct {
 	registered []prometheus.Collector
 }
 
-// The label values for a sync: the kind of file.
+// These are the label values for a sync. They name the kind of file.
 const (
 	syncJournal = "journal"
 	syncSegment = "segment"

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// These are the beginnings of the subjects of problems of one group. Its name follows. repairer.forgetEnded removes
-// those whose cause has ended.
+// These are the beginnings of the subjects of problems of one group. The name of the group follows.
+// repairer.forgetEnded removes the problems whose cause has ended.
 const (
 	movingGroup     = "moving group "
 	resumingGroup   = "resuming group "
@@ -39,7 +39,7 @@ func (p *problems) Note(what string, err error) {
 	p.now[what] = err
 }
 
-// Forget removes the problems for which over returns true.
+// Forget removes the problems for which the function over returns true.
 func (p *problems) Forget(over func(what string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// The thresholds that make a report of sizes worth a write to etcd, where gateways and planners read it. Small changes
-// wait for reportAge, large ones for a few intervals.
+// These thresholds decide whether a report of sizes is worth a write to etcd, where gateways and planners read the
+// report. Small changes wait for reportAge, large ones for a few intervals.
 const (
 	reportShare     = 20 // a change is large if it exceeds 1/20 of the bytes reported last
 	reportBytesMin  = 1 << 20
@@ -59,8 +59,8 @@ func (p *reporter) run(ctx context.Context) {
 	}
 }
 
-// leaders corrects the keys of groups in etcd where they are wrong about whether this shard leads the group. It returns
-// the weights of the groups whose figures this shard reports: those that it leads, and those with their only copy here.
+// leaders corrects those keys of groups in etcd that are wrong about whether this shard leads the group. It returns the
+// weights of the groups whose figures this shard reports: those that it leads, and those with their only copy here.
 func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]placement.Weight, err error) {
 	weights = map[string]placement.Weight{}
 	for name, g := range r.byName {

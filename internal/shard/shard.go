@@ -61,7 +61,7 @@ type Shard struct {
 	peers     *peers
 	repairer  *repairer
 
-	// routes is the routing table that calls read, never nil; publish replaces it as a whole.
+	// routes is the routing table that calls read. It is never nil; publish replaces it as a whole.
 	routes atomic.Pointer[routes]
 
 	mu     sync.Mutex

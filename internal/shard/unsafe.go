@@ -3,7 +3,7 @@ package shard
 // unsafe is a set of rules that are switched off. Tests use it to prove that they would notice a broken rule.
 type unsafe uint32
 
-// The rules that can be switched off. Switching off any of them must make an exploration fail.
+// These are the rules that can be switched off. Switching off any of them must make an exploration fail.
 const (
 	unsafeRemnant unsafe = 1 << iota // the remnant of a learner's folder after a kill counts as a replica
 	unsafeStop                       // work that fails while the shard stops counts as done

@@ -23,8 +23,8 @@ const (
 )
 
 // stepAll takes the volume from step to step until ctx ends. If etcd does not answer, the shard continues. The volume
-// remains in the step that must be reported to etcd, and the time in which an image may be mistaken for the volume
-// grows.
+// remains in the step that must still be reported to etcd, so the time during which an image may be mistaken for the
+// volume grows.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()

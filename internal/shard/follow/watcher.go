@@ -67,7 +67,7 @@ type Etcd interface {
 type Problems interface {
 	// Note remembers a problem; a nil error removes it.
 	Note(what string, err error)
-	// Forget removes the problems for which over returns true.
+	// Forget removes the problems for which the function over returns true.
 	Forget(over func(what string) bool)
 }
 

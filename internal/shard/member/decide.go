@@ -70,7 +70,7 @@ type Replica struct {
 // Kind is the kind of an Action.
 type Kind int
 
-// The kinds.
+// These are the kinds.
 const (
 	Nothing       Kind = iota
 	Load               // load the folder and serve the group

@@ -3,7 +3,7 @@ package member
 // Phase is the progress of a replica. The phases exclude each other.
 type Phase int
 
-// The phases.
+// These are the phases.
 const (
 	Pending        Phase = iota // its folder is here and not loaded: not yet, or no longer
 	Joining                     // its folder holds a Raft id and nothing else: it is being installed from another copy
@@ -33,7 +33,7 @@ func (p Phase) MissingEntries() bool { return p == DamagedTail || p == MissingEn
 // Event is an event in the life of a replica.
 type Event int
 
-// The events.
+// These are the events.
 const (
 	LoadBegins Event = iota // its load begins
 	Installed               // the files of another copy are installed

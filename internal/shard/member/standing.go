@@ -3,7 +3,7 @@ package member
 // Reason says why etcd does not list a replica here although it is on the volume.
 type Reason int
 
-// The reasons.
+// These are the reasons.
 const (
 	Ours        Reason = iota // etcd lists it here: it is no stray
 	Unconfirmed               // it was created here for a new group, and etcd does not list it here yet

@@ -173,7 +173,7 @@ func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) e
 		words: words}
 }
 
-// States of a quota, in the words of errors.
+// These are the states of a quota, in the words of errors.
 const (
 	usedUp     = "the quota %s of %d is used up"
 	notGranted = "nothing is granted yet of the quota %s of %d"

@@ -239,8 +239,8 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 		DamagesTotal: int32(len(damages))}, nil
 }
 
-// Limits of lists of damage in answers. Whole segments can be bad, and an answer above the limit for messages would not
-// arrive at all. Each answer also has the number of all places.
+// These are limits of lists of damage in answers. Whole segments can be bad, and an answer above the limit for messages
+// would not arrive at all. Each answer also has the number of all places.
 const (
 	RowDamageBytesMax  = 64 << 10  // in a row of ListGroups
 	copyDamageBytesMax = 512 << 10 // of one copy, in the answers of Verify and AcceptLoss

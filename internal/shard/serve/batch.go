@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// Limits of the batch calls; the .proto documents the same.
+// These are the limits of the batch calls. The .proto documents the same limits.
 const (
 	BatchPutsMax      = 1024
 	batchPutBytesMax  = 4 << 20

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Page sizes of ListVersions.
+// These are the page sizes of ListVersions.
 const (
 	pageSizeDefault = 100
 	pageSizeMax     = 1000

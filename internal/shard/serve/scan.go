@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Bytes per split of PlanScan.
+// These are the numbers of bytes per split of PlanScan.
 const (
 	splitBytesDefault = 256 << 20
 	splitBytesMin     = 1 << 20

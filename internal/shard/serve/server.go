@@ -226,7 +226,7 @@ func (s *Server) bounded(m proto.Message) *message.Bounded {
 	return &message.Bounded{Message: m, BytesMax: s.opts.MessageBytesMax}
 }
 
-// What callers should do instead of sending a message that is too large.
+// These texts say what callers should do instead of sending a message that is too large.
 const (
 	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
 	smallerChunks  = "send chunks of at most 1 MiB"

@@ -60,7 +60,7 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 }
 
 // walk reads the first size bytes of a segment's file into an image with space for room bytes, and walks the frames
-// meanwhile. begin returns the walk, and is called after the first reads have started.
+// meanwhile. The function begin returns the walk, and is called after the first reads have started.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	return m.fill(ctx, s, size, room, onto, func(read *segio.ImageRead) error {
@@ -71,7 +71,7 @@ func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin f
 }
 
 // fill reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes.
-// use processes the image meanwhile.
+// The function use processes the image meanwhile.
 func (m *images) fill(ctx context.Context, s *segment, size, room int64, onto func(int64),
 	use func(*segio.ImageRead) error) error {
 	f, err := s.fs.OpenDirect(s.path)

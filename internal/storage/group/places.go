@@ -104,7 +104,8 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	}
 }
 
-// moved updates the index and the used flags for an applied version that is at a new place, or was dropped (to is 0).
+// moved updates the index and the used flags for an applied version that is at a new place, or that was dropped. The
+// argument to is 0 if the version was dropped.
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
 		p.table.CompareAndDelete(id, from)

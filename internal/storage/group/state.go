@@ -298,8 +298,8 @@ func (st *state) useSnapshot(id ScanID, now time.Time) (*snapshot, error) {
 	return s, nil
 }
 
-// moved updates the snapshots when an applied version moves to a new place; to is 0 if the version is dropped. The
-// caller holds mu.
+// moved updates the snapshots when an applied version moves to a new place. The argument to is 0 if the version is
+// dropped. The caller holds mu.
 func (st *state) moved(from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
 		s.moved(from, to, at)

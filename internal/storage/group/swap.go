@@ -28,7 +28,8 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move says what happened to a version: it was kept at a new place, or it was dropped (to is 0).
+// move says what happened to a version: it was kept at a new place, or it was dropped. The field to is 0 if it was
+// dropped.
 type move struct {
 	id       int64
 	index    uint64

@@ -10,11 +10,11 @@ import (
 // fillParallelRows is the least number of rows for which Fill uses more than one core.
 const fillParallelRows = 1 << 15
 
-// Fill does for many rows what Max does for one. The rows are in ascending order of Hash, like those of a hint. Fill
-// is fast, because it walks the table's memory in order and takes each lock once. Row r has ids[r] and places[r] |
-// ordinal; skip, if not nil, excludes rows. lost is called for each place that is not the newest, whether it was in
-// the table or is in a row. Several goroutines may call lost concurrently, and it must not call the table. Fill
-// returns by how much the count of live ids rose.
+// Fill does for many rows what Max does for one row. The rows are in ascending order of Hash, like those of a hint.
+// Fill is fast, because it walks the table's memory in order and takes each lock once. Row r has ids[r] and places[r] |
+// ordinal; skip, if not nil, excludes rows. The function lost is called for each place that is not the newest, whether
+// it was in the table or is in a row. Several goroutines may call lost concurrently, and it must not call the table.
+// Fill returns by how much the count of live ids rose.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
 	lost func(loc Loc)) (live int64, err error) {
 	before := t.Live()

@@ -70,9 +70,9 @@ type Table struct {
 // ErrClosed is returned by a Table after Close.
 var ErrClosed = fmt.Errorf("index: the table is closed")
 
-// New makes a table for the given number of records, with at most 24 bytes for each. The table grows by itself if
-// there are more records. take is called before memory is allocated (n > 0) and when memory is released (n < 0); if
-// it is nil, there is no limit. The error is that of take or of the kernel.
+// New makes a table for the given number of records, with at most 24 bytes for each. The table grows by itself if there
+// are more records. The function take is called before memory is allocated (n > 0) and when memory is released (n < 0).
+// If it is nil, there is no limit. The error is that of take or of the kernel.
 func New(records int64, take func(bytes int64) error) (*Table, error) {
 	if take == nil {
 		take = func(int64) error { return nil }

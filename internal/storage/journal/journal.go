@@ -132,7 +132,7 @@ func New(opts Options) *Journal {
 
 // Join registers a log that is being opened. The journal may still hold data of the group, because an earlier log was
 // closed before its own file could be synced, or because the group's files could not be written when the journal was
-// replayed. Join first passes such data to apply.
+// replayed. Join first passes such data to the function apply.
 func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
 	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
 		return nil, err

@@ -150,8 +150,8 @@ func unescape(s string) string {
 // flag, but a superblock file is too large for that.
 const flagExtents = 0x00080000
 
-// extFamily distinguishes ext2, ext3 and ext4 on a disk that the ext4 driver has mounted, by the flags of a new file
-// on the disk and by whether the file system has a journal.
+// extFamily determines whether a disk that the ext4 driver has mounted is ext2, ext3 or ext4. It uses the flags of a
+// new file on the disk, and whether the file system has a journal.
 func extFamily(info mountInfo, newFile string) (string, error) {
 	f, err := os.Open(newFile)
 	if err != nil {

@@ -293,7 +293,8 @@ func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// each calls work with each number from 0 to n - 1, in several goroutines that have a buffer each.
+// each calls the function work with each number from 0 to n - 1, in several goroutines. Each goroutine has a buffer of
+// its own.
 func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
 	all, ctx := errgroup.WithContext(v.ctx)
 	all.SetLimit(verifyWorkers)
