@@ -80,8 +80,8 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 }
 
 // groupRows merges the answers of shards with what the table knows, in the order of the listing and from the beginning
-// of a page on. Rows that may be incomplete, because a shard has reported only a part of its groups, are left out. In
-// this case more is true.
+// of a page on. If a shard has reported only a part of its groups, the rows that may be incomplete are left out, and
+// the result more is true.
 func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
 	rows []*recordv1.Group, more bool) {
 	through := ""

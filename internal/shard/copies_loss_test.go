@@ -154,7 +154,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 }
 
 // Bad bytes in the files of a leader are found while its group rests, and no call wakes the group. The leader still
-// transfers the lead, and is repaired from the copy that leads then.
+// transfers the leadership, and is repaired from the copy that leads then.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

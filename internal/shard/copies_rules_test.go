@@ -69,7 +69,7 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	sv := a.served(0)
 	c.eventually("a leads", func() bool { return sv.replica.Status().Leader })
 	a.stop()
-	// On a busy machine, a may have lost the lead just before; then b has it.
+	// On a busy machine, shard a may have lost the leadership just before; then shard b leads.
 	if st := sv.replica.Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.raftID) {
 		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
 	}

@@ -394,7 +394,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 	})
 }
 
-// A shard that stops transfers the lead, so that no caller waits for an election.
+// A shard that stops transfers the leadership, so that no caller waits for an election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -431,8 +431,8 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 			a.steerer.handOver(ctx)
 			return leads() == ""
 		})
-		// The targets name this shard first, and it is still registered. It must not regain the lead before it has
-		// stopped.
+		// The targets name this shard first, and it is still registered. It must not regain the leadership before it
+		// has stopped.
 		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
 			// On a machine that stood still, the shard may regain the lead when that time is over.
 			if group := leads(); group != "" && time.Since(began) < leadRest {

@@ -322,8 +322,8 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 	return nil
 }
 
-// handOver transfers the lead of all groups to other shards before this shard stops. If a member does not accept the
-// lead or returns it, handOver repeats the offer for a while.
+// handOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
+// the leadership or returns it, handOver repeats the offer for a while.
 func (q *steerer) handOver(ctx context.Context) {
 	r := q.routes.Load()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)

@@ -65,8 +65,8 @@ func committedByChanges(log store) (uint64, error) {
 const changesBytesMax = 4 << 20
 
 // Entries reports damaged entries as compacted, because Raft panics on any other error. A leader then offers the
-// follower a snapshot, which is fetched from a member that has one, and transfers the leadership, because damage
-// prevents it from leading. Entries that are not applied yet are in memory.
+// follower a snapshot, which is fetched from a member that has one. The leader also transfers the leadership, because
+// damage prevents it from leading. Entries that are not applied yet are in memory.
 func (s storage) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	entries, err := s.store.Entries(lo, hi, maxBytes)
 	if _, ok := errors.AsType[*format.DamageError](err); ok {

@@ -62,7 +62,7 @@ func (f *Watcher[R]) announce(ctx context.Context, state placement.Group) error 
 }
 
 // reportMissing reports to etcd that replicas of a group of several copies are missing here, or incomplete, so that the
-// leader replaces them. They never come back: a Raft id is not reused.
+// leader replaces them. These replicas never come back: a Raft id is not reused.
 func (f *Watcher[R]) reportMissing(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	sound := uint64(0) // Raft id of the replica that is here and not given up; 0: none

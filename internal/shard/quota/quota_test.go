@@ -496,8 +496,8 @@ func (a Amount) within(other Amount) bool {
 	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
 }
 
-// In any order of puts, looks, deletes, transfers of the lead and ends of shards, no more is stored than the quota, or
-// than before if that was more. In the end all of the quota can be used.
+// In any order of puts, looks, deletes, transfers of the leadership and ends of shards, no more is stored than the
+// quota, or than before if that was more. In the end all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100

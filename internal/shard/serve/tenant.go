@@ -12,9 +12,9 @@ import (
 )
 
 // Calls count against the quotas of the tenant whose group they use. A single call is refused if it would exceed a
-// rate; if the tenant continues all the same, its calls are answered late. A message of a stream waits instead, because
-// a refusal would undo what its caller has begun. It is refused only if the waiting messages hold too much of the
-// shared memory.
+// rate. If the tenant continues all the same, its calls are answered late. A message of a stream waits instead, because
+// a refusal would undo what its caller has begun. Such a message is refused only if the waiting messages hold too much
+// of the shared memory.
 
 // enter begins a call in a group; holds is the memory that the call holds, in bytes. If the tenant is not nil, leave
 // must follow.

@@ -66,7 +66,7 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 }
 
 // DecodeReplicaFile decodes the result of Encode. bad says why each copy is not valid; both are nil if the file is as
-// it was written. It returns ErrCorrupt or ErrFormatVersion.
+// it was written. err is ErrCorrupt or ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	var copies [2]ReplicaFile
 	for i := range copies {

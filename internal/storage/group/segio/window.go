@@ -67,8 +67,8 @@ func (w *Window) Fill(offset, n int64) []byte {
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slideAhead moves the window to offset, until it has n bytes there; it takes pieces whose reads were started
-// already. It copies only the bytes that are kept from the previous piece. It returns false if a part cannot be read.
+// slideAhead moves the window to offset. It takes pieces whose reads were started already until the window has n bytes
+// there, and copies only the bytes that are kept from the previous piece. It returns false if a part cannot be read.
 func (w *Window) slideAhead(offset, n int64) bool {
 	for {
 		have := w.at + int64(len(w.bytes))

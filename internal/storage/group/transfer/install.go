@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ErrBehind says that the folder holds, or may hold, entries after the end of the export that must not be lost. The
-// caller needs a newer export. If there is none, the replica has to be removed, and has to join again with another
+// ErrBehind says that the folder holds, or may hold, entries that are after the end of the export and must not be lost.
+// The caller needs a newer export. If there is none, the replica has to be removed, and has to join again with another
 // Raft id.
 var ErrBehind = errors.New("the log holds more than what is to be installed")
 
@@ -390,9 +390,9 @@ func checkBlob(f io.ReaderAt, size int64, ref format.BlobRef) ([]format.Damage, 
 	return segio.CheckBlob(f, size, &ref, *space)
 }
 
-// Missing lists the files that are still needed: first the segments and then, once all segments are complete, the
-// blobs that they refer to. It returns nil when everything is there and Finish can be called. Have is the offset from
-// which on a file is missing. Call Missing again after each file. Files that are being received are not listed.
+// Missing lists the files that are still needed: first the segments and then, once all segments are complete, the blobs
+// that they refer to. It returns nil when everything is there and Finish can be called. Have is the offset from which
+// on a file is missing. The caller calls Missing again after each file. Files that are being received are not listed.
 func (i *Install) Missing() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()
