@@ -40,8 +40,8 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	return err
 }
 
-// beginEnd checks that the group holds nothing, and refuses writes until End returns. It returns the term in which that
-// holds: before a later term, another leader may have accepted writes.
+// beginEnd checks that the group holds nothing, and refuses writes until End returns. It returns the term in which the
+// check holds: by a later term, another leader may have accepted writes.
 func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	c := r.state.lock()
 	defer c.unlock()

@@ -117,7 +117,7 @@ func (f *Watcher[R]) reportPresent(ctx context.Context, state placement.Group) e
 	return nil
 }
 
-// hasLeftNow asks etcd whether the group's own key confirms now what reconcile has found: that this replica has left
+// hasLeftNow asks etcd whether the group's own key now confirms what Reconcile has found: that this replica has left
 // the group. An error means that etcd does not answer.
 func (f *Watcher[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)

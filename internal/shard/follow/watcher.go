@@ -157,9 +157,9 @@ func (f *Watcher[R]) Start(ctx context.Context) error {
 	}
 }
 
-// Retire notes the replicas that etcd names here at the start, before the shard can be given a new one, because an
-// earlier process may have begun them. For a replica that was begun, the volume remembers the view: no earlier view is
-// followed.
+// Retire notes the replicas that etcd names here at the start, because an earlier process may have begun them. It does
+// so before the shard can be given a new replica. For a replica that was begun, the volume remembers the view: no
+// earlier view is followed.
 func (f *Watcher[R]) Retire(view placement.View) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()

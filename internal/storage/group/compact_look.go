@@ -238,9 +238,9 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 	return seen, max(0, garbage-young), err
 }
 
-// sealEarly seals the newest segment in three cases: it has superseded entries of many blobs, because it may take
-// long until the segment is full; free space is low and much of it is superseded; or its superseded bytes reach
-// CompactOptions.SealBytes and half of the segment.
+// sealEarly seals the newest segment in three cases. The segment has superseded entries of many blobs, which would
+// otherwise remain until the segment is full, and that may take long. Or free space is low, and much of the segment is
+// superseded. Or the superseded bytes of the segment reach CompactOptions.SealBytes and half of the segment.
 func (c *compaction) sealEarly() error {
 	views := c.reader.views(c.applied, c.applied)
 	defer unpinAll(views)

@@ -132,7 +132,7 @@ func (d *damages) absent(id int64) error {
 }
 
 // newer returns the *DamageError for a record if damage may have hit a version newer than its newest known one (rule
-// 4). at is the index of that version; 0 if none is known.
+// 4). The argument at is the index of the newest known version, or 0 if none is known.
 func (d *damages) newer(id int64, at uint64) error {
 	d.mu.RLock()
 	hit, ok := d.ids[id]

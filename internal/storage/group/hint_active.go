@@ -23,7 +23,7 @@ const (
 )
 
 // activeHint maintains the hint of the active segment while the log is open. It writes and removes the file of the
-// hint, and reads the state. Of the segment it uses the rows and terms in memory. Guarded by writer.mu.
+// hint, reads the state, and uses the segment's rows and terms in memory. Guarded by writer.mu.
 type activeHint struct {
 	folder     *folder
 	state      *state

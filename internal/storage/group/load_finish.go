@@ -93,9 +93,9 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	return ld.growActiveImage(s, r.End, ld.sizes[len(ld.sizes)-1])
 }
 
-// growActiveImage adds space after the end of the recovered active segment's image, if the residency is Resident.
-// Bytes between end and read, the offset up to which the file was read, are truncated in the file, so growActiveImage
-// clears them in memory too.
+// growActiveImage adds space after the end of the recovered active segment's image, if the residency is Resident. The
+// argument read is the offset up to which the file was read. The bytes between end and that offset are truncated in the
+// file, so growActiveImage clears them in memory too.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	if ld.opts.Residency != Resident {
 		return nil

@@ -28,11 +28,11 @@ const (
 // batches pools the slices that decodeBatch fills.
 var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
-// Append writes entries with consecutive indexes and, if it is not nil, the hard state. An entry at or below the last
-// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the
-// segment is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was
-// appended, and the caller may try again. The log keeps the Data of entries until they are applied, so the caller
-// must not change the Data. The Data of a put is made by EncodePayload.
+// Append writes entries with consecutive indexes, and the hard state unless it is nil. An entry at or below the last
+// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
+// is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was appended,
+// and the caller may try again. The log keeps the Data of entries until they are applied, so the caller must not change
+// the Data. The Data of a put is made by EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -110,8 +110,8 @@ func entriesThatFit(bytes int64) int64 {
 	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
 }
 
-// entriesOfActive estimates the number of entries in the active segment. The mark or the hint gives the number of the
-// first ones. The entries after these are counted if they take many bytes.
+// entriesOfActive estimates the number of entries in the active segment. The mark or the hint gives an offset, and the
+// number of entries before that offset. The entries after the offset are counted if they take many bytes.
 func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
 	from, known := int64(format.SegmentHeaderBytes), int64(0)
 	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
@@ -131,8 +131,8 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin is the possible number of entries above the mark from which on they are counted. Fewer entries cost
-// little memory, and the plan of all groups should not wait for a read in each.
+// countedMin is the least number of possible entries above the mark for which these entries are counted. Fewer entries
+// cost little memory, and the plan of all groups should not wait for a read in each group.
 const countedMin = 8192
 
 const (

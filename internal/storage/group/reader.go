@@ -211,8 +211,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf returns an offset in a view after all non-void entries up to an index. It relies on the indexes of non-void
-// entries, which rise with their places.
+// boundOf returns an offset in a view that is after all non-void entries up to an index. It relies on the fact that the
+// indexes of non-void entries rise with their places.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end

@@ -260,8 +260,8 @@ func (st *state) limitSnapshots() {
 	st.closed++
 }
 
-// superseded remembers a place that is no longer the newest of its record for the snapshots that see it. If they hold
-// too many places, the one that holds most is given up. The caller holds mu.
+// superseded is called for a place that is no longer the newest of its record. It remembers the place for the snapshots
+// that see it. If the snapshots hold too many places, the snapshot that holds most is given up. The caller holds mu.
 func (st *state) superseded(old index.Loc) {
 	places := 0
 	var most *snapshot

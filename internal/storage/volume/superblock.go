@@ -261,10 +261,10 @@ func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [
 	return blocks, f.Close()
 }
 
-// replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder.
-// If the disk has no space for a new file, it overwrites the existing one, because a full disk must not keep a shard
-// from reading: first the older or damaged copy, then, after a sync, the other one. The caller holds writing, or no
-// other goroutine knows the volume yet.
+// replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder. If
+// the disk has no space for a new file, it overwrites the existing file: first the older or damaged copy, then, after a
+// sync, the other copy. A full disk must not keep a shard from reading. The caller holds the mutex writing, or no other
+// goroutine knows the volume yet.
 func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	v.tried = next
 	defer func() {

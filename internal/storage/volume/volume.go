@@ -343,8 +343,8 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 }
 
 // checkWritten returns an error if the device no longer holds the superblock that was written last, or the one that a
-// failed write tried to write. Such a device must not be written to again: if it was zeroed or exchanged under the
-// file system, a new superblock would make it look like the volume that was opened. The caller holds writing.
+// failed write tried to write. Such a device must not be written to again: if it was zeroed or exchanged under the file
+// system, a new superblock would make it look like the volume that was opened. The caller holds the mutex writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {

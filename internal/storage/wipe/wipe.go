@@ -16,7 +16,7 @@ const (
 	kib = 1 << 10
 	mib = 1 << 20
 	gib = 1 << 30
-	// edge is how many bytes are zeroed at either end of the disk. They hold labels, partition tables and their
+	// edge is how many bytes are zeroed at each end of the disk. The ends hold labels, partition tables and their
 	// copies, the first superblocks of xfs and ext, and those of RAID members.
 	edge = 16 * mib
 	// around is how many bytes are zeroed at each place between the two ends of the disk.

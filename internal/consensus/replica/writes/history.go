@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// History reads the part of a queue's window from before the start back from the log. A start must not wait for that,
-// so the first write with a request id triggers it. It is safe for concurrent use.
+// History reads back from the log the part of a queue's window that is from before the start. A start must not wait for
+// that, so the first write with a request id triggers it. It is safe for concurrent use.
 type History struct {
 	log     Log
 	now     func() time.Time

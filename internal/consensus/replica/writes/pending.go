@@ -53,7 +53,7 @@ func Failed(err error) *Pending { return &Pending{done: atOnce, err: err} }
 func succeeded(result Result) *Pending { return &Pending{done: atOnce, result: result} }
 
 // Refused returns the error of a write that was refused immediately, before anything was done. It returns nil if the
-// write was not refused, or that is not known yet.
+// write was not refused, or if it is not known yet whether the write is refused.
 func (p *Pending) Refused() error {
 	if p.done == atOnce {
 		return p.err

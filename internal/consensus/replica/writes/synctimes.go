@@ -3,7 +3,7 @@ package writes
 import "time"
 
 // SyncTimes holds the beginning and the end of the sync that made a write durable here. With several copies, a write
-// needs the syncs of a majority; this is only the leader's own.
+// needs the syncs of a majority; SyncTimes is only about the leader's own sync.
 type SyncTimes struct {
 	Began, Ended time.Time
 	first, last  uint64 // indexes of the entries that the sync made durable

@@ -153,9 +153,9 @@ func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 	return createBlob(fs, dir, id, TmpSuffix)
 }
 
-// ReceiveBlob is CreateBlob for a blob that exists elsewhere: Commit returns ErrCorrupt unless size and checksum of
-// the received data are those of ref. Until Commit, the name of the file has the given suffix, which ends in
-// TmpSuffix.
+// ReceiveBlob does what CreateBlob does, for a blob that exists elsewhere. Commit returns ErrCorrupt unless size and
+// checksum of the received data are those of ref. Until Commit, the name of the file has the given suffix, which ends
+// in TmpSuffix.
 func ReceiveBlob(fs vfs.FS, dir string, ref BlobRef, suffix string) (BlobWriter, error) {
 	w, err := createBlob(fs, dir, ref.ID, suffix)
 	if err != nil {

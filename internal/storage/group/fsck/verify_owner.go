@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged returns a sentence for a folder that is named by the UUID of one group, but holds the manifest of
-// another. The sentence says so, and what to do. For all other folders, as far as can be determined, it is empty. In
-// an exchanged folder no file is bad: everything is whole, but in the wrong place.
+// Exchanged returns a sentence for a folder that is named by the UUID of one group, but holds the manifest of another
+// group. The sentence says that this is the case, and what to do. For all other folders, as far as can be determined,
+// the sentence is empty. In an exchanged folder no file is bad: everything is whole, but in the wrong place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {

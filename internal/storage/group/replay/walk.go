@@ -26,8 +26,9 @@ type badRange struct {
 	known         *format.Entry // the entry, without attributes and data, if its header is intact
 	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
 	commit        uint64        // commit index of the state records before the range
-	// truncatedFrom, if not 0, is an index from which the entries before this range may be void: the range may have held
-	// entries of another leader that truncated the log there, because the entry after it has another term.
+	// truncatedFrom is an index, or 0. If it is not 0, the entries before this range may be void from that index on.
+	// The range may have held entries of another leader that truncated the log there, because the entry after the range
+	// has another term.
 	truncatedFrom uint64
 }
 

@@ -148,8 +148,8 @@ func (f *ColdFile) Close() {
 	}
 }
 
-// Read reads a frame past the page cache if that is useful, and returns the frame's bytes; done releases their
-// memory. If ok is false, the caller has to read the frame in the ordinary way.
+// Read reads a frame past the page cache if that is useful, and returns the frame's bytes. The function done releases
+// their memory. If ok is false, the caller has to read the frame in the ordinary way.
 func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err error) {
 	if !f.direct(loc.Offset(), loc.LengthBound()) {
 		return nil, nil, false, nil

@@ -86,8 +86,8 @@ type installFile struct {
 	unwritten bool
 }
 
-// While more bytes arrive, the kernel is told in small steps to write those received. So little is left for the sync,
-// and other writers to the device wait for one step instead of a whole file. The amount of unwritten bytes is
+// While more bytes arrive, the kernel is told in small steps to write the bytes received so far. So little is left for
+// the sync, and other writers to the device wait for one step instead of a whole file. The amount of unwritten bytes is
 // limited, so that the source has to wait for a slow device. Bytes that are written and checked are dropped from the
 // page cache, which other files need: a log is read past the cache.
 const (

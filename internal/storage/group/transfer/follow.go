@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// FollowBytesMin is the number of missing bytes from which on a file is checked while it arrives. The check of a
-// large file is then almost finished when its last byte arrives, and its processor time is spread over the transfer.
-// A smaller file is checked when it is complete.
+// FollowBytesMin is the least number of missing bytes for which a file is checked while it arrives. The check of a
+// large file is then almost finished when its last byte arrives, and its processor time is spread over the transfer. A
+// file with fewer missing bytes is checked when it is complete.
 const FollowBytesMin = 4 << 20
 
 // check reads a complete file, and returns the error that it finds, or the hint of a segment.
