@@ -136,9 +136,10 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 		VolumeMounts: []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
 		// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
 		// does not respond.
-		StartupProbe:   httpProbe("/startupz", 5, 60),
-		LivenessProbe:  httpProbe("/healthz", 10, 6),
-		ReadinessProbe: httpProbe("/readyz", 5, 2),
+		StartupProbe:  httpProbe("/startupz", 5, 60),
+		LivenessProbe: httpProbe("/healthz", 10, 6),
+		// A shard whose disk hangs is found by this probe: until then, the disruption budget counts its copies.
+		ReadinessProbe: httpProbe("/readyz", 2, 2),
 	}
 	if in.Pool.Spec.Resources != nil {
 		container.Resources = *in.Pool.Spec.Resources

@@ -4,12 +4,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/shard/host"
 )
 
 // shardInput returns the input for a shard as a typical user would configure it.
@@ -42,7 +44,7 @@ func shardSet(t *testing.T, in ShardInput) *appsv1.StatefulSet {
 // A new hash restarts every shard of every user when the operator is upgraded. Change the hash only together with a
 // change that the shards need, and mention it in CHANGELOG.md.
 func TestShardTemplateHashIsKept(t *testing.T) {
-	const kept = "41c05f175076776d"
+	const kept = "70ac7dcc419a133c"
 	if got := shardSet(t, shardInput()).Spec.Template.Annotations[AnnotationTemplate]; got != kept {
 		t.Errorf("the pod template hashes to %s, was %s", got, kept)
 	}
@@ -148,6 +150,31 @@ func TestEtcdAccessExternal(t *testing.T) {
 	if set := shardSet(t, in); len(set.Spec.Template.Spec.Volumes) != 1 ||
 		len(set.Spec.Template.Spec.Containers[0].VolumeMounts) != 2 {
 		t.Error("the Secret is not mounted")
+	}
+}
+
+// Redundant and the disruption budget follow a disk that hangs within 20 s. Until then, an eviction elsewhere may take
+// the majority of a group. TestAHangingDiskIsReportedInTime in internal/shard measures the first row.
+func TestAHangingDiskIsKnownWithin20Seconds(t *testing.T) {
+	probe := shardSet(t, shardInput()).Spec.Template.Spec.Containers[0].ReadinessProbe
+	if probe.FailureThreshold < 2 {
+		t.Error("one late answer makes a pod not ready")
+	}
+	var sum time.Duration
+	for _, step := range []struct {
+		what   string
+		within time.Duration
+	}{
+		{"/readyz fails", host.SilentWithin},
+		{"the kubelet finds the pod not ready", time.Duration(probe.PeriodSeconds*probe.FailureThreshold) * time.Second},
+		{"the operator, which watches pods, has asked the shards and written their status", time.Second},
+		{"the operator has collected changes of Shards, and looks at the store", 2 * time.Second},
+	} {
+		sum += step.within
+		t.Logf("%v: %s", sum, step.what)
+	}
+	if sum >= 20*time.Second {
+		t.Errorf("it takes %v", sum)
 	}
 }
 

@@ -27,6 +27,13 @@ const (
 	guardStrikes = 2
 	// VolumeSilent is the problem of a shard whose disk blocks without an error.
 	VolumeSilent = "the volume does not answer"
+	// guardEvery and guardPatience are the defaults of Times.Guard and Times.GuardPatience. Many disks retry a bad sector
+	// for 7 s, and other reads wait meanwhile.
+	guardEvery    = 2 * time.Second
+	guardPatience = 10 * time.Second
+	// SilentWithin bounds the time from the moment when the disk of a serving shard begins to block reads until the shard
+	// reports it.
+	SilentWithin = guardEvery + guardPatience
 	// metaPatience bounds one request to etcd.
 	metaPatience = 5 * time.Second
 )
@@ -72,9 +79,9 @@ type Options struct {
 // Times are the intervals of a Host; tests use shorter ones. A zero field takes its default.
 type Times struct {
 	Inspect time.Duration // time between two looks at a volume that is not served; 2 s
-	Guard   time.Duration // time between two looks at a volume that is served; 3 s
+	Guard   time.Duration // time between two looks at a volume that is served; 2 s
 	// GuardPatience is how long a read of a served volume may take before it is reported. A slow volume is not a lost
-	// one. 15 s.
+	// one. 10 s.
 	GuardPatience time.Duration
 	// StopPatience is how long a stop waits for work that it cannot interrupt, on files of a disk that does not answer;
 	// 10 s.
@@ -108,8 +115,8 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 		held: hold(recordv1.ShardState_SHARD_STATE_PENDING, "the volume has not been looked at yet"),
 	}
 	t := &h.opts.Times
-	t.Inspect, t.Guard = cmp.Or(t.Inspect, 2*time.Second), cmp.Or(t.Guard, 3*time.Second)
-	t.GuardPatience, t.StopPatience = cmp.Or(t.GuardPatience, 15*time.Second), cmp.Or(t.StopPatience, 10*time.Second)
+	t.Inspect, t.Guard = cmp.Or(t.Inspect, 2*time.Second), cmp.Or(t.Guard, guardEvery)
+	t.GuardPatience, t.StopPatience = cmp.Or(t.GuardPatience, guardPatience), cmp.Or(t.StopPatience, 10*time.Second)
 	var err error
 	if h.server, err = listen(ctx, &opts.Server, held{heldAdmin{host: h}, h.refuse}); err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ const (
 	etcdTold = 10 * time.Second
 	// elected covers an election timeout (1 to 2 s), an election and the look at the result.
 	elected = 10 * time.Second
-	// guarded covers a look of a shard at its volume. It looks every 3 s, reports a look that takes 15 s, and stops
+	// guarded covers a look of a shard at its volume. It looks every 2 s, reports a look that takes 10 s, and stops
 	// serving after two failed looks.
 	guarded = 30 * time.Second
 )
@@ -82,9 +82,9 @@ var Rules = []Rule{
 	{ShardSilent, Problem, "a shard does not run, or does not answer the gateway", etcdTold, etcdTold,
 		"each look asks the shards; a gateway tries to connect again every 2 s"},
 	{ShardState, Problem, "a shard cannot serve its volume, or refuses to", guarded, guarded,
-		"a shard looks at its volume every 3 s"},
+		"a shard looks at its volume every 2 s"},
 	{ShardProblem, Problem, "a shard meets an error that a person has to end, or its disk does not answer", guarded,
-		guarded, "a shard looks at its volume every 3 s, and reports a look that takes 15 s"},
+		guarded, "a shard looks at its volume every 2 s, and reports a look that takes 10 s"},
 	{ShardLoads, Note, "a shard loads its groups", 0, 0, "each look asks the shards"},
 	{DiskFull, Problem, "less than 1 MiB is free above the reserve", 0, 0, "each look asks the file system"},
 	{DiskNearlyFull, Warning, "less space is free than twice the reserve", 0, 0,
