@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -104,7 +105,26 @@ func (f forHost) Load() status.Load { return f.loading.status() }
 func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
 
 // Problem implements host.Shard.
-func (f forHost) Problem(what string, err error) { f.problems.Note(what, err) }
+func (f forHost) Problem(what string, err error) {
+	if what == host.VolumeSilent && err == nil && f.problems.of(what) != nil {
+		f.answersAt.Store(new(time.Now()))
+	}
+	f.problems.Note(what, err)
+}
+
+// leadAgain is how long the volume must have answered after a silence before this shard is given the lead again. With a
+// disk that hangs now and then, the lead would otherwise move each time.
+const leadAgain = 30 * time.Second
+
+// mustNotLead reports whether other shards must not give this shard the lead of a group: reads at a leader wait for its
+// disk, and its heartbeats keep the other members from an election.
+func (s *Shard) mustNotLead() bool {
+	if s.problems.of(host.VolumeSilent) != nil {
+		return true
+	}
+	since := s.answersAt.Load()
+	return since != nil && time.Since(*since) < leadAgain
+}
 
 // Superseded implements host.Shard.
 func (f forHost) Superseded() <-chan struct{} { return f.superseded }

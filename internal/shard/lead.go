@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -37,6 +38,7 @@ const (
 	stepsAtOnce     = 32 // steps of one group before other groups get their turn
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
+	leaveSilentWait = time.Second           // between two looks whether the volume answers, and two attempts to leave
 	// leadRest is how long a new leader keeps the leadership although the target wants another leader. It exists
 	// because the previous leader may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
@@ -58,7 +60,9 @@ type steerer struct {
 	copies func() int // number of copies wanted of each group
 	// isSilent reports whether a peer was found to be silent. When such a peer answers again, peers.received requests a
 	// look at the groups of the peer.
-	isSilent     func(shard string) bool
+	isSilent func(shard string) bool
+	// mustNotLead reports whether a peer said that it must not be given the leadership, because of its disk.
+	mustNotLead  func(shard string) bool
 	withdraw     func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
 	replicaFile  func(g *groupReplica, raftID uint64) format.ReplicaFile
@@ -70,8 +74,8 @@ func newSteerer(s *Shard) *steerer {
 		logger: s.logger,
 		copies: func() int {
 			return s.meta.Copies
-		}, isSilent: s.peers.isSilent, withdraw: s.installer.withdraw, installAgain: s.installer.installAgain,
-		replicaFile: s.volume.replicaFile,
+		}, isSilent: s.peers.isSilent, mustNotLead: s.peers.mustNotLead, withdraw: s.installer.withdraw,
+		installAgain: s.installer.installAgain, replicaFile: s.volume.replicaFile,
 	}
 }
 
@@ -206,11 +210,12 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
 		Members: state.Members, Target: state.Target, FreshID: format.NewRaftID(), LearnersMax: -1,
 	}
+	places := g.Members()
 	for _, p := range m.Progress {
 		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate,
-			Active: p.RecentActive && !p.Down}
+			Active: p.RecentActive && !p.Down && !q.mustNotLead(places[p.ID].Shard)}
 	}
-	for _, known := range g.Members() {
+	for _, known := range places {
 		in.Known = append(in.Known, known)
 	}
 	in.Shards = shardsOf(state, in.Known)
@@ -322,6 +327,21 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 	return nil
 }
 
+// leaveSilent transfers the leadership of all groups to other shards while the volume does not answer, until ctx ends.
+// Reads at a leader wait for its disk. Without a write, nothing else ends the leadership of such a shard, because it
+// sends heartbeats.
+func (q *steerer) leaveSilent(ctx context.Context) {
+	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
+		silent := q.problems.of(host.VolumeSilent) != nil
+		if silent && told { // by now the peers know that the leadership must not return
+			if took, _, _ := q.handOverAll(ctx, q.routes.Load()); took > 0 {
+				q.logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
+			}
+		}
+		told = silent
+	}
+}
+
 // handOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
 // the leadership or returns it, handOver repeats the offer for a while.
 func (q *steerer) handOver(ctx context.Context) {
@@ -356,7 +376,7 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 		if m.LeaderID != sv.raftID {
 			return
 		}
-		to := transferTarget(sv, m)
+		to := q.transferTarget(sv, m)
 		var err error
 		if to != 0 {
 			if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
@@ -379,13 +399,33 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 }
 
 // transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
-// can take it.
-func transferTarget(sv *served, m replica.Members) uint64 {
+// can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, the leadership
+// remains here: a leader whose disk hangs still serves what is in memory, and after a failed election nobody would.
+func (q *steerer) transferTarget(sv *served, m replica.Members) uint64 {
 	var to, match uint64
+	votes, places := map[uint64]bool{}, sv.group.Members()
 	for _, p := range m.Progress {
-		if p.ID != sv.raftID && !p.Learner && p.RecentActive && !p.Down && p.State == replica.StateReplicate &&
-			p.Match >= match {
+		if p.ID == sv.raftID {
+			votes[p.ID] = q.problems.of(host.VolumeSilent) == nil
+			continue
+		}
+		if !p.RecentActive || p.Down || q.mustNotLead(places[p.ID].Shard) {
+			continue
+		}
+		votes[p.ID] = true
+		if !p.Learner && p.State == replica.StateReplicate && p.Match >= match {
 			to, match = p.ID, p.Match
+		}
+	}
+	for _, voters := range [][]uint64{m.Conf.GetVoters(), m.Conf.GetVotersOutgoing()} {
+		n := 0
+		for _, id := range voters {
+			if votes[id] {
+				n++
+			}
+		}
+		if len(voters) > 0 && 2*n <= len(voters) {
+			return 0
 		}
 	}
 	return to

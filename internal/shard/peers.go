@@ -43,6 +43,7 @@ func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
 		Shard: s.cfg.Name, Store: s.volume.store, Address: s.watcher.Address, Deliver: s.peers.deliver,
 		Alive:       s.peers.received,
+		MustNotLead: s.mustNotLead,
 		Source:      s.peers,
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond,
 		Logger: s.logger,
@@ -88,6 +89,9 @@ func (p *peers) isSilent(shard string) bool {
 	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()
 }
+
+// mustNotLead reports whether a peer said that it must not be given the lead of a group.
+func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
 // tell informs a group that has begun to serve which of its members are not heard.
 func (p *peers) tell(g *groupReplica, sv *served) {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -57,6 +58,7 @@ type Shard struct {
 	wait       sync.WaitGroup  // for the background goroutines
 
 	problems  problems
+	answersAt atomic.Pointer[time.Time] // when the volume began to answer after a silence; nil: it was never silent
 	compactor *compactor
 	peers     *peers
 	repairer  *repairer
@@ -227,6 +229,7 @@ func (s *Shard) care(known placement.Shard) {
 		s.loading.loadFirst, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
 		s.steerer.run,           // moves groups that are led here
+		s.steerer.leaveSilent,   // transfers the lead while the volume does not answer
 		reporter.run,            // reports the figures of groups to etcd
 		s.watcher.LeaveSafeMode, // ends the freezes that follow when etcd was set back
 		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by

@@ -43,7 +43,7 @@ type State struct {
 type Progress struct {
 	Match       uint64
 	Replicating bool // entries are streamed: the member is neither being probed nor waiting for an install
-	Active      bool // the leader heard from the member within the last election timeout
+	Active      bool // the leader heard from the member within the last election timeout, and its shard may lead
 }
 
 // Shard is what is known about a shard now. For a shard that is not registered, it is what was known last.

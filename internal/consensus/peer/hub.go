@@ -39,6 +39,9 @@ type Options struct {
 	// restarted in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be
 	// nil.
 	Alive func(shard string, alive bool)
+	// MustNotLead reports whether this shard must not be given the lead of a group. The peers learn it from the answers
+	// to their pings; see Hub.MustNotLead. It must not block. nil: this shard may lead.
+	MustNotLead func() bool
 	// Source provides what peers fetch. If it is nil, they can fetch nothing.
 	Source Source
 	// Credentials returns the credentials for connections to a peer, by the peer's name. If it is nil, TLS is not
@@ -76,6 +79,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Alive == nil {
 		o.Alive = func(string, bool) {}
+	}
+	if o.MustNotLead == nil {
+		o.MustNotLead = func() bool { return false }
 	}
 }
 
@@ -209,6 +215,15 @@ func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 		return false, time.Time{}
 	}
 	return l.alive, l.since
+}
+
+// MustNotLead reports whether a peer must not be given the lead of a group, as its last answer said. It is false for a
+// peer that has not answered yet.
+func (h *Hub) MustNotLead(shard string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.links[shard]
+	return l != nil && l.mustNotLead.Load()
 }
 
 // Stats returns the counters.

@@ -43,6 +43,8 @@ type link struct {
 	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
 	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported the restart yet
 	number     atomic.Uint64 // number of the peer's process
+	// mustNotLead is what the peer last answered: it must not be given the lead of a group.
+	mustNotLead atomic.Bool
 
 	// The fields below are used by the monitor. Guarded by Hub.mu.
 	alive     bool
@@ -183,6 +185,7 @@ func (l *link) session() (connected bool, err error) {
 		return false, err
 	}
 	l.introduced(hello.GetInstance())
+	l.mustNotLead.Store(hello.GetMustNotLead())
 	l.hub.count.connects.Add(1)
 	l.mu.Lock()
 	clear(l.reported)
@@ -195,10 +198,12 @@ func (l *link) session() (connected bool, err error) {
 		defer close(ended)
 		for {
 			stall.Reset(l.hub.opts.StallMax)
-			if _, err := stream.Recv(); err != nil {
+			answer, err := stream.Recv()
+			if err != nil {
 				cancel(err)
 				return
 			}
+			l.mustNotLead.Store(answer.GetMustNotLead())
 			l.hub.received(l)
 		}
 	}()

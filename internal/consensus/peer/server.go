@@ -81,7 +81,8 @@ func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.Excha
 			h.deliver(m)
 		}
 		if in.GetPing() != 0 {
-			if err := stream.Send(&peerv1.ExchangeResponse{Ping: in.GetPing(), Instance: h.number}); err != nil {
+			if err := stream.Send(&peerv1.ExchangeResponse{Ping: in.GetPing(), Instance: h.number,
+				MustNotLead: h.opts.MustNotLead()}); err != nil {
 				return err
 			}
 		}

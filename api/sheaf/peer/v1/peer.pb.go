@@ -221,7 +221,10 @@ type ExchangeResponse struct {
 	// The number of a ping.
 	Ping uint64 `protobuf:"varint,1,opt,name=ping,proto3" json:"ping,omitempty"`
 	// The number of the process that answers, as in PeerHeader.
-	Instance      uint64 `protobuf:"fixed64,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance uint64 `protobuf:"fixed64,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The shard that answers must not be given the lead of a group: its disk does not answer, or has not answered for
+	// long enough yet.
+	MustNotLead   bool `protobuf:"varint,3,opt,name=must_not_lead,json=mustNotLead,proto3" json:"must_not_lead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,6 +271,13 @@ func (x *ExchangeResponse) GetInstance() uint64 {
 		return x.Instance
 	}
 	return 0
+}
+
+func (x *ExchangeResponse) GetMustNotLead() bool {
+	if x != nil {
+		return x.MustNotLead
+	}
+	return false
 }
 
 type FetchGroupRequest struct {
@@ -1022,10 +1032,11 @@ const file_sheaf_peer_v1_peer_proto_rawDesc = "" +
 	"\x0fExchangeRequest\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x19.sheaf.peer.v1.PeerHeaderR\x06header\x126\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1a.sheaf.peer.v1.RaftMessageR\bmessages\x12\x12\n" +
-	"\x04ping\x18\x03 \x01(\x04R\x04ping\"B\n" +
+	"\x04ping\x18\x03 \x01(\x04R\x04ping\"f\n" +
 	"\x10ExchangeResponse\x12\x12\n" +
 	"\x04ping\x18\x01 \x01(\x04R\x04ping\x12\x1a\n" +
-	"\binstance\x18\x02 \x01(\x06R\binstance\"\x8e\x01\n" +
+	"\binstance\x18\x02 \x01(\x06R\binstance\x12\"\n" +
+	"\rmust_not_lead\x18\x03 \x01(\bR\vmustNotLead\"\x8e\x01\n" +
 	"\x11FetchGroupRequest\x126\n" +
 	"\x05start\x18\x01 \x01(\v2\x1e.sheaf.peer.v1.FetchGroupStartH\x00R\x05start\x129\n" +
 	"\x06wanted\x18\x02 \x01(\v2\x1f.sheaf.peer.v1.FetchGroupWantedH\x00R\x06wantedB\x06\n" +
