@@ -109,7 +109,7 @@ func (s *Store) DeleteGroup(ctx context.Context, g Group) error {
 		return fmt.Errorf("delete group %s in etcd: %w", g.Name, err)
 	case frozen:
 		return fmt.Errorf("group %s: %w: nothing is deleted until that is put right", g.Name, ErrFrozen)
-	case there.group.Revision != g.Revision:
+	case there.group.Revision != g.Revision, there.group.UUID != g.UUID: // after a setback, etcd counts revisions again
 		return fmt.Errorf("%w: %s", ErrChanged, g.Name)
 	}
 	group, err := json.Marshal(Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)})

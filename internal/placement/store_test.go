@@ -338,6 +338,11 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 	if err := store.DeleteGroup(ctx, stale); !errors.Is(err, placement.ErrChanged) {
 		t.Errorf("delete of a group that has changed since: %v", err)
 	}
+	other := g
+	other.UUID = uuid.New() // etcd was set back, and has given the revision to another group
+	if err := store.DeleteGroup(ctx, other); !errors.Is(err, placement.ErrChanged) {
+		t.Errorf("delete of a group whose name another group has: %v", err)
+	}
 	if err := store.DeleteGroup(ctx, g); err != nil {
 		t.Fatal(err)
 	}
