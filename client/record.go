@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"hash/crc32"
 	"iter"
 	"strconv"
@@ -349,14 +350,31 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 
 // DeleteGroup deletes a group of Named routing that holds nothing. It returns ErrGroupNotEmpty if the group holds
 // something, which includes tombstones that are not yet compacted and request ids of the last minutes. It returns
-// ErrGroupNotFound if there is no such group, which may be because an attempt without an answer has deleted it. It
-// needs the verb admin-write. A later group of the same name is a different group. After another error the group may be
-// deleted: call DeleteGroup again.
+// ErrGroupNotFound if there is no such group. It needs the verb admin-write. After another error the group may be
+// deleted.
+//
+// DeleteGroup first asks for the UUID of the group that has the name, and then deletes only that group, however often
+// the call has to be repeated. It returns nil once that group is gone, also if another client has deleted it. A later
+// group of the same name is a different group, which DeleteGroup does not touch. A new call of DeleteGroup may delete
+// it.
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
-	return c.do(ctx, call{op: "delete group " + group}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) error {
-		_, err := recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group},
-			options...)
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	ask := func(request *recordv1.DeleteGroupRequest) (answer *recordv1.DeleteGroupResponse, err error) {
+		err = c.do(ctx, call{op: "delete group " + group}, func(ctx context.Context, to target,
+			options ...grpc.CallOption) (err error) {
+			answer, err = recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, request, options...)
+			return err
+		})
+		return answer, err
+	}
+	found, err := ask(&recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
+	if err != nil || found.GetGroupUuid() == "" { // no UUID: a server older than this field has deleted the group
 		return err
-	})
+	}
+	_, err = ask(&recordv1.DeleteGroupRequest{Group: group, GroupUuid: found.GetGroupUuid()})
+	if errors.Is(err, ErrGroupNotFound) { // an attempt without an answer has deleted the group, or another client has
+		return nil
+	}
+	return err
 }

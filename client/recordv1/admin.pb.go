@@ -2102,7 +2102,14 @@ func (x *CreateGroupResponse) GetUuid() string {
 type DeleteGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As RecordKey.group.
-	Group         string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Only the group with this UUID, 36 characters, is deleted. If another group has the name, the answer is NOT_FOUND
+	// GROUP_NOT_FOUND: the group with this UUID no longer exists. Empty: whichever group has the name. Servers older than
+	// this field delete that one.
+	GroupUuid string `protobuf:"bytes,2,opt,name=group_uuid,json=groupUuid,proto3" json:"group_uuid,omitempty"`
+	// Nothing is deleted. The answer has the UUID of the group that has the name now, to be sent as group_uuid, whatever
+	// the group holds. Servers older than this field delete the group, and answer without a UUID.
+	ResolveOnly   bool `protobuf:"varint,3,opt,name=resolve_only,json=resolveOnly,proto3" json:"resolve_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2144,8 +2151,24 @@ func (x *DeleteGroupRequest) GetGroup() string {
 	return ""
 }
 
+func (x *DeleteGroupRequest) GetGroupUuid() string {
+	if x != nil {
+		return x.GroupUuid
+	}
+	return ""
+}
+
+func (x *DeleteGroupRequest) GetResolveOnly() bool {
+	if x != nil {
+		return x.ResolveOnly
+	}
+	return false
+}
+
 type DeleteGroupResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID of the group that was deleted, or that was asked for by resolve_only.
+	GroupUuid     string `protobuf:"bytes,1,opt,name=group_uuid,json=groupUuid,proto3" json:"group_uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2178,6 +2201,13 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DeleteGroupResponse) GetGroupUuid() string {
+	if x != nil {
+		return x.GroupUuid
+	}
+	return ""
 }
 
 type PlanMovesRequest struct {
@@ -3734,10 +3764,15 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"?\n" +
 	"\x13CreateGroupResponse\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
-	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"*\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"l\n" +
 	"\x12DeleteGroupRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"\x15\n" +
-	"\x13DeleteGroupResponse\"N\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
+	"\n" +
+	"group_uuid\x18\x02 \x01(\tR\tgroupUuid\x12!\n" +
+	"\fresolve_only\x18\x03 \x01(\bR\vresolveOnly\"4\n" +
+	"\x13DeleteGroupResponse\x12\x1d\n" +
+	"\n" +
+	"group_uuid\x18\x01 \x01(\tR\tgroupUuid\"N\n" +
 	"\x10PlanMovesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +

@@ -57,8 +57,9 @@ type AdminServiceClient interface {
 	// that retention keeps, no write that may be repeated by its request id, and nothing that is being written; else
 	// FAILED_PRECONDITION GROUP_NOT_EMPTY, which says what it holds. A put at the same moment is refused, as UNAVAILABLE,
 	// or it keeps the group. The files go to the trash of the shards. A later group of the same name is another one. Only
-	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE and UNKNOWN the group may be deleted:
-	// call again, until the answer is NOT_FOUND.
+	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE, UNKNOWN, and without an answer, the group
+	// may be deleted: call again with the group_uuid of that group, until the answer is OK or NOT_FOUND. A call without
+	// group_uuid deletes whichever group has the name by then, also an empty one that was created meanwhile.
 	DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error)
 	// PlanMoves shows, by group, the running moves and their progress, and all further moves that the planner would make
 	// if nothing else changed. It moves nothing. On a shard: the copies that are being made there. Each page is planned
@@ -247,8 +248,9 @@ type AdminServiceServer interface {
 	// that retention keeps, no write that may be repeated by its request id, and nothing that is being written; else
 	// FAILED_PRECONDITION GROUP_NOT_EMPTY, which says what it holds. A put at the same moment is refused, as UNAVAILABLE,
 	// or it keeps the group. The files go to the trash of the shards. A later group of the same name is another one. Only
-	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE and UNKNOWN the group may be deleted:
-	// call again, until the answer is NOT_FOUND.
+	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE, UNKNOWN, and without an answer, the group
+	// may be deleted: call again with the group_uuid of that group, until the answer is OK or NOT_FOUND. A call without
+	// group_uuid deletes whichever group has the name by then, also an empty one that was created meanwhile.
 	DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error)
 	// PlanMoves shows, by group, the running moves and their progress, and all further moves that the planner would make
 	// if nothing else changed. It moves nothing. On a shard: the copies that are being made there. Each page is planned

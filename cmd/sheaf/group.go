@@ -174,13 +174,14 @@ func (a *app) groupDelete() *cobra.Command {
 (sheaf group compact GROUP --all frees it, once retention and repeated writes allow that). A group that
 holds something stays, and the command says what it holds. A put at the same moment is refused, or keeps
 the group. Its files go to the trash of the shards, for an hour. A group that is created later under the
-same name is another one.`,
+same name is another one: the command looks up the UUID of each group once, and deletes only that group,
+also if it has to repeat a call whose answer was lost.`,
 		Example: `  sheaf groups delete old-1 old-2`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			var failed error
 			for _, group := range args {
-				if _, err := conn.Admin.DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group}); err != nil {
+				if err := conn.DeleteGroup(ctx, group); err != nil {
 					failed = errors.Join(failed, fmt.Errorf("deleting group %s: %w", group, err))
 					continue
 				}

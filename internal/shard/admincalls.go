@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client/call/reason"
@@ -49,9 +50,18 @@ func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damag
 	return f.s.acceptLoss(ctx, g.(*served).group)
 }
 
+// ResolveGroup implements serve.Admin.
+func (f forAdmin) ResolveGroup(ctx context.Context, g serve.Group) (uuid.UUID, error) {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	state, err := f.s.deletable(ctx, g.(*served).group, uuid.Nil)
+	return state.UUID, err
+}
+
 // DeleteGroup implements serve.Admin.
-func (f forAdmin) DeleteGroup(ctx context.Context, g serve.Group) error {
-	return f.s.deleteGroup(ctx, g.(*served))
+func (f forAdmin) DeleteGroup(ctx context.Context, g serve.Group, want uuid.UUID) (uuid.UUID, error) {
+	sv := g.(*served)
+	return sv.group.UUID, f.s.deleteGroup(ctx, sv, want)
 }
 
 // DescribeVolume implements serve.Admin.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client/call/reason"
@@ -18,13 +19,10 @@ import (
 // changed since before the first step. The members see this record, and move their files to the trash. A leader that
 // resumes the group first changes the key, so that a deletion whose end came before can no longer succeed.
 
-// deleteGroup deletes a group that is led here and holds nothing.
-func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
+// deleteGroup deletes a group that is led here and holds nothing. If want is not the zero UUID, the group has to have
+// that UUID.
+func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) error {
 	g := sv.group
-	if s.meta.Routing.Mode == placement.Hash {
-		return answer.Fail(codes.FailedPrecondition, reason.HashRouting,
-			"group %s: this store routes by hash: its groups are fixed, and none is deleted", g.Name)
-	}
 	if !g.deleting.CompareAndSwap(false, true) {
 		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
 	}
@@ -33,16 +31,9 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	// The key is read before the group ends: a leader that knows of this end and resumes the group changes the key.
-	view, err := s.cfg.Placement.Look(ctx, g.Name)
+	state, err := s.deletable(ctx, g, want)
 	if err != nil {
-		return notDeleted(g, err)
-	}
-	state, ok := view.Groups[g.Name]
-	switch held := view.Held(); {
-	case held != "":
-		return notDeleted(g, errors.New(held))
-	case !ok, state.UUID != g.UUID:
-		return notDeleted(g, fmt.Errorf("etcd does not have it as the group %s", g.UUID))
+		return err
 	}
 	err = sv.replica.End(ctx, sv.log.Blank)
 	if errors.Is(err, replica.ErrNotBlank) {
@@ -58,6 +49,31 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served) error {
 	}
 	s.logger.Info("a group is deleted", "group", g.Name, "uuid", g.UUID)
 	return nil
+}
+
+// deletable returns what etcd has about a group that is led here. It fails if etcd does not have the group of want under
+// this name, if etcd does not have the group that is led here, or if no group may be deleted now. A want of the zero
+// UUID stands for any group.
+func (s *Shard) deletable(ctx context.Context, g *groupReplica, want uuid.UUID) (placement.Group, error) {
+	if s.meta.Routing.Mode == placement.Hash {
+		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,
+			"group %s: this store routes by hash: its groups are fixed, and none is deleted", g.Name)
+	}
+	view, err := s.cfg.Placement.Look(ctx, g.Name)
+	if err != nil {
+		return placement.Group{}, notDeleted(g, err)
+	}
+	state, ok := view.Groups[g.Name]
+	switch held := view.Held(); {
+	case held != "":
+		return placement.Group{}, notDeleted(g, errors.New(held))
+	case ok && want != uuid.Nil && state.UUID != want:
+		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
+			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)
+	case !ok, state.UUID != g.UUID:
+		return placement.Group{}, notDeleted(g, fmt.Errorf("etcd does not have it as the group %s", g.UUID))
+	}
+	return state, nil
 }
 
 // notDeleted returns the error of a call that may not have deleted a group.

@@ -8,6 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/soaktest"
@@ -95,7 +99,7 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 				d.mu.Lock()
 				d.attempts++
 				d.mu.Unlock()
-				_ = s.deleteGroup(t.Context(), sv) // the registry says whether the group is deleted
+				_ = s.deleteGroup(t.Context(), sv, uuid.Nil) // the registry says whether the group is deleted
 			})
 		})
 	}
@@ -193,5 +197,28 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 			}
 		}
 		t.Fatal("no shard leads")
+	})
+}
+
+// TestADeletionByUUIDSparesOtherGroups checks that a deletion which names a UUID deletes only the group of that UUID,
+// and that the UUID of a group can be asked for without deleting the group.
+func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(named, "s1", "g")
+		f := start(t, registry, nil).ready()
+		id := registry.now().Groups["g"].UUID.String()
+		_, err := f.admin.DeleteGroup(f.ctx(), &recordv1.DeleteGroupRequest{Group: "g", GroupUuid: "g"})
+		want(t, err, codes.InvalidArgument, "")
+		_, err = f.admin.DeleteGroup(f.ctx(), &recordv1.DeleteGroupRequest{Group: "g", GroupUuid: uuid.NewString()})
+		want(t, err, codes.NotFound, reason.GroupNotFound)
+		found, err := f.admin.DeleteGroup(f.ctx(), &recordv1.DeleteGroupRequest{Group: "g", ResolveOnly: true})
+		if _, there := registry.now().Groups["g"]; err != nil || found.GetGroupUuid() != id || !there {
+			t.Fatalf("the UUID %s is answered as %v, %v; the group is there: %t", id, found, err, there)
+		}
+		deleted, err := f.admin.DeleteGroup(f.ctx(), &recordv1.DeleteGroupRequest{Group: "g", GroupUuid: id})
+		if _, there := registry.now().Groups["g"]; err != nil || deleted.GetGroupUuid() != id || there {
+			t.Errorf("deletion of %s: %v, %v; the group is there: %t", id, deleted, err, there)
+		}
 	})
 }

@@ -23,6 +23,8 @@ var (
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
+		// The UUID only prevents a call from deleting another group of the name, which the caller may delete, too.
+		"DeleteGroupRequest.group_uuid",
 		// The token of a list holds the name after which the list continues. The caller of these lists may see
 		// all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
@@ -31,7 +33,7 @@ var (
 	chosenFields = []string{
 		"AcceptLossRequest.group", "CanIRequest.group", "CanIRequest.verb", "CompactRequest.all", "CompactRequest.explain",
 		"CompactRequest.group",
-		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteGroupRequest.group",
+		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteGroupRequest.group", "DeleteGroupRequest.resolve_only",
 		"DeleteRequest.request_id",
 		"DeleteRequest.timestamp_unix_ns",
 		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only",

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/recordv1"
@@ -39,8 +40,11 @@ type Admin interface {
 	Compact(ctx context.Context, g Group, options group.CompactOptions) (group.CompactReport, error)
 	// AcceptLoss declares the damage of a group lost.
 	AcceptLoss(ctx context.Context, g Group) ([]format.Damage, error)
-	// DeleteGroup deletes a group that is led here and holds nothing.
-	DeleteGroup(ctx context.Context, g Group) error
+	// ResolveGroup returns the UUID of a group that is led here, if it is also the UUID that etcd has for the name.
+	ResolveGroup(ctx context.Context, g Group) (uuid.UUID, error)
+	// DeleteGroup deletes a group that is led here and holds nothing, and returns its UUID. If want is not the zero UUID,
+	// only the group of that UUID is deleted.
+	DeleteGroup(ctx context.Context, g Group, want uuid.UUID) (uuid.UUID, error)
 }
 
 // verifyRateDefault is the default rate of Verify, in bytes per second.
@@ -62,14 +66,27 @@ func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest)
 // DeleteGroup implements AdminService.
 func (s *adminServer) DeleteGroup(ctx context.Context, in *recordv1.DeleteGroupRequest) (*recordv1.DeleteGroupResponse,
 	error) {
+	var want uuid.UUID
+	if asked := in.GetGroupUuid(); asked != "" {
+		var err error
+		if want, err = uuid.Parse(asked); err != nil || want == uuid.Nil || len(asked) != 36 {
+			return nil, answer.Invalid("group_uuid", "%.40q is not a UUID of 36 characters", asked)
+		}
+	}
 	g, err := s.Asked(ctx, access.AdminWrite, in.GetGroup(), "group")
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admin.DeleteGroup(ctx, g); err != nil {
+	var id uuid.UUID
+	if in.GetResolveOnly() {
+		id, err = s.admin.ResolveGroup(ctx, g)
+	} else {
+		id, err = s.admin.DeleteGroup(ctx, g, want)
+	}
+	if err != nil {
 		return nil, answer.Of(err, answer.Where{Group: g.Name()})
 	}
-	return &recordv1.DeleteGroupResponse{}, nil
+	return &recordv1.DeleteGroupResponse{GroupUuid: id.String()}, nil
 }
 
 // SetShardState implements AdminService.

@@ -18,6 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -341,6 +342,38 @@ func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 		defer func() { _ = c.Close() }()
 		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestARepeatedDeletionSparesTheNextGroup checks that a client whose deletion loses its answer does not delete the new,
+// empty group of the same name that another client creates before the client repeats the call.
+func TestARepeatedDeletionSparesTheNextGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := testContext(t)
+		s := storetest.StartWith(t, storetest.Config{Named: true, Shards: 2})
+		other := s.Client(t, client.Config{})
+		var next placement.Group
+		f := &faults{}
+		f.unary = func(method, _ string, _ any, err error) error {
+			if method != recordv1.AdminService_DeleteGroup_FullMethodName || err != nil || f.fired.Load() > 0 {
+				return err
+			}
+			if err := other.CreateGroup(ctx, "oslo"); errors.Is(err, client.ErrExists) {
+				return nil // this call has deleted nothing
+			} else if err != nil {
+				t.Errorf("create the next group: %v", err)
+			}
+			f.fired.Add(1)
+			next, _ = s.Store.Group(ctx, "oslo")
+			return status.Error(codes.Unavailable, "the answer is lost")
+		}
+		c := s.Client(t, f.config())
+		if err := errors.Join(c.CreateGroup(ctx, "oslo"), c.DeleteGroup(ctx, "oslo")); err != nil || f.fired.Load() != 1 {
+			t.Errorf("%v; %d answers were lost", err, f.fired.Load())
+		}
+		if g, err := s.Store.Group(ctx, "oslo"); err != nil || g.UUID != next.UUID {
+			t.Errorf("the next group %s is now %s, %v", next.UUID, g.UUID, err)
 		}
 	})
 }
