@@ -41,6 +41,9 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) err
 			"group %s is not deleted: %v. Delete its records first; sheaf group compact %s --all --why says what is still kept",
 			g.Name, err, g.Name)
 	}
+	if errors.Is(err, replica.ErrChanging) { // the group moves
+		return notDeleted(g, err)
+	}
 	if err != nil {
 		return fmt.Errorf("ending group %s: %w", g.Name, err)
 	}

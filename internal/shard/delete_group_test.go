@@ -222,3 +222,35 @@ func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 		}
 	})
 }
+
+// TestADeletionBesideAMembershipChangeIsTriedAgain checks that a deletion is refused as UNAVAILABLE while another
+// membership change of the group is in progress. A client repeats such a call, but no INTERNAL one.
+func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := &cluster{t: t, registry: newRegistry(named, "a", "g"), shards: map[string]*fixture{},
+			stopped: map[string]*fixture{}}
+		c.registry.view.Meta.Copies = len(abc)
+		c.registry.view.Targets["g"] = placement.Target{Group: "g", Shards: abc}
+		for _, name := range abc {
+			c.add(name, nil)
+		}
+		c.settled(abc...)
+		leader := c.leaderOf("g")
+		for _, name := range abc {
+			if name != leader {
+				c.kill(name) // the change is not committed
+			}
+		}
+		s := c.shards[leader].shard
+		sv := s.routes.Load().served(c.registry.now().Groups["g"].UUID)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var change sync.WaitGroup
+		change.Go(func() { _ = sv.replica.End(ctx, sv.log.Blank) })
+		synctest.Wait()
+		_, err := c.shards[leader].admin.DeleteGroup(t.Context(), &recordv1.DeleteGroupRequest{Group: "g"})
+		want(t, err, codes.Unavailable, reason.NoLeader)
+		change.Wait()
+	})
+}
