@@ -81,14 +81,19 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	}
 	m.die(how)
 	x.pause(time.Second)
+	disk, again := m.disk, make(chan struct{})
 	if x.dice(3) == 0 {
-		m.arm(anything, 1+x.dice(s.most))
+		again = m.arm(anything, 1+x.dice(s.most))
 	}
 	m.start(how)
 	m.disarm()
-	if m.line.dead.Load() { // the machine was hit after its start
-		m.die(how)
-		m.start(how)
+	select {
+	case <-again:
+		if m.disk == disk { // the start succeeded all the same, or the machine was hit after it
+			m.die(how)
+			m.start(how)
+		}
+	default:
 	}
 	return true
 }
