@@ -175,7 +175,7 @@ func (r *record) request(n int) []byte {
 
 func (p *person) put(r *record, bytes int) {
 	n := r.begin(bytes)
-	in := &recordv1.PutRequest{Key: key(r.id), Data: r.content(n), RequestId: r.request(n)}
+	in := &recordv1.PutRequest{Key: p.x.key(r.id), Data: r.content(n), RequestId: r.request(n)}
 	r.writes[n].acked = p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) error {
 		_, err := c.Put(ctx, in)
 		return err
@@ -184,7 +184,7 @@ func (p *person) put(r *record, bytes int) {
 
 func (p *person) delete(r *record) {
 	n := r.begin(-1)
-	in := &recordv1.DeleteRequest{Key: key(r.id), RequestId: r.request(n)}
+	in := &recordv1.DeleteRequest{Key: p.x.key(r.id), RequestId: r.request(n)}
 	r.writes[n].acked = p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) error {
 		_, err := c.Delete(ctx, in)
 		return err
@@ -207,7 +207,7 @@ func (p *person) upload(r *record, bytes int) {
 				return err
 			}
 			_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{
-				Header: &recordv1.UploadHeader{Key: key(r.id), RequestId: r.request(n)},
+				Header: &recordv1.UploadHeader{Key: p.x.key(r.id), RequestId: r.request(n)},
 			}})
 			half := len(content) / 2
 			for i, part := range [][]byte{content[:half], content[half:]} {
@@ -250,7 +250,7 @@ func (p *person) read(r *record) {
 	var got []byte
 	var found bool
 	if !p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
-		got, found, err = download(ctx, c, r.id)
+		got, found, err = download(ctx, c, p.x.key(r.id))
 		return err
 	}) {
 		return
@@ -259,8 +259,9 @@ func (p *person) read(r *record) {
 }
 
 // download returns the data of a record; found is false if there is none.
-func download(ctx context.Context, c recordv1.RecordServiceClient, id int64) (got []byte, found bool, err error) {
-	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key(id)})
+func download(ctx context.Context, c recordv1.RecordServiceClient, key *recordv1.RecordKey) (got []byte, found bool,
+	err error) {
+	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key})
 	if err != nil {
 		return nil, false, err
 	}
@@ -312,6 +313,9 @@ func (x *exploration) newPeople(n, records int) *people {
 		}
 		ps.all = append(ps.all, p)
 		ps.wait.Go(func() { p.live(ctx) })
+	}
+	if x.deleter != nil {
+		ps.wait.Go(func() { x.deleter.work(ctx) })
 	}
 	return ps
 }

@@ -36,6 +36,7 @@ const (
 	oraclePast     oracle = "past"          // a damaged group does not report old data as current
 	oracleAnswers  oracle = "answers"       // no call ends with an unexpected error
 	oracleSigns    oracle = "vital signs"   // no figure of a status is impossible
+	oracleDeleted  oracle = "deleted"       // a deleted group does not come back
 )
 
 // rests waits until every group is where it is wanted, and its leader answers.
@@ -44,6 +45,9 @@ func (x *exploration) rests() bool {
 	ok := x.await(func() bool {
 		view := x.registry.now()
 		for name, g := range view.Groups {
+			if x.deleter != nil && x.deleter.works.Load() && strings.HasPrefix(name, sparePrefix) {
+				continue // it may have been created just now, or be about to be deleted
+			}
 			wanted := slices.Sorted(slices.Values(view.Targets[name].Shards))
 			var have []string
 			for _, m := range g.Members {
@@ -83,8 +87,7 @@ func (x *exploration) led(name string, g placement.Group) string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patienceOfCall)
 	defer cancel()
-	id := idsOf(x.routing, x.groupNumber(name), 1)[0]
-	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: key(id), MetadataOnly: true}); err != nil &&
+	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: x.keyIn(name), MetadataOnly: true}); err != nil &&
 		reasonOf(err) != reason.RecordNotFound {
 		return fmt.Sprintf("group %s at its leader %s: %v", name, g.Leader, err)
 	}
@@ -149,15 +152,18 @@ func (x *exploration) judge() {
 		}
 		x.judgeCopies(name, g)
 	}
+	if x.deleter != nil {
+		x.deleter.judge()
+	}
 }
 
 // readOne reads a record at rest, also by Get if its data is not a blob.
 func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
-		if got, found, err = download(ctx, c, r.id); err != nil || !found || len(got) > format.DataBytesMax {
+		if got, found, err = download(ctx, c, x.key(r.id)); err != nil || !found || len(got) > format.DataBytesMax {
 			return err
 		}
-		out, err := c.Get(ctx, &recordv1.GetRequest{Key: key(r.id)})
+		out, err := c.Get(ctx, &recordv1.GetRequest{Key: x.key(r.id)})
 		if err == nil && string(out.GetRecord().GetData()) != string(got) {
 			x.violate(oracleAgree, "at rest, Get and Download of record %d differ: %v", r.id, err)
 		}
@@ -311,7 +317,7 @@ func (x *exploration) judgeDamaged(name string) {
 		var got []byte
 		var found bool
 		err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
-			got, found, err = download(ctx, c, id)
+			got, found, err = download(ctx, c, x.key(id))
 			return err
 		})
 		switch {

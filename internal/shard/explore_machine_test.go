@@ -22,6 +22,7 @@ import (
 // line is the connection of one process to etcd. It is useless once the process is dead.
 type line struct {
 	*memRegistry
+	x     *exploration
 	dead  atomic.Bool
 	stays bool // the registration outlives the process, like a lease that is not returned
 }
@@ -73,11 +74,22 @@ func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placeme
 	return l.memRegistry.PutGroupAsLeader(ctx, g)
 }
 
+// DeleteGroup loses some requests, so that the group has ended and is not deleted, and some answers.
 func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
 	if l.dead.Load() {
 		return errDown
 	}
-	return l.memRegistry.DeleteGroup(ctx, g)
+	luck := l.x.dice(6)
+	if luck == 0 {
+		l.x.fire("deletion lost on its way to etcd")
+		return errDown
+	}
+	err := l.memRegistry.DeleteGroup(ctx, g)
+	if luck == 1 && err == nil {
+		l.x.fire("answer of etcd to a deletion lost")
+		return errDown
+	}
+	return err
 }
 
 // machine is an in-memory disk, and the shard that runs on it, if any. Only the nemesis starts and ends the shard.
@@ -225,7 +237,7 @@ func (m *machine) start(how vfstest.Survival) {
 }
 
 func (m *machine) startOnce() error {
-	m.line = &line{memRegistry: m.x.registry, stays: m.x.dice(2) == 0}
+	m.line = &line{memRegistry: m.x.registry, x: m.x, stays: m.x.dice(2) == 0}
 	cfg := m.x.shardConfig
 	cfg.Name, cfg.Dir, cfg.Listen, cfg.FS, cfg.Placement = m.name, exploreDir, "127.0.0.1:0", m.faulty, m.line
 	cfg.Listener, cfg.Dial = m.x.network.Listen, m.x.network.Dial

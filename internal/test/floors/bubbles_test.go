@@ -44,6 +44,7 @@ var outside = map[string]string{
 	"internal/shard/bench_test.go":           "a benchmark measures TCP",
 	"internal/shard/disklost_test.go":        "loop devices",
 	"internal/shard/explore_client_test.go":  "is in the bubble of explore_test.go",
+	"internal/shard/explore_delete_test.go":  "is in the bubble of explore_test.go",
 	"internal/shard/explore_machine_test.go": "is in the bubble of explore_test.go",
 	"internal/shard/explore_nemesis_test.go": "is in the bubble of explore_test.go",
 	"internal/shard/harness_test.go":         "the harness of tests in bubbles and beside them",
