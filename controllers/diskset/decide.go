@@ -210,6 +210,9 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 		status.Message = releasedWords(pv)
 	case ref.UID != "":
 		status.State, status.Claim = v1alpha1.DiskBound, claim
+		if pv.Annotations[workload.AnnotationForClaim] == claim {
+			delete(pv.Annotations, workload.AnnotationForClaim)
+		}
 		if s, there := d.blocked[pv.Name]; there {
 			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
 		}
@@ -289,7 +292,7 @@ func (d *diskDecision) assign() {
 		name := d.choose(claim, key, store, perNode)
 		if name == "" {
 			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and %s", key,
-				claim.Spec.Resources.Requests.Storage(), d.noneWords()))
+				claim.Spec.Resources.Requests.Storage(), d.noneWords(key)))
 			continue
 		}
 		d.give(name, claim, key, store)
@@ -350,7 +353,11 @@ func (d *diskDecision) keptFor(key string) string {
 }
 
 // noneWords says why no disk fits a claim.
-func (d *diskDecision) noneWords() string {
+func (d *diskDecision) noneWords(key string) string {
+	if kept := d.keptFor(key); kept != "" {
+		return fmt.Sprintf("gets no other disk than that of PersistentVolume %s, which annotation %s keeps for it: the disk "+
+			"is %s and has %s", kept, workload.AnnotationForClaim, d.states[kept].State, d.after[kept].Spec.Capacity.Storage())
+	}
 	free, looking, largest := 0, 0, ""
 	var size resource.Quantity
 	for _, name := range d.order {
@@ -391,7 +398,8 @@ func (d *diskDecision) usable(hostname string) bool {
 	return there && node.DeletionTimestamp == nil && fleet.TakesPods(&node)
 }
 
-// give reserves a disk for a claim.
+// give reserves a disk for a claim. A disk that a person keeps for the claim remains kept until it is bound, because
+// the reservation may end before that.
 func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
 	pv, status := d.after[name], d.states[name]
 	pv.Spec.ClaimRef = &corev1.ObjectReference{
@@ -401,7 +409,6 @@ func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, ke
 		pv.Annotations = map[string]string{}
 	}
 	pv.Annotations[workload.AnnotationStoreUID] = store
-	delete(pv.Annotations, workload.AnnotationForClaim)
 	status.State, status.Claim, status.Message = v1alpha1.DiskReserved, key, ""
 }
 

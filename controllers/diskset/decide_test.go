@@ -212,6 +212,7 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 
 // A claim that waits for a disk says why none of the existing disks fits.
 func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
+	kept := workload.DiskVolume("local", disk("n1", "a", "10Gi"))
 	for says, prepare := range map[string]func(*diskWorld){
 		"claim prod/data-b asks for 20Gi, and no disk is free": func(w *diskWorld) {
 			w.claim("data-a", "5Gi")
@@ -221,6 +222,13 @@ func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 		},
 		"claim prod/data-b asks for 20Gi, and the largest free disk of a ready node, /dev/disk/by-id/a on n1, has 10Gi": func(
 			*diskWorld) {
+		},
+		"claim prod/data-b asks for 20Gi, and gets no other disk than that of PersistentVolume " + kept + ", which " +
+			"annotation sheaf.dev/for-claim keeps for it: the disk is Free and has 10Gi": func(w *diskWorld) {
+			w.o.set.Spec.Disks = append(w.o.set.Spec.Disks, disk("n2", "b", "30Gi"))
+			w.node("n2", true)
+			w.settle()
+			step.Annotate(&w.volume(kept).Annotations, workload.AnnotationForClaim, "prod/data-b")
 		},
 	} {
 		w := newDiskWorld(disk("n1", "a", "10Gi"))
@@ -456,8 +464,46 @@ func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
 	d = w.settle()
 	wantState(t, d, 0, v1alpha1.DiskReserved, key)
 	wantState(t, d, 1, v1alpha1.DiskFree, "")
-	if _, there := w.volume(moved).Annotations[workload.AnnotationForClaim]; there {
-		t.Error("the disk is kept for a claim that has it")
+}
+
+// A disk that a person keeps for a claim remains kept until it is bound, because a reservation may end before that.
+func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
+	const claim, key = "data-p-0-0", "prod/data-p-0-0"
+	for name, c := range map[string]struct {
+		then  func(*diskWorld)
+		state v1alpha1.DiskState
+		of    string
+		kept  bool
+	}{
+		"reserved": {func(*diskWorld) {}, v1alpha1.DiskReserved, key, true},
+		"given up": {func(w *diskWorld) { w.forget(claim) }, v1alpha1.DiskFree, "", true},
+		"given up, and another claim asks": {func(w *diskWorld) {
+			w.forget(claim)
+			w.claim("data-p-10-0", "1Gi")
+		}, v1alpha1.DiskFree, "", true},
+		"given up, and made again": {func(w *diskWorld) {
+			w.forget(claim)
+			w.settle()
+			w.claim(claim, "1Gi")
+		}, v1alpha1.DiskReserved, key, true},
+		"bound": {(*diskWorld).bind, v1alpha1.DiskBound, key, false},
+		"bound and released": {func(w *diskWorld) {
+			w.bind()
+			w.settle()
+			w.forget(claim)
+		}, v1alpha1.DiskReleased, key, false},
+	} {
+		w := newDiskWorld(disk("n1", "a", "1Gi"))
+		w.settle()
+		step.Annotate(&w.o.volumes[0].Annotations, workload.AnnotationForClaim, key)
+		w.claim(claim, "1Gi")
+		w.settle()
+		c.then(w)
+		got := w.settle().statuses[0]
+		_, kept := w.o.volumes[0].Annotations[workload.AnnotationForClaim]
+		if got.State != c.state || got.Claim != c.of || kept != c.kept {
+			t.Errorf("%s: it is %s for %q, and kept is %v", name, got.State, got.Claim, kept)
+		}
 	}
 }
 
