@@ -174,7 +174,7 @@ var _ = Describe("Issuers of tokens", func() {
 			Expect(api.Create(ctx, grant)).To(Succeed())
 			Expect(reconcile()).To(BeNumerically("<=", time.Minute))
 			p.settle(ctx)
-			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionTrue, "KeysRead", "1 issuers")
+			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionTrue, "KeysRead", "keys of 1 issuer are")
 			Expect(who("one", "ada|7@example.org")).To(Equal("may"))
 			Expect(issuer.read()).To(Equal(1))
 

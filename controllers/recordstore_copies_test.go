@@ -188,7 +188,7 @@ var _ = Describe("A store with several copies", func() {
 			p.poolNamed(ctx, "near", 3)
 			p.settle(ctx)
 			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains",
-				"3 shards are in 1 failure domains", "near", "2 more")
+				"3 shards are in 1 failure domain ", "near", "2 more")
 			p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "TooFewDomains")
 			p.poolNamed(ctx, "far", 2)
 			p.settle(ctx)

@@ -39,7 +39,8 @@ var _ = Describe("A store", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(p.get(ctx).Status.StoreUID).To(Equal(string(store.UID)))
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "0 of 1 members", "Settled groups")
+		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady",
+			"0 of 1 member of etcd is", "Settled groups")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady")
 		p.expect(ctx, v1alpha1.ConditionReconciling, metav1.ConditionTrue, "EtcdNotReady")
 		Expect(p.get(ctx).Status.PlacementInitialized).To(BeFalse())

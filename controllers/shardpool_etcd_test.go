@@ -34,7 +34,7 @@ var _ = Describe("A pool whose etcd is away", func() {
 		p.settle(ctx)
 		Expect(condition(v1alpha1.ConditionEtcdReady)).To(And(HaveField("Status", metav1.ConditionFalse),
 			HaveField("Reason", "EtcdNotReady"),
-			HaveField("Message", And(ContainSubstring("0 of 1 members"),
+			HaveField("Message", And(ContainSubstring("0 of 1 member of etcd is"),
 				ContainSubstring("Settled groups are read and written meanwhile")))))
 		Expect(condition(v1alpha1.ConditionReady).Status).To(Equal(metav1.ConditionTrue), "the shards serve")
 
@@ -46,7 +46,7 @@ var _ = Describe("A pool whose etcd is away", func() {
 		Expect(condition(v1alpha1.ConditionReady)).To(And(HaveField("Status", metav1.ConditionFalse),
 			HaveField("Reason", "EtcdNotReady"),
 			HaveField("Message", And(ContainSubstring("shard ssd-1 is Pending: etcd does not answer"),
-				ContainSubstring("0 of 1 members"),
+				ContainSubstring("0 of 1 member of etcd is"),
 				ContainSubstring("shards that start now wait for etcd")))))
 
 		By("etcd coming back")

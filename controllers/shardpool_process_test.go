@@ -240,10 +240,10 @@ var _ = Describe("A pool of real shards", needs("real processes"), func() {
 		stopServer()
 		Expect(api.Get(ctx, client.ObjectKeyFromObject(p.store), p.store)).To(Succeed())
 		step.SetFalse(&p.store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "EtcdNotReady",
-			"0 of 1 members of etcd are ready: look at its pod")
+			"0 of 1 member of etcd is ready: look at its pod")
 		Expect(api.Status().Update(ctx, p.store)).To(Succeed())
 		Expect(api.Delete(ctx, p.pod(ctx, "ssd-0"))).To(Succeed())
-		until(ctx, v1alpha1.ShardPending, "etcd does not answer", "0 of 1 members of etcd are ready: look at its pod")
+		until(ctx, v1alpha1.ShardPending, "etcd does not answer", "0 of 1 member of etcd is ready: look at its pod")
 		p.expect(ctx, "ssd", v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "look at its pod")
 		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady", "etcd does not answer",
 			"look at its pod")

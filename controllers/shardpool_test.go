@@ -230,7 +230,7 @@ var _ = Describe("ShardPool", func() {
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-1", "1 are left")
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-1", "1 is left")
 		p.expect(ctx, "ssd", v1alpha1.ConditionReconciling, metav1.ConditionTrue, "Draining")
 		Expect(p.uids(ctx)).To(HaveKey("ssd-1-0"))
 		Expect(register.emptied).To(ContainElement("ssd-1"))
@@ -243,7 +243,7 @@ var _ = Describe("ShardPool", func() {
 		register.needs = map[string]bool{"ssd-0": true}
 		Expect(api.Delete(ctx, p.get(ctx, "ssd"))).To(Succeed())
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 are left",
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 is left",
 			v1alpha1.AnnotationDeleteWithGroups)
 	})
 

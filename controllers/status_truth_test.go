@@ -98,7 +98,7 @@ var _ = Describe("The status of a store with several copies", func() {
 		later(ctx)
 		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(7)))
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionFalse, "GroupsNotServing",
-			"7 of 8 groups serve, and 1 do not, such as group 3: no shard leads it")
+			"7 of 8 groups serve, and 1 does not, such as group 3: no shard leads it")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Loading", "7 of 8 groups")
 
 		By("etcd goes, and another one loses its leader")

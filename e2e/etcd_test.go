@@ -82,9 +82,9 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		t := s.startTraffic()
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-0", "--wait=true", "--timeout=60s")
 		down := time.Now()
-		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members",
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 member of etcd is",
 			"Settled groups are read and written")
-		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 members")
+		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 member of etcd is")
 		calm := s.calm("recordstore/q", "shardpool/main")
 		s.getAll(8)
 		t.awaitCalls(40)
@@ -92,7 +92,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		Eventually(func() time.Duration {
 			return time.Since(down)
 		}).WithTimeout(outage + time.Minute).Should(BeNumerically(">=", outage))
-		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members")
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 member of etcd is")
 		t.awaitCalls(4) // calls must also succeed at the end of the outage
 		Expect(t.end()).To(BeEmpty())
 		s.getAll(8)

@@ -347,7 +347,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.useImage(missing)
 		s.awaitStoreCondition(v1alpha1.ConditionUpdated, "False", 2*time.Minute, missing, "etcd and shards keep theirs",
 			"Image", "spec.image")
-		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 gateways")
+		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 gateway")
 		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "3 of 3 shards",
 			"do not run image "+missing)
 		s.awaitStoreCondition(v1alpha1.ConditionGatewayReady, "True", time.Minute)

@@ -25,7 +25,6 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -93,7 +92,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.changed.Done(req)
 	set.Status.ObservedGeneration = set.Generation
 	step.Summarize(&set.Status.Conditions, set.Generation, out,
-		fmt.Sprintf("%s, %d free", units.Count(int64(set.Status.Total), "disk", "disks"), set.Status.Free))
+		fmt.Sprintf("%s, %d free", step.Count(set.Status.Total, "disk", "disks"), set.Status.Free))
 	if _, err := step.WriteStatus(ctx, r.Client, before, set); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -238,10 +237,10 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 		notes.Add(step.Fail(reason, strings.Join(troubles, "; ")))
 	}
 	if wiping > 0 {
-		notes.Add(step.Wait("Wiping", units.Count(int64(wiping), "disk is", "disks are")+" being wiped", wipeEvery))
+		notes.Add(step.Wait("Wiping", step.Count(wiping, "disk is", "disks are")+" being wiped", wipeEvery))
 	}
 	if looking > 0 {
-		notes.Add(step.Wait("Looking", "Jobs look whether "+units.Count(int64(looking), "disk is", "disks are")+" blank",
+		notes.Add(step.Wait("Looking", "Jobs look whether "+step.Count(looking, "disk is", "disks are")+" blank",
 			step.PauseShort)) // a Job whose pod does not start is not checked more often than other problems
 	}
 	if len(notes) > 0 {

@@ -375,11 +375,11 @@ func (d *diskDecision) noneWords(key string) string {
 	}
 	switch {
 	case free == 0 && looking > 0:
-		return fmt.Sprintf("no disk is free before it is known which of %d are blank", looking)
+		return fmt.Sprintf("no disk is free before it is known whether %s blank", step.Count(looking, "disk is", "disks are"))
 	case free == 0:
 		return "no disk is free"
 	case largest == "":
-		return fmt.Sprintf("none of the %d free disks is on a node that is ready", free)
+		return fmt.Sprintf("no free disk is on a node that is ready (%d free)", free)
 	}
 	return fmt.Sprintf("the largest free disk of a ready node, %s, has %s", largest, size.String())
 }

@@ -217,7 +217,7 @@ func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 		"claim prod/data-b asks for 20Gi, and no disk is free": func(w *diskWorld) {
 			w.claim("data-a", "5Gi")
 		},
-		"claim prod/data-b asks for 20Gi, and none of the 1 free disks is on a node that is ready": func(w *diskWorld) {
+		"claim prod/data-b asks for 20Gi, and no free disk is on a node that is ready (1 free)": func(w *diskWorld) {
 			w.node("n1", false)
 		},
 		"claim prod/data-b asks for 20Gi, and the largest free disk of a ready node, /dev/disk/by-id/a on n1, has 10Gi": func(

@@ -45,7 +45,8 @@ func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alph
 			"the disk is blank: start it by its chart; or, if you know that nobody needs what is on the disk: " +
 			releaseCommand(live.Name)
 	case looking == nil && d.looks >= looksMax:
-		status.Message = fmt.Sprintf("it waits until %d other disks were looked at", looksMax)
+		status.Message = fmt.Sprintf("it waits until %s looked at",
+			step.Count(looksMax, "other disk was", "other disks were"))
 	case looking == nil:
 		status.Message = lookBegins
 		d.out.actions = append(d.out.actions, diskAction{create: workload.LookVolume(live, d.set.Name, d.namespace)})

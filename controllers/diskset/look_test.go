@@ -23,7 +23,7 @@ func TestADiskIsLookedAtBeforeAClaimGetsIt(t *testing.T) {
 	w.claim("data-p-0-0", "1Gi")
 	d := w.settle()
 	wantState(t, d, 0, v1alpha1.DiskLooking, "")
-	if len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "before it is known which of 1 are blank") {
+	if len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "before it is known whether 1 disk is blank") {
 		t.Errorf("the claim waits because %q", d.waiting)
 	}
 	looking := workload.LookVolumeName(d.statuses[0].PersistentVolume)

@@ -239,7 +239,7 @@ func (v *PlacementView) CopiesWords(name string) string {
 	if why := v.Unplaced[name]; why != "" {
 		words = append(words, why)
 	}
-	text := fmt.Sprintf("%d of %d copies are there", g.Here(nil), v.Copies)
+	text := step.CountOf(g.Here(nil), int(v.Copies), "copy is", "copies are") + " there"
 	if !g.decides(nil) {
 		text += ", too few to go on"
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 // LeaderGrace is how long a group may be without a leader before it counts as not serving. An election takes less,
@@ -278,7 +279,7 @@ func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 			list = append(list, g.NoLeader(name))
 		case g.Serving < int(copies):
 			list = append(list, v1alpha1.GroupTrouble{Group: name, State: GroupDegraded,
-				Message: fmt.Sprintf("%d of %d copies serve", g.Serving, copies)})
+				Message: step.CountOf(g.Serving, int(copies), "copy serves", "copies serve")})
 		}
 	}
 	return list
@@ -287,6 +288,6 @@ func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 // NoLeader describes the trouble of a group that has no leader.
 func (g BookedGroup) NoLeader(name string) v1alpha1.GroupTrouble {
 	return v1alpha1.GroupTrouble{Group: name, State: GroupNoLeader,
-		Message: fmt.Sprintf("no shard leads it, so that calls of it fail; %d of its copies are loaded on shards that answer",
-			g.Serving)}
+		Message: fmt.Sprintf("no shard leads it, so that calls of it fail; %s loaded on shards that answer",
+			step.Count(g.Serving, "of its copies is", "of its copies are"))}
 }

@@ -57,9 +57,9 @@ func urgentOfCondition(c *metav1.Condition) string {
 	return withoutNumbers(c.Message)
 }
 
-// numbers matches words that begin with a digit, such as 3, 62% or 1.9GiB/s. It does not match a number within a
+// numbers matches words that begin with a digit, such as 3, 2,000, 62% or 1.9GiB/s. It does not match a number within a
 // name, such as ssd-3 or n1.
-var numbers = regexp.MustCompile(`(^|[^\w.-])[0-9][\w.%/]*`)
+var numbers = regexp.MustCompile(`(^|[^\w.-])[0-9](?:[\w.%/]|,[0-9])*`)
 
 // withoutNumbers replaces each number in a text by #. Texts that differ only in numbers mean the same.
 func withoutNumbers(text string) string { return numbers.ReplaceAllString(text, "${1}#") }

@@ -113,7 +113,7 @@ func TestWhatAStatusReports(t *testing.T) {
 	pool := v1alpha1.ShardPoolStatus{
 		ShardStatuses: []shard{serves}, Groups: v1alpha1.GroupCounts{Total: 9, Serving: 4, Loading: 5},
 		Conditions: []metav1.Condition{
-			{Type: "Loaded", Status: "False", Reason: "Loading", Message: "1 shards load: 7% 1KiB/s"},
+			{Type: "Loaded", Status: "False", Reason: "Loading", Message: "1 shard loads: 7% 1KiB/s"},
 			{Type: "Ready", Message: "7 of 9"},
 		},
 	}
@@ -129,9 +129,10 @@ func TestWhatAStatusReports(t *testing.T) {
 		"groups that have loaded": {func(p *status) { p.Groups.Serving, p.Groups.Loading = 9, 0 }, true},
 		"a damaged group":         {func(p *status) { p.Groups.Damaged = 1 }, true},
 		"progress in a condition": {func(p *status) {
-			p.Conditions[0].Message = "1 shards load: 9% 1MiB/s ETA 7m"
+			p.Conditions[0].Message = "2 shards load: 9% 1MiB/s ETA 7m"
 		}, false},
 		"a number in a condition":    {func(p *status) { p.Conditions[1].Message = "8 of 9" }, false},
+		"a large number in it":       {func(p *status) { p.Conditions[1].Message = "8 of 1,000,000" }, false},
 		"a condition's generation":   {func(p *status) { p.Conditions[1].ObservedGeneration = 7 }, true},
 		"a condition that is turned": {func(p *status) { p.Conditions[1].Status = "True" }, true},
 	} {

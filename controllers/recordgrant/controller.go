@@ -191,8 +191,8 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 		return 0, nil, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
-		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants),
-			len(next.Tenants))})
+		Message: fmt.Sprintf("table %d of grants is written, with %s and %s", next.Version,
+			step.Count(len(next.Grants), "grant", "grants"), step.Count(len(next.Tenants), "tenant", "tenants"))})
 	return next.Version, refused, step.Complete().Again(keysAgain)
 }
 

@@ -79,7 +79,7 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 	case len(words) > 0:
 		more := ""
 		if n := len(words) - behindNamed; n > 0 {
-			words, more = words[:behindNamed], fmt.Sprintf(", and %d others", n)
+			words, more = words[:behindNamed], ", and "+step.Count(n, "other", "others")
 		}
 		return fleet.GrantsInForce{Reason: reasonBehind, Message: fmt.Sprintf(
 			"not all processes decide by table %d of grants: %s%s. See whether they reach etcd, and their log",

@@ -16,6 +16,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -93,7 +94,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		}
 	}
 	out.truth = fleet.GrantsInForce{Good: true, Reason: reasonIssuersReady,
-		Message: fmt.Sprintf("the keys of %d issuers are known", len(out.issuers))}
+		Message: fmt.Sprintf("the keys of %s are known", step.Count(len(out.issuers), "issuer", "issuers"))}
 	if len(trouble) > 0 {
 		out.truth = fleet.GrantsInForce{Reason: reasonIssuerSilent, Message: strings.Join(trouble, "; ")}
 	}

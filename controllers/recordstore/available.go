@@ -59,25 +59,25 @@ func decideAvailable(in availableInput) availability {
 	switch {
 	case len(in.unasked) > 0 && (g.Total == 0 || g.Serving < g.Total):
 		return availability{metav1.ConditionUnknown, reasonCannotAsk, fmt.Sprintf(
-			"%d of %d groups are known to serve. The operator cannot reach %s, whose pods are ready: calls may well be "+
-				"answered. "+
-				"See that network policies and routes let the operator reach port %d of these pods", g.Serving, g.Total,
-			step.ShardWords(in.unasked), workload.PortShard)}
+			"%s known to serve. The operator cannot reach %s, whose pods are ready: calls may well be answered. "+
+				"See that network policies and routes let the operator reach port %d of these pods",
+			step.CountOf(g.Serving, g.Total, "group is", "groups are"), step.ShardWords(in.unasked), workload.PortShard)}
 	case g.Total == 0 && in.shards.Serving == 0:
 		return bad(reasonGroupsNotServing, fmt.Sprintf("no shard of %d serves", in.shards.Total))
 	case g.Total == 0 && in.routing != v1alpha1.RoutingNamed:
 		return bad(reasonGroupsNotServing, "there is no group yet")
 	case g.Serving < g.Total:
-		return bad(reasonGroupsNotServing, fmt.Sprintf("%d of %d groups serve, and %d do not%s", g.Serving, g.Total,
-			g.Total-g.Serving, notServingWords(g.NotWell)))
+		return bad(reasonGroupsNotServing, fmt.Sprintf("%s, and %s not%s",
+			step.CountOf(g.Serving, g.Total, "group serves", "groups serve"), step.Count(g.Total-g.Serving, "does", "do"),
+			notServingWords(g.NotWell)))
 	case in.wanted > 0 && in.gateways == 0:
 		return bad(reasonNoGateway, fmt.Sprintf(
-			"all %d groups serve, but no gateway of %d does: only clients that go to shards directly are answered", g.Total,
-			in.wanted))
+			"%s, but no gateway of %d does: only clients that go to shards directly are answered",
+			step.All(g.Total, "group serves", "groups serve"), in.wanted))
 	case g.Total == 0:
 		return availability{metav1.ConditionTrue, reasonAvailable, "there is no group yet: the first put to one makes it"}
 	}
-	return availability{metav1.ConditionTrue, reasonAvailable, fmt.Sprintf("all %d groups serve", g.Total)}
+	return availability{metav1.ConditionTrue, reasonAvailable, step.All(g.Total, "group serves", "groups serve")}
 }
 
 // notServingWords names the groups in a list of unhealthy groups that accept no calls, with the message of the first. A

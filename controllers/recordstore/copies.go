@@ -59,13 +59,15 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 			key, step.ShardWords(unknown), key, corev1.LabelHostname)}
 	case len(domains) < int(v.Copies) && len(v.Shards) >= int(shardsWanted):
 		return redundancy{reasonTooFewDomains, fmt.Sprintf(
-			"spec.replication.copies is %d, and the %d shards are in %d failure domains (%s: %s). Nothing is lost, "+
+			"spec.replication.copies is %d, and %s in %s (%s: %s). Nothing is lost, "+
 				"and no group is moved; groups that have no copy yet wait. Give the store shards in %d more: raise spec.shards of "+
-				"a ShardPool where there "+
-				"are nodes and disks for them", v.Copies, len(v.Shards), len(domains), key, step.ShardWords(domains),
+				"a ShardPool where there are nodes and disks for them", v.Copies,
+			step.Count(len(v.Shards), "shard is", "shards are"),
+			step.Count(len(domains), "failure domain", "failure domains"), key, step.ShardWords(domains),
 			int(v.Copies)-len(domains))}
 	case len(behind) > 0:
-		message := fmt.Sprintf("%d of %d groups have fewer than %d copies: %s", len(behind), len(v.Groups), v.Copies,
+		message := fmt.Sprintf("%s fewer than %s: %s",
+			step.CountOf(len(behind), len(v.Groups), "group has", "groups have"), step.Count(v.Copies, "copy", "copies"),
 			fleet.GroupWords(behind))
 		if away := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.Here }); len(away) > 0 {
 			message += "; not registered in etcd: " + step.ShardWords(away)
@@ -79,11 +81,11 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 		return redundancy{reasonCopiesMissing, message + v.ExposedWords(key)}
 	case len(shared) > 0:
 		return redundancy{reasonSharedDomain, fmt.Sprintf(
-			"%d of %d groups have two copies in one %s, and are moved apart: %s",
-			len(shared), len(v.Groups), key, fleet.GroupWords(shared))}
+			"%s two copies in one %s, and these are moved apart: %s",
+			step.CountOf(len(shared), len(v.Groups), "group has", "groups have"), key, fleet.GroupWords(shared))}
 	}
-	return redundancy{reasonRedundant, fmt.Sprintf("all %d groups have %d copies in different failure domains (%s)%s",
-		len(v.Groups), v.Copies, key,
+	return redundancy{reasonRedundant, fmt.Sprintf("%s %s in different failure domains (%s)%s",
+		step.All(len(v.Groups), "group has", "groups have"), step.Count(v.Copies, "copy", "copies"), key,
 		v.ExposedWords(key))}
 }
 

@@ -47,7 +47,7 @@ func TestDecideRedundancy(t *testing.T) {
 			[]string{"all 3 groups", "for a part of their move", "group 2 ", "(z1)", "no order"}},
 		"two may be in one, as one is missing": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
 			map[string]string{"1": "a b > d b c"}), "z1", "1"), zones, 4, "CopiesMissing",
-			[]string{"1 of 1 groups", "for a part of their move", "(z1)"}},
+			[]string{"1 of 1 group has", "for a part of their move", "(z1)"}},
 	} {
 		got := decideRedundancy(c.view, c.replication, c.wanted)
 		if got.reason != c.reason {

@@ -211,7 +211,7 @@ func TestRollUpCondition(t *testing.T) {
 		"one unknown": {with("Unknown", "True"), "Unknown Because pool p0: words"},
 		"one is new":  {with("True", ""), "Unknown Pending pool p1: the operator has not looked at it yet"},
 		"the worst":   {with("Unknown", "", "False"), "False Because pool p2: words"},
-		"one rests":   {with("True", "rests"), "True Pools so in all 1 pools that are to run shards"},
+		"one rests":   {with("True", "rests"), "True Pools so in the only pool that is to run shards"},
 		"all rest":    {with("rests", "rests"), "Unknown NoShards pool p0: words"},
 		"no rest":     {with("rests", "Unknown"), "Unknown Because pool p1: words"},
 	} {

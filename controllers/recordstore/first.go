@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 // The first placement of a store waits for all shards, so that all of them share the groups. Groups that are placed
@@ -68,8 +69,8 @@ func (f firstPlacement) words(state *fleet.PlacementState) string {
 		return ""
 	}
 	text := fmt.Sprintf(
-		"the first placement of groups waits until all %d shards are registered, so that they share the groups; %d are",
-		f.shards, len(state.Alive))
+		"the first placement of groups waits until %s registered, so that they share the groups; %s",
+		step.All(f.shards, "shard is", "shards are"), step.Count(len(state.Alive), "is", "are"))
 	if !f.until.IsZero() {
 		text += fmt.Sprintf(
 			". It goes on with those at %s, %v after the last of them came, or, while more come, at the latest at %s",

@@ -21,7 +21,8 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 	store := run.store
 	if store.Spec.Etcd.Managed != nil {
 		if ready, members := run.etcdWell(), len(run.members); ready <= members/2 {
-			message := fmt.Sprintf("%d of %d members of etcd are ready; %d are needed", ready, members, members/2+1)
+			message := fmt.Sprintf("%s ready; %s needed",
+				step.CountOf(ready, members, "member of etcd is", "members of etcd are"), step.Count(members/2+1, "is", "are"))
 			for _, o := range run.members {
 				if !o.well() {
 					message += ": " + o.why()
@@ -215,7 +216,7 @@ func lostMessage(run *storeRun) string {
 		addresses[i] = shard.Address
 	}
 	if len(addresses) > lostShardsMax {
-		command += strings.Join(addresses[:lostShardsMax], ",") + fmt.Sprintf(",... (all %d shards)", len(addresses))
+		command += strings.Join(addresses[:lostShardsMax], ",") + ",... (" + step.All(len(addresses), "shard", "shards") + ")"
 	} else {
 		command += strings.Join(addresses, ",")
 	}

@@ -24,6 +24,7 @@ func reportPlan(ctx context.Context, state fleet.PlacementState) {
 		return
 	}
 	step.LogNews(ctx, step.News{Reason: "PlanChanged", Action: "Plan",
-		Message: fmt.Sprintf("the plan of the placement changed: %d groups are wanted on other shards "+
-			"than before, %d groups are new", state.Targets, state.Missing)})
+		Message: fmt.Sprintf("the plan of the placement changed: %s wanted on other shards "+
+			"than before, %s new", step.Count(state.Targets, "group is", "groups are"),
+			step.Count(state.Missing, "group is", "groups are"))})
 }

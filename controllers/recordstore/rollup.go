@@ -28,17 +28,18 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 	case redundant.byPerson(): // this is the reason why groups wait
 		return r.awaitCopies(ctx, run)
 	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
-		return step.Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), step.PauseShort)
+		return step.Wait("Placing", step.Count(counts.Total, "group is", "groups are")+" placed on shards", step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		verb := "serve"
 		if len(run.unasked(counts)) > 0 {
 			verb = "are known to serve"
 		}
-		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards %s", counts.Serving, counts.Total,
-			shards.Serving, shards.Total, verb)
+		reason, message := "Loading", fmt.Sprintf("%s and %s %s",
+			step.CountOf(counts.Serving, counts.Total, "group", "groups"),
+			step.CountOf(shards.Serving, shards.Total, "shard", "shards"), verb)
 		if counts.DataLost > 0 {
-			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %d groups are lost%s", message, counts.DataLost,
-				firstWords(counts.NotWell))
+			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %s are lost%s", message,
+				step.Count(counts.DataLost, "group", "groups"), firstWords(counts.NotWell))
 		}
 		if pool := firstStalled(run.pools); pool != nil {
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
@@ -84,9 +85,9 @@ func awaitGateway(_ context.Context, run *storeRun) step.Outcome {
 
 func gatewayWords(run *storeRun) string {
 	ready, wanted := gatewaysReady(run)
-	words := fmt.Sprintf("%d of %d gateways are ready", ready, wanted)
+	words := step.CountOf(ready, wanted, "gateway is", "gateways are") + " ready"
 	if older := run.gateway.Status.AvailableReplicas - ready; older > 0 {
-		words += fmt.Sprintf(", and %d older ones serve", older)
+		words += ", and " + step.Count(older, "older one serves", "older ones serve")
 	}
 	return words + run.trouble
 }
@@ -121,8 +122,16 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 	}
 	run.setAvailable()
 	r.sayGrants(run)
-	step.Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total,
-		status.Shards.Total))
+	step.Summarize(&status.Conditions, generation, out, servingWords(status.Groups.Total, status.Shards.Total))
+}
+
+// servingWords returns a text such as "16 groups on 3 shards serve".
+func servingWords(groups, shards int32) string {
+	verb := "serve"
+	if groups == 1 {
+		verb = "serves"
+	}
+	return fmt.Sprintf("%s on %s %s", step.Count(groups, "group", "groups"), step.Count(shards, "shard", "shards"), verb)
 }
 
 // summarizePools writes the statuses of the pools into the store's status.
@@ -199,10 +208,10 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 		c := meta.FindStatusCondition(pools[0].Status.Conditions, kind)
 		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("pool %s: %s", pools[0].Name, c.Message))
 	case good == len(pools):
-		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools", len(pools)))
+		step.SetTrue(&status.Conditions, generation, kind, "Pools", "so in "+step.All(len(pools), "pool", "pools"))
 	default:
-		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools that are to run shards",
-			good))
+		step.SetTrue(&status.Conditions, generation, kind, "Pools",
+			"so in "+step.All(good, "pool that is", "pools that are")+" to run shards")
 	}
 }
 

@@ -39,7 +39,7 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 			return "what nobody has asked it for yet"
 		}
 		if last.Groups > 0 {
-			return fmt.Sprintf("%d groups", last.Groups)
+			return step.Count(last.Groups, "group", "groups")
 		}
 		return ""
 	}
@@ -48,10 +48,10 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 		return "what etcd knows, which was not asked"
 	}
 	if names := view.Holds(last.Name); len(names) > 0 {
-		return fmt.Sprintf("%d groups", len(names))
+		return step.Count(len(names), "group", "groups")
 	}
 	if last.Groups > 0 && pod != nil && pod.Status.PodIP != "" && fleet.Serving(last.State) {
-		return fmt.Sprintf("%d groups", last.Groups)
+		return step.Count(last.Groups, "group", "groups")
 	}
 	return ""
 }
@@ -61,8 +61,8 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outcome {
 	if !l.places.known() {
 		return step.Fail(reasonHoldsGroups, fmt.Sprintf(
-			"shard %s is to be removed but holds %d groups, and stays: raise spec.shards again, or name an "+
-				"empty shard in spec.remove", name, groups))
+			"shard %s is to be removed but holds %s, and stays: raise spec.shards again, or name an "+
+				"empty shard in spec.remove", name, step.Count(groups, "group", "groups")))
 	}
 	if err := l.places.empty(ctx, name); err != nil {
 		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be read: %v",
@@ -84,22 +84,22 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 	away := view.Undecided(func(c fleet.CopyPlace) bool { return c.Shard == name && !c.Here })
 	if len(stuck)+len(away) > 0 {
 		if later, out := l.judgedLater(ctx, view, len(stuck)); later {
-			out = out.Saying(fmt.Sprintf("shard %s %s, and holds %d groups: %s", name, what, len(held), out.Message()))
-			return out
+			return out.Saying(fmt.Sprintf("shard %s %s, and holds %s: %s", name, what,
+				step.Count(len(held), "group", "groups"), out.Message()))
 		}
 	}
 	if len(stuck) > 0 {
 		return stalledOfPlan(reasonNowhereToGo, fmt.Sprintf(
-			"shard %s %s, and %d of its %d groups have nowhere to go (%s): %s. They stay, and are served: %s",
-			name, what, len(stuck), len(held), fleet.GroupWords(stuck), why, undo))
+			"shard %s %s, and %d of its %s nowhere to go (%s): %s. They stay, and are served: %s",
+			name, what, len(stuck), step.Count(len(held), "group has", "groups have"), fleet.GroupWords(stuck), why, undo))
 	}
 	if len(away) > 0 {
 		return stalledOfPlan(reasonHoldsGroups, fmt.Sprintf(
 			"shard %s %s, and it is away with copies that %s cannot do without: bring it back, so that it can "+
 				"give them away", name, what, fleet.GroupWords(away)))
 	}
-	return step.Wait(reasonDraining, fmt.Sprintf("shard %s %s, and gives its groups away: %d are left", name, what,
-		len(held)), step.PauseShort)
+	return step.Wait(reasonDraining, fmt.Sprintf("shard %s %s, and gives its groups away: %s left", name, what,
+		step.Count(len(held), "is", "are")), step.PauseShort)
 }
 
 // stalledOfPlan returns a Fail that is based on the plan. It asks for an early reconcile, because neither etcd nor
@@ -122,8 +122,8 @@ func (l leaving) judgedLater(ctx context.Context, view *fleet.PlacementView, stu
 	}
 	if come := fleet.ShardsToCome(view, pools, seen); stuck > 0 && len(come) > 0 {
 		return true, step.Wait(reasonDraining, fmt.Sprintf(
-			"%d of them have nowhere to go until more shards are there; on their way: %s", stuck, step.ShardWords(come)),
-			step.PauseShort)
+			"%s nowhere to go until more shards are there; on their way: %s",
+			step.Count(stuck, "of them has", "of them have"), step.ShardWords(come)), step.PauseShort)
 	}
 	return false, step.Complete()
 }

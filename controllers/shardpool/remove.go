@@ -57,8 +57,8 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 		pod.Status.PodIP != "" {
 		// The status may be outdated: a group may have arrived since.
 		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.Groups) > 0 {
-			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %d groups", name,
-				len(report.Groups)), step.PauseShort)
+			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %s", name,
+				step.Count(len(report.Groups), "group", "groups")), step.PauseShort)
 		}
 	}
 	if r.places.known() {

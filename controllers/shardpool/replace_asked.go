@@ -85,10 +85,9 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 			a.Name, a.Unknown)
 	case len(a.Undecided) > 0:
 		return replaceWaits, fmt.Sprintf(
-			"shard %s is named in spec.replace, and keeps its volume until %d groups have a majority of copies without it "+
-				"(%s): "+
-				"start the other shards, or wait until they have caught up", a.Name, len(a.Undecided),
-			fleet.GroupWords(a.Undecided))
+			"shard %s is named in spec.replace, and keeps its volume until %s a majority of copies without it (%s): "+
+				"start the other shards, or wait until they have caught up", a.Name,
+			step.Count(len(a.Undecided), "group has", "groups have"), fleet.GroupWords(a.Undecided))
 	}
 	return replaceGiveUp, fmt.Sprintf(
 		"shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)

@@ -36,8 +36,8 @@ func replaceDisks(ctx context.Context, h writer, places *places, shards []*obser
 		lost := func(c fleet.CopyPlace) bool { return strings.EqualFold(c.Volume, uuid) }
 		if names := view.Undecided(lost); len(names) > 0 {
 			statuses[i].Message = step.Truncate(fmt.Sprintf(
-				"%d groups have too few other copies to go on without this one (%s), so it is not given up by itself: %s",
-				len(names), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
+				"%s too few other copies to go on without this one (%s), so it is not given up by itself: %s",
+				step.Count(len(names), "group has", "groups have"), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
 			continue
 		}
 		// The record is the same as an administrator's, so that the replacement completes in the same way after a

@@ -48,8 +48,8 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 	if outdated == 0 {
 		return step.Complete()
 	}
-	u.found = poolstatus.Update{Reason: turns.ReasonUpdating, Message: fmt.Sprintf(
-		"%d of %d shards do not run the wanted pod template yet", outdated, len(u.seen.Shards))}
+	u.found = poolstatus.Update{Reason: turns.ReasonUpdating, Message: step.CountOf(outdated, len(u.seen.Shards),
+		"shard does", "shards do") + " not run the wanted pod template yet"}
 	if u.pool.Spec.Update.Mode == v1alpha1.UpdatePaused {
 		u.found.Reason, u.found.Message = poolstatus.ReasonPaused,
 			u.found.Message+"; update.mode is Paused: set it to OneByOne to go on"

@@ -3,7 +3,29 @@ package step
 import (
 	"fmt"
 	"strings"
+
+	"sheaf.dev/sheaf/internal/base/units"
 )
+
+// number is a count of things.
+type number interface{ ~int | ~int32 | ~int64 }
+
+// Count returns a number with its noun, such as "1 group" or "2,000 groups". A verb may follow the noun, as in "group
+// serves" and "groups serve".
+func Count[N number](n N, one, many string) string { return units.Count(int64(n), one, many) }
+
+// CountOf returns a part of all things with their noun, such as "0 of 1 group" or "1 of 12 groups".
+func CountOf[N number](part, all N, one, many string) string {
+	return units.Number(int64(part)) + " of " + Count(all, one, many)
+}
+
+// All returns the number of all things with their noun, such as "all 12 groups". One thing is "the only group".
+func All[N number](n N, one, many string) string {
+	if n == 1 {
+		return "the only " + one
+	}
+	return "all " + Count(n, one, many)
+}
 
 // Tail returns the end of a text, because the end of a process's output says why the process ended.
 func Tail(text string, bytes int) string {

@@ -211,8 +211,9 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 				"image onto node %s", status.Image, waiting, status.State.Waiting.Message, o.NodeName)
 	case fleet.WaitingRestart:
 		return v1alpha1.ShardCrashLooping, fmt.Sprintf(
-			"the container does not stay up (%s, %d restarts): %s. See kubectl logs %s --previous", waiting,
-			status.RestartCount, cmp.Or(ended(status), status.State.Waiting.Message, "no reason given"),
+			"the container does not stay up (%s, %s): %s. See kubectl logs %s --previous", waiting,
+			step.Count(status.RestartCount, "restart", "restarts"),
+			cmp.Or(ended(status), status.State.Waiting.Message, "no reason given"),
 			workload.ShardPod(o.Name))
 	}
 	if status != nil && status.State.Terminated != nil {
@@ -307,7 +308,8 @@ func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 			r.Volume.UUID, was.UUID, o.forgetWords())
 	}
 	if o.Leaves && r.State != v1alpha1.ShardLoading {
-		return v1alpha1.ShardDraining, fmt.Sprintf("is to be removed, and holds %d groups", len(r.Groups))
+		return v1alpha1.ShardDraining, fmt.Sprintf("is to be removed, and holds %s",
+			step.Count(len(r.Groups), "group", "groups"))
 	}
 	return r.State, cmp.Or(r.Message, strings.Join(r.Problems, "; "))
 }

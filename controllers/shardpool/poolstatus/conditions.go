@@ -137,7 +137,8 @@ func fileSystemWords(asked *v1alpha1.FileSystem) string {
 
 func loaded(f *Found, load string) metav1.Condition {
 	if found, _ := f.inStates(v1alpha1.ShardLoading); len(found) > 0 {
-		return isFalse(v1alpha1.ConditionLoaded, fleet.ReasonLoading, fmt.Sprintf("%d shards load: %s", len(found), load))
+		return isFalse(v1alpha1.ConditionLoaded, fleet.ReasonLoading,
+			step.Count(len(found), "shard loads", "shards load")+": "+load)
 	}
 	var words, unasked []string
 	for _, s := range f.Statuses {
@@ -253,7 +254,7 @@ func drained(f *Found) metav1.Condition {
 			held = f.Held[s.Name]
 		}
 		if held > 0 {
-			words = append(words, fmt.Sprintf("shard %s holds %d groups", s.Name, held))
+			words = append(words, fmt.Sprintf("shard %s holds %s", s.Name, step.Count(held, "group", "groups")))
 		}
 	}
 	if len(words) > 0 {

@@ -3,8 +3,6 @@
 package poolstatus
 
 import (
-	"fmt"
-
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -70,9 +68,9 @@ func Of(pool *v1alpha1.ShardPool, f *Found, out step.Outcome) v1alpha1.ShardPool
 			step.SetCondition(&status.Conditions, pool.Generation, c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
-	ready := fmt.Sprintf("all %d shards serve", status.Serving)
+	ready := step.All(status.Serving, "shard serves", "shards serve")
 	if pool.Spec.Shards != nil && *pool.Spec.Shards != status.Serving {
-		ready = fmt.Sprintf("%d of %d shards serve, the others are parked", status.Serving, *pool.Spec.Shards)
+		ready = step.CountOf(status.Serving, *pool.Spec.Shards, "shard serves", "shards serve") + ", the others are parked"
 	}
 	if f.Update.Reason == ReasonPaused {
 		ready += "; " + f.Update.Message

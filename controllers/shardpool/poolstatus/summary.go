@@ -59,7 +59,8 @@ func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 		return step.Rest(fleet.ReasonNoShards, "spec.shards is 0: the pool keeps no groups. Raise it, or delete the pool")
 	case !slices.ContainsFunc(shards, func(s v1alpha1.ShardStatus) bool { return s.State != v1alpha1.ShardParked }):
 		return step.Rest(fleet.ReasonAllParked, fmt.Sprintf(
-			"spec.parked names all %d shards: none serves. Take those that are to serve out of it", len(shards)))
+			"spec.parked names %s: none serves. Take those that are to serve out of it",
+			step.All(len(shards), "shard", "shards")))
 	}
 	return step.Complete()
 }
