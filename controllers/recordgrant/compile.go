@@ -71,9 +71,12 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	for _, t := range tenants {
 		if err := check(next, nil, []access.Tenant{t}); err != nil {
 			last := slices.IndexFunc(before.Tenants, func(b access.Tenant) bool {
+				if b.Name != t.Name {
+					return false
+				}
 				others := slices.DeleteFunc(slices.Clone(tenants), func(o access.Tenant) bool { return o.Name == t.Name })
 				_, _, overlaps := access.OverlapOf(append(others, b))
-				return b.Name == t.Name && !overlaps // another tenant may have its prefix now
+				return !overlaps // another tenant may have its prefix now
 			})
 			refusedTenants[t.Name] = refusal(err, last >= 0)
 			if last < 0 {

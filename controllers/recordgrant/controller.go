@@ -117,6 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if out.Reason() == reasonStoreUnknown && r.Book != nil {
 		r.Book.Forget(req.NamespacedName)
 	}
+	writes := r.tenantWrites(ctx, tenants, version, out)
 	for i := range grants {
 		of := out
 		if own, is := refused[grants[i].Name]; is && out.IsComplete() {
@@ -124,22 +125,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		} else if lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
 			of = step.Fail("IssuerUnknown", lacks)
 		}
-		if err := r.tell(ctx, &grants[i], version, of, force); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	if err := r.reportTenants(ctx, tenants, version, out); err != nil {
-		return ctrl.Result{}, err
+		writes = append(writes, func() error { return r.tell(ctx, &grants[i], version, of, force) })
 	}
 	for i := range leaving {
-		err := step.SayDeleting(ctx, r.Client, &leaving[i], func(g *v1alpha1.RecordGrant) *[]metav1.Condition {
-			return &g.Status.Conditions
+		writes = append(writes, func() error {
+			return step.SayDeleting(ctx, r.Client, &leaving[i],
+				func(g *v1alpha1.RecordGrant) *[]metav1.Condition { return &g.Status.Conditions })
 		})
-		if err != nil {
-			return ctrl.Result{}, err
-		}
+	}
+	if err := writeAll(writes); err != nil {
+		return ctrl.Result{}, err
 	}
 	return out.Result()
+}
+
+// writeAll writes statuses. One that the API server refuses keeps no other from being written. After any other error it
+// stops, because each further write could wait for an API server that does not answer.
+func writeAll(writes []func() error) error {
+	var failed []error
+	for _, write := range writes {
+		err := write()
+		if err == nil {
+			continue
+		}
+		failed = append(failed, err)
+		var answer apierrors.APIStatus
+		if !errors.As(err, &answer) || answer.Status().Code < 400 || answer.Status().Code >= 500 ||
+			apierrors.IsTooManyRequests(err) {
+			break
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // write updates the table of a store from its grants and tenants. It returns the grants that cannot be in a table, by

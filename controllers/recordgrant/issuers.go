@@ -88,10 +88,16 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 			}
 			trouble = append(trouble, fmt.Sprintf("the keys of %s cannot be read, %s: %s", spec.URL, words, failed))
 		}
-		if keys != nil {
-			out.issuers = append(out.issuers, access.Issuer{URL: spec.URL, Audiences: spec.Audiences,
-				GroupsClaim: spec.GroupsClaim, Keys: keys})
+		if keys == nil {
+			continue
 		}
+		issuer := access.Issuer{URL: spec.URL, Audiences: spec.Audiences, GroupsClaim: spec.GroupsClaim, Keys: keys}
+		one := access.Table{Audience: audience(store.Namespace, store.Name), Issuers: []access.Issuer{issuer}}
+		if err := check(&one, nil, nil); err != nil { // it would keep every grant out of the table
+			trouble = append(trouble, fmt.Sprintf("%s is not in the table, so that its tokens are not taken: %v", spec.URL, err))
+			continue
+		}
+		out.issuers = append(out.issuers, issuer)
 	}
 	out.truth = fleet.GrantsInForce{Good: true, Reason: reasonIssuersReady,
 		Message: fmt.Sprintf("the keys of %s are known", step.Count(len(out.issuers), "issuer", "issuers"))}
@@ -233,18 +239,20 @@ func (r *Reconciler) reportedUnknown(key types.NamespacedName, pod types.UID, co
 	}
 }
 
-// dropUnknown removes from a table the subjects of issuers that are not in the table, and the grants that have no
-// other subjects. No caller could match such a subject, and the table would be refused.
+// dropUnknown removes from a table the subjects of issuers that are not in the table, and the grants that have only
+// such subjects. No caller could match such a subject, and the table would be refused.
 func dropUnknown(table *access.Table) {
 	foreign := func(s access.Subject) bool {
 		return s.Issuer != "" && !slices.ContainsFunc(table.Issuers, func(i access.Issuer) bool {
 			return i.URL == s.Issuer && !i.ServiceAccounts
 		})
 	}
+	table.Grants = slices.DeleteFunc(table.Grants, func(g access.Grant) bool {
+		return len(g.Subjects) > 0 && !slices.ContainsFunc(g.Subjects, func(s access.Subject) bool { return !foreign(s) })
+	})
 	for i := range table.Grants {
 		table.Grants[i].Subjects = slices.DeleteFunc(table.Grants[i].Subjects, foreign)
 	}
-	table.Grants = slices.DeleteFunc(table.Grants, func(g access.Grant) bool { return len(g.Subjects) == 0 })
 }
 
 // lacksIssuer names the first subject of a grant that is missing from the table because its issuer is missing, and says

@@ -54,26 +54,23 @@ func (t *tenants) compile(routing v1alpha1.RoutingMode) (compiled []access.Tenan
 	return compiled
 }
 
-// reportTenants writes the statuses of the tenants. out is the result for the table.
-func (r *Reconciler) reportTenants(ctx context.Context, tenants *tenants, version int64, out step.Outcome) error {
+// tenantWrites returns the writes of the tenants' statuses. out is the result for the table.
+func (r *Reconciler) tenantWrites(ctx context.Context, tenants *tenants, version int64, out step.Outcome) (
+	writes []func() error) {
 	for i := range tenants.all {
 		own, refused := tenants.refused[tenants.all[i].Name]
 		if !refused {
 			own = out
 		}
-		if err := r.reportTenant(ctx, &tenants.all[i], version, own); err != nil {
-			return err
-		}
+		writes = append(writes, func() error { return r.reportTenant(ctx, &tenants.all[i], version, own) })
 	}
 	for i := range tenants.leaving {
-		err := step.SayDeleting(ctx, r.Client, &tenants.leaving[i], func(t *v1alpha1.RecordTenant) *[]metav1.Condition {
-			return &t.Status.Conditions
+		writes = append(writes, func() error {
+			return step.SayDeleting(ctx, r.Client, &tenants.leaving[i],
+				func(t *v1alpha1.RecordTenant) *[]metav1.Condition { return &t.Status.Conditions })
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return writes
 }
 
 func (r *Reconciler) reportTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64,
@@ -103,6 +100,12 @@ func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (o
 		if routing != v1alpha1.RoutingNamed {
 			refused[t.Name] = step.Fail("HashRouting",
 				"the RecordStore is of Hash routing, in which groups are nobody's: tenants need Named routing")
+			continue
+		}
+		if len(out) == access.TenantsMax { // the table would be refused as a whole
+			refused[t.Name] = step.Fail("TooManyTenants", fmt.Sprintf(
+				"%s of the store are older, and there is no place for more: delete those that are not needed",
+				step.Count(len(out), "RecordTenant", "RecordTenants")))
 			continue
 		}
 		next := append(slices.Clone(out), tenantOf(t))

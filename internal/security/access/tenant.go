@@ -77,12 +77,13 @@ func (q *Quotas) Of(quota Quota) int64 {
 	return 0
 }
 
-const tenantsMax = 1000
+// TenantsMax is the maximum number of tenants in a table.
+const TenantsMax = 1000
 
 // validateTenants checks the tenants of a table.
 func validateTenants(tenants []Tenant) error {
-	if len(tenants) > tenantsMax {
-		return bad("tenants", "has %d: give at most %d", len(tenants), tenantsMax)
+	if len(tenants) > TenantsMax {
+		return bad("tenants", "has %d: give at most %d", len(tenants), TenantsMax)
 	}
 	seen := make(map[string]int, len(tenants))
 	for i := range tenants {
