@@ -136,6 +136,10 @@ func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcom
 }
 
 func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {
+	if len(run.set.Spec.Namespaces) == 0 { // the CRD refuses this, but a later version of it may have admitted it
+		return step.Fail("NamespacesMissing",
+			"spec.namespaces is empty: name the namespaces whose stores may use the disks")
+	}
 	run.decided = decideDisks(run.observed)
 	return step.Complete()
 }

@@ -1,6 +1,8 @@
 package step
 
 import (
+	"regexp"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -10,15 +12,22 @@ import (
 // MessageMax is the maximum length of a condition's message in bytes. The API server refuses more than 32768 bytes.
 const MessageMax = 2048
 
+// reasonUnknown replaces a reason that the API server would refuse, and with it the whole status of the object.
+const reasonUnknown = "ReasonUnknown"
+
+// reasonPattern and reasonBytesMax are the rules of the API server for a reason.
+var reasonPattern = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
+
+const reasonBytesMax = 1024
+
 // SetCondition sets a condition; its transition time changes only with its status.
 func SetCondition(conditions *[]metav1.Condition, generation int64, kind string, status metav1.ConditionStatus, reason,
 	message string) {
-	if len(message) > MessageMax {
-		message = message[:MessageMax-3] + "..."
+	if len(reason) > reasonBytesMax || !reasonPattern.MatchString(reason) {
+		reason = reasonUnknown
 	}
-	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
-	})
+	meta.SetStatusCondition(conditions, metav1.Condition{Type: kind, Status: status, Reason: reason,
+		Message: Truncate(message, MessageMax), ObservedGeneration: generation})
 }
 
 // SetTrue sets a condition to True.

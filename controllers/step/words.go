@@ -32,7 +32,7 @@ func Tail(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text
 	}
-	return "..." + text[len(text)-bytes:]
+	return "..." + strings.ToValidUTF8(text[len(text)-bytes:], "")
 }
 
 // ShardWords joins the first three texts about shards, and adds how many more there are.

@@ -1,6 +1,13 @@
 package step
 
-import "testing"
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 func TestOneThingIsNoPlural(t *testing.T) {
 	for got, want := range map[string]string{
@@ -16,6 +23,38 @@ func TestOneThingIsNoPlural(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// The API server replaces bytes that are no UTF-8. The status would then differ from the one that is wanted in each
+// reconcile, and would be written each time.
+func TestATextThatIsTruncatedRemainsText(t *testing.T) {
+	for n := range 4 {
+		long := strings.Repeat("x", n) + strings.Repeat("ä€", MessageMax)
+		var conditions []metav1.Condition
+		SetTrue(&conditions, 1, "Ready", "Ready", long)
+		for what, text := range map[string]string{
+			"a condition": conditions[0].Message, "an end": Tail(long, MessageMax-n), "a beginning": Truncate(long, MessageMax),
+		} {
+			if !utf8.ValidString(text) || len(text) > MessageMax+3 || len(text) < MessageMax-10 {
+				t.Errorf("%s of %d bytes, of which valid: %t", what, len(text), utf8.ValidString(text))
+			}
+		}
+	}
+}
+
+// The API server refuses the whole status of an object for one condition with such a reason.
+func TestAReasonThatTheAPIServerRefusesIsReplaced(t *testing.T) {
+	pattern := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // of the CRDs
+	for reason, want := range map[string]string{
+		"Ready": "Ready", "A_b:c,d1": "A_b:c,d1", "": reasonUnknown, "not this": reasonUnknown, "1st": reasonUnknown,
+		"Ends:": reasonUnknown, "Ä": reasonUnknown, strings.Repeat("x", 1025): reasonUnknown, "Two\n": reasonUnknown,
+	} {
+		var conditions []metav1.Condition
+		SetTrue(&conditions, 1, "Ready", reason, "words")
+		if got := conditions[0].Reason; got != want || !pattern.MatchString(got) || conditions[0].Message != "words" {
+			t.Errorf("%q: %q", reason, got)
 		}
 	}
 }

@@ -12,10 +12,23 @@ import (
 // opening files rather than reading.
 const loadRateBytesMin = 64 << 20
 
-// Load returns the progress that the shard reports. If a Job has measured the device's rate, that rate replaces the
-// reported one, because the Job had the disk for itself.
+// loadRateBytesMax is more bytes per second than any device has.
+const loadRateBytesMax = 1 << 50
+
+// believable returns a rate, or 0 if no device can have it, such as NaN. The integer that such a number would become
+// depends on the processor.
+func believable(rate float64) float64 {
+	if rate >= 0 && rate <= loadRateBytesMax {
+		return rate
+	}
+	return 0
+}
+
+// Load returns the progress that the shard reports, without rates that no device has. If a Job has measured the
+// device's rate, that rate replaces the reported one, because the Job had the disk for itself.
 func (o *Shard) Load() fleet.LoadReport {
 	l := o.Report.Load
+	l.BytesPerSecond, l.DeviceBytesPerSecond = believable(l.BytesPerSecond), believable(l.DeviceBytesPerSecond)
 	if o.DeviceRate > 0 {
 		l.DeviceBytesPerSecond = float64(o.DeviceRate)
 	}

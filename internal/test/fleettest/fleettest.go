@@ -1,4 +1,4 @@
-// Package fleettest makes placements and pools from short texts. It is for tests.
+// Package fleettest makes placements and pools from short texts, and absurd values of any type. It is for tests.
 package fleettest
 
 import (

@@ -1,0 +1,99 @@
+package recordstore
+
+import (
+	"cmp"
+	"encoding/json"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/test/fleettest"
+)
+
+// Whatever etcd, shards and pools say, each decision about a store ends with a reason and words, and the status is one
+// that the API server takes.
+func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
+	words := []string{"ssd", "ssd-0", "ssd-1", "1", "2", "True", "False", v1alpha1.ConditionReady,
+		v1alpha1.ConditionPlacementReady, v1alpha1.ConditionLoaded, string(v1alpha1.ShardServing),
+		string(v1alpha1.ShardDiskLost), string(v1alpha1.ShardLoading), string(v1alpha1.RoutingNamed), fleet.GroupDegraded}
+	statuses := []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown}
+	names := []string{"ssd", "hdd", "other"} // names are unique
+	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
+		var in availableInput
+		a.Fill(&in.routing)
+		a.Fill(&in.groups)
+		a.Fill(&in.shards)
+		a.Fill(&in.gateways)
+		a.Fill(&in.wanted)
+		a.Fill(&in.before)
+		a.Fill(&in.unasked)
+		if got := decideAvailable(in); got.available == "" || got.reason == "" || got.message == "" {
+			t.Fatalf("available: %+v", got)
+		}
+		var (
+			state  fleet.PlacementState
+			heard  fleet.GroupSum
+			pools  []v1alpha1.ShardPool
+			copies v1alpha1.Replication
+			wanted int32
+			store  v1alpha1.RecordStore
+		)
+		for _, into := range []any{&state, &heard, &pools, &copies, &wanted, &store} {
+			a.Fill(into)
+		}
+		if got := decideRedundancy(&state.View, copies, wanted); got.reason == "" || got.message == "" {
+			t.Fatalf("redundant: %+v", got)
+		}
+		seen := fleet.Observed{}
+		for i := range pools {
+			pools[i].Name = names[i]
+			for j := range pools[i].Status.Conditions { // the API server takes only these, with a reason
+				c := &pools[i].Status.Conditions[j]
+				c.Status, c.Reason = statuses[a.IntN(len(statuses))], cmp.Or(c.Reason, "Odd")
+			}
+			var shards []v1alpha1.ShardStatus
+			a.Fill(&shards)
+			seen[client.ObjectKeyFromObject(&pools[i])] = shards
+		}
+		members := make([]*observedMember, a.IntN(3))
+		for i := range members {
+			members[i] = &observedMember{}
+			a.Fill(members[i])
+		}
+		_, _ = disruptable(&state.View, seen.ByName()), fleet.ShardStates(pools, seen)
+		if _, err := emptied(&state.View, seen.ByName(), func(string) (bool, error) { return true, nil }); err != nil {
+			t.Fatal(err)
+		}
+		_ = etcdState(&store)
+		run := &storeRun{store: &store, pools: pools, observed: seen, hasPools: a.IntN(4) > 0, state: state,
+			hasState: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
+			first: decideFirst(&store, pools, time.Unix(int64(a.IntN(1<<40)), 0), time.Unix(0, 0))}
+		a.Fill(&run.gateway)
+		store.Status.Conditions = nil // written by the operator alone
+		r := &Reconciler{}
+		out := r.awaitPools(t.Context(), run)
+		if run.gateway != nil && out.IsComplete() {
+			out = awaitGateway(t.Context(), run)
+		}
+		if !out.IsComplete() && (out.Reason() == "" || out.Message() == "") {
+			t.Fatalf("an outcome without a reason: %+v", out)
+		}
+		run.setEtcdRedundant()
+		r.summarize(run, out)
+		if _, err := json.Marshal(store.Status); err != nil || len(store.Status.Groups.NotWell) > 20 {
+			t.Fatalf("%v: %+v", err, store.Status.Groups)
+		}
+		for _, c := range store.Status.Conditions {
+			if c.Status == "" || c.Reason == "" || len(c.Message) > step.MessageMax || !utf8.ValidString(c.Message) {
+				t.Fatalf("%s is %q for %q: %d bytes, valid: %t", c.Type, c.Status, c.Reason, len(c.Message),
+					utf8.ValidString(c.Message))
+			}
+		}
+	})
+}

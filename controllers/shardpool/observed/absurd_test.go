@@ -1,0 +1,80 @@
+package observed
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/test/fleettest"
+)
+
+// Whatever is observed about a shard, it has a state, a bounded message, and figures that a person can believe.
+func TestAnAbsurdShardHasAState(t *testing.T) {
+	words := []string{"ssd-1", "n1", "Ready", "True", "False", "Bound", "Lost", "Running", "Failed",
+		workload.ContainerShard,
+		"CrashLoopBackOff", "ImagePullBackOff", fleet.ReasonOOMKilled, "Unschedulable", corev1.TaintNodeOutOfService,
+		"FailedMount: no such device", "vol-1", "store-1", workload.AnnotationTemplate, "t1", "PodScheduled",
+		string(v1alpha1.ShardServing), string(v1alpha1.ShardLoading), string(v1alpha1.ShardPending),
+		string(v1alpha1.ShardForeign), string(v1alpha1.ShardDiskLost), string(v1alpha1.ShardMemoryTooSmall),
+		string(v1alpha1.ShardImagePull)}
+	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
+		honest, o := serveWell(), serveWell()
+		a.Fill(o)
+		// With some parts as they should be, the other parts count.
+		for _, keep := range []func(){
+			func() { o.NodeName, o.Node, o.Parked, o.Refused = honest.NodeName, honest.Node, false, "" },
+			func() { o.Claim, o.Volume = honest.Claim, honest.Volume },
+			func() { o.Set, o.Pod = honest.Set, honest.Pod },
+			func() { o.ReportErr = fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, a.Text()) },
+			func() { o.Report = nil },
+			func() {
+				if o.Report != nil {
+					o.Report.State, o.Report.Volume, o.EtcdTrouble = v1alpha1.ShardLoading, honest.Report.Volume, nil
+				}
+			},
+			func() { o.EtcdTrouble = nil },
+		} {
+			if a.IntN(2) == 0 {
+				keep()
+			}
+		}
+		o.MessageMax = honest.MessageMax
+		got := Decide(o)
+		if got.State == "" || len(got.Message) > o.MessageMax || !utf8.ValidString(got.Message) {
+			t.Fatalf("state %q, a message of %d bytes: %q", got.State, len(got.Message), got.Message)
+		}
+		if o.Report != nil && !o.Parked {
+			o.Last = v1alpha1.ShardStatus{}
+			got = Decide(o)
+			if got.LoadPercent < 0 || got.LoadPercent > 100 || got.LoadDevicePercent < 0 || got.LoadDevicePercent > 9999 ||
+				got.LoadBytesPerSecond < 0 || got.Groups < 0 || len(got.Load) > 100 {
+				t.Fatalf("the load is %d %%, %d %%, %d B/s, %q of %d groups", got.LoadPercent, got.LoadDevicePercent,
+					got.LoadBytesPerSecond, got.Load, got.Groups)
+			}
+		}
+	})
+}
+
+// A shard's rates are numbers that a broken clock or another version may make absurd. Go leaves it to the processor what
+// the whole number of NaN is.
+func TestALoadWithoutBelievableRatesHasNone(t *testing.T) {
+	for rate, want := range map[float64]string{
+		math.NaN(): "50% 0B/s", math.Inf(-1): "50% 0B/s", -1: "50% 0B/s", math.Inf(1): "50% 0B/s",
+		1e300: "50% 0B/s", 1 << 30: "50% 1.0GiB/s (100% of the device)",
+	} {
+		o := serveWell()
+		o.Report.State = v1alpha1.ShardLoading
+		o.Report.Load = fleet.LoadReport{BytesTotal: 1 << 30, BytesDone: 1 << 29, BytesPerSecond: rate,
+			DeviceBytesPerSecond: rate, ETA: -time.Second}
+		if got := Decide(o); got.Load != want {
+			t.Errorf("%g: %q, %d B/s, %d %%", rate, got.Load, got.LoadBytesPerSecond, got.LoadDevicePercent)
+		}
+	}
+}
