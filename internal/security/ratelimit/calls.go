@@ -21,6 +21,7 @@ const (
 // nil *Calls do nothing.
 type Calls struct {
 	admitted  atomic.Bool
+	undecided atomic.Bool
 	refused   atomic.Int64
 	anonymous atomic.Int64
 }
@@ -42,6 +43,14 @@ func CallsOf(ctx context.Context) *Calls {
 func (c *Calls) Admit() {
 	if c != nil && !c.admitted.Load() {
 		c.admitted.Store(true)
+	}
+}
+
+// Undecided records that a call goes on although its caller cannot be identified yet. The server then reads what follows
+// the headers, however many calls wait for it.
+func (c *Calls) Undecided() {
+	if c != nil {
+		c.undecided.Store(true)
 	}
 }
 

@@ -90,6 +90,12 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 // arrived with the header.
 func (f *frames) hold(rest []byte) {
 	id, flags := binary.BigEndian.Uint32(f.header[5:]), f.header[4]
+	switch f.header[3] {
+	case frameHeaders:
+		f.messages.calls.begin(id)
+	case frameReset:
+		f.messages.calls.end(id)
+	}
 	switch kind := f.header[3]; {
 	case kind == frameData:
 		f.data = f.messages.begin(id, flags, int(f.skip), rest)

@@ -49,6 +49,7 @@ type messages struct {
 	bytes atomic.Int64 // bytes held for this connection
 	open  atomic.Int64 // number of known streams
 	late  func()       // called if a message takes longer than messageTime to arrive
+	calls unanswered   // counted while no caller of the store was identified
 
 	mu      sync.Mutex
 	streams map[uint32]*incoming
@@ -297,9 +298,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		if w.have == 0 && len(b) >= frameHeaderBytes {
 			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // most frames need no copy
-				if m.open.Load() > 0 {
-					m.sent(kind, b[4], binary.BigEndian.Uint32(b[5:]), 0)
-				}
+				m.sent(kind, b[4], binary.BigEndian.Uint32(b[5:]), 0)
 				w.skip = int(binary.BigEndian.Uint32(b) >> 8)
 				b = b[frameHeaderBytes:]
 				continue
@@ -326,6 +325,9 @@ func (m *messages) wrote(b []byte) {
 
 // sent handles a frame that the server has written.
 func (m *messages) sent(kind, flags byte, id, payload uint32) {
+	if kind == frameReset || kind == frameHeaders && flags&flagEndStream != 0 {
+		m.calls.end(id)
+	}
 	if id == 0 || m.open.Load() == 0 && kind != frameReset {
 		return
 	}

@@ -484,3 +484,62 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 		time.Sleep(time.Millisecond) // until the server has noticed
 	}
 }
+
+// TestWhoIsNotKnownIsReadAsItIsAnswered checks that the server reads only few calls more than it has answered from a
+// connection whose caller is not known: gRPC keeps each call until its answer is written.
+func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Config{MessagesOnly: true, Known: nobody})
+		raw, client := net.Pipe()
+		server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = server.Close(), client.Close() }()
+		const calls, callBytes = 200, 209
+		requests := []byte(http2.ClientPreface)
+		for n := range uint32(calls) {
+			requests = append(requests, frameOf(t, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true, BlockFragment: make([]byte, 200)})
+			})...)
+		}
+		var read atomic.Int64
+		go func() { _, _ = client.Write(requests) }()
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		go func() {
+			for into := make([]byte, 32<<10); ; {
+				n, err := server.Read(into)
+				if read.Add(int64(n)); err != nil {
+					return
+				}
+			}
+		}()
+		unanswered := calls
+		reads := func(min, max int) {
+			t.Helper()
+			synctest.Wait()
+			got := int(read.Load()-clientPrefaceBytes)/callBytes - (calls - unanswered)
+			if got < min || got > max {
+				t.Fatalf("%d calls more than answered are read, want %d to %d", got, min, max)
+			}
+		}
+		answer := func(n int, b []byte) {
+			t.Helper()
+			if _, err := server.Write(b); err != nil {
+				t.Fatal(err)
+			}
+			unanswered -= n
+		}
+		const most = unansweredMax + slowBytes/callBytes
+		reads(unansweredMax, most)
+		answer(0, data(t, 1, false, message(5)))
+		reads(unansweredMax, most)
+		answer(3, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
+		reads(unansweredMax, most)
+		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // again: nothing more is answered
+		reads(unansweredMax, most)
+		info.(Counted).Calls().Admit()
+		answer(1, ended(t, 7))
+		reads(unanswered, calls)
+	})
+}

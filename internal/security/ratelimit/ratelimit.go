@@ -209,6 +209,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	g.mu.Lock()
 	g.open[c] = struct{}{}
 	if c.calls != nil && !known {
+		c.messages.calls.start()
 		c.stranger = g.unknown.PushBack(c)
 		if g.unknown.Len() > unknownMax {
 			oldest = g.unknown.Remove(g.unknown.Front()).(*conn)
@@ -380,7 +381,11 @@ func (c *conn) Read(into []byte) (int, error) {
 	if err := c.holdsTooMuch(); err != nil {
 		return 0, err
 	}
-	if c.slow && len(into) > slowBytes { // small reads, so that little data passes after each wait
+	unknown, err := c.unknown()
+	if err != nil {
+		return 0, err
+	}
+	if (c.slow || unknown) && len(into) > slowBytes { // small reads, so that little data passes after each wait
 		into = into[:slowBytes]
 	}
 	n, err := c.Conn.Read(into)
@@ -414,6 +419,30 @@ func (c *conn) holdsTooMuch() error {
 	c.guard.limited(reasonHeld, c.RemoteAddr())
 	_ = c.Close()
 	return errHeld
+}
+
+// unknown reports whether no caller was identified on the connection. In that case it first waits until the server has
+// answered enough calls. Before a read, gRPC has processed all frames of the previous reads, so a caller is identified by
+// the first call that says who calls.
+func (c *conn) unknown() (bool, error) {
+	calls := &c.messages.calls
+	if !calls.on.Load() {
+		return false, nil
+	}
+	for {
+		if c.calls.admitted.Load() || c.calls.undecided.Load() {
+			calls.stop()
+			return false, nil
+		}
+		if !calls.tooMany() {
+			return true, nil
+		}
+		select {
+		case <-calls.fewer:
+		case <-c.closed:
+			return false, net.ErrClosed
+		}
+	}
 }
 
 // wait waits for points of the address.

@@ -327,6 +327,10 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 	}
+	// gRPC answers a call of an unknown method itself, but keeps its headers until the answer is written.
+	if err := begin(minute, "/sheaf.record.v1.RecordService/Nothing"); !errors.Is(err, errNoMethod) {
+		t.Errorf("a method that nobody may call: %v", err)
+	}
 	// A call of a permitted caller waits for its message. The permission is decided again when the message has
 	// arrived.
 	ctx, cancel := context.WithTimeout(as(t, "client/c"), 100*time.Millisecond)

@@ -5,7 +5,9 @@ import (
 	"errors"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"sheaf.dev/sheaf/client/call/message"
@@ -24,14 +26,16 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	switch access.RuleOf(info.FullMethodName).For {
-	case access.Nobody:
-		return ctx, nil // gRPC answers that there is no such method, and reads no message
+	case access.Nobody: // gRPC gives the same code, but keeps the headers until its answer is written
+		calls.Refuse()
+		return ctx, errNoMethod
 	case access.Anyone:
 		return ctx, calls.Anonymous(ctx, info.Header)
 	}
 	c, err := g.enter(ctx, info.FullMethodName, false)
 	switch {
 	case errors.Is(err, errUndecided):
+		calls.Undecided()
 		return ctx, nil
 	case err != nil:
 		calls.Refuse()
@@ -42,6 +46,10 @@ func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, e
 	calls.Admit()
 	return context.WithValue(ctx, enteredKey{}, c), nil
 }
+
+// errNoMethod is the error of calls of unknown methods.
+var errNoMethod = status.Error(codes.Unimplemented,
+	"this process serves no such method: the caller may be of a newer version, or may want another process of the store")
 
 func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 	c, err := g.enter(ctx, info.FullMethod, true)
