@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2154 # state and here are cluster's
 # Sourced by cluster. A disk is a sparse file with a loop device, and a name in one node: /dev/disk/by-id/virtio-NAME.
-# Its folder NODE/disks/NAME contains image (the data) and loop (the device's number; missing while detached). For a
-# slow disk it also contains rate and fuse, where slowdisk serves the image at that rate.
+# Its folder NODE/disks/NAME contains image (the data), loop (the device's number; missing while detached) and back (the
+# name that the kernel shows for the file behind the device). For a slow disk it also contains rate and fuse, where
+# slowdisk serves the image at that rate.
 readonly inner=/run/sheaf-cluster # the cluster's folder as the control plane sees it
 
 # disk_inside NODE FUNCTION ARGUMENTS... runs the function in the node. If the node is not running, it does nothing,
@@ -65,6 +66,7 @@ disk_attach() { # disk_attach NODE NAME
   # Use O_DIRECT if the file system below supports it, so that the machine does not cache the disk's data in memory.
   device=$(nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show --direct-io=on "$file" 2>/dev/null ||
     nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show "$file") || die "disk: no loop device for $file (losetup -a; is /dev/loop-control there?)"
+  losetup -nO BACK-FILE "$device" >"$d/back"
   echo "${device#/dev/loop}" >"$d/loop"
   disk_inside "$1" disk_node_add "$2" "$(cat "$d/loop")"
 }
@@ -153,9 +155,13 @@ disk() {
 
 # The file of a slow disk has a path below $inner, or only its bare name if that mount no longer exists. Slow disks of
 # another clone's cluster look the same, so a slow disk is told by the number that its folder contains. `make chaos` has
-# such disks elsewhere.
+# such disks elsewhere. A kubelet attaches one more loop device to the disk of a raw block volume, and the device outlives
+# the node. It is told by the file system of the node's /dev, and by its file, which has no path after the node's end.
 disks_loops() {
-  losetup -nl -O NAME,BACK-FILE | awk -v state="$state/" -v inner="$inner/" -v own=" $(disks_numbers) " 'index($2, state) ||
+  local nodes
+  nodes=" $(cat "$state"/n*/dev 2>/dev/null | tr '\n' ' ') " || true
+  losetup -nl -O NAME,BACK-FILE,BACK-MAJ:MIN | awk -v state="$state/" -v inner="$inner/" -v own=" $(disks_numbers) " \
+    -v nodes="$nodes" 'index($2, state) || $2 == "/" && index(nodes, " " $3 " ") ||
     index(own, " " $1 " ") && (index($2, inner) || $2 == "/sheaf-slowdisk")'
 }
 
@@ -165,9 +171,13 @@ disks_numbers() { # prints the devices that the folders of this cluster's disks 
 }
 
 disks_detach() { # runs at the end; also detaches devices whose record was lost
-  local device
-  disks_loops | while read -r device _; do losetup -d "$device" || true; done
   until_true 60 "the loop devices to be let go" disks_gone
 }
 
-disks_gone() { [ -z "$(disks_loops)" ]; }
+# disks_gone detaches the loop devices, and succeeds if none is left. A disk's own device remains until the device that
+# a kubelet has attached to it is gone.
+disks_gone() {
+  local device
+  disks_loops | while read -r device _; do losetup -d "$device" || true; done
+  [ -z "$(disks_loops)" ]
+}

@@ -11,6 +11,7 @@ name=$1 number=${1#n}
 # A node has its own /dev, so that it has names only for its own disks.
 mount -t tmpfs -o mode=755 tmpfs /dev
 mkdir -p /dev/pts /dev/shm /dev/mqueue /dev/disk/by-id
+stat -c %Hd:%Ld /dev >>/run/node/dev # by this, disks_loops knows the kubelet's loop devices
 while read -r device major minor; do mknod -m 666 "/dev/$device" c "$major" "$minor"; done <<'D'
 null 1 3
 zero 1 5
@@ -83,6 +84,8 @@ until ctr version >/dev/null 2>&1; do sleep 0.1; done
 CONTAINERD_SNAPSHOTTER=$CLUSTER_SNAPSHOTTER ctr -n k8s.io images import /run/node/pause.tar >/dev/null
 keep kube-proxy kube-proxy --kubeconfig /run/node/kube-proxy.kubeconfig --hostname-override "$name" --proxy-mode nftables \
   --cluster-cidr 198.18.0.0/17 --conntrack-max-per-core 0 --oom-score-adj 0
-keep kubelet kubelet --config /run/kubelet.yaml --kubeconfig /run/node/kubelet.kubeconfig --hostname-override "$name" \
+# The kubelet runs blkid before it formats or mounts a disk, and losetup for a raw block volume.
+disk_node_guard blkid losetup
+keep kubelet env "PATH=/run/guard:$PATH" kubelet --config /run/kubelet.yaml --kubeconfig /run/node/kubelet.kubeconfig --hostname-override "$name" \
   --node-ip "198.18.255.$((10 + number))" --cert-dir /run/kubelet-pki --node-labels "topology.kubernetes.io/zone=zone-$number"
 wait

@@ -19,7 +19,7 @@ pid() { [ "$1" = control ] && echo 1; } # no node runs
 inside() { :; }
 losetup() { # the device is what the file back says
   echo "losetup $*" >>calls
-  case "$1" in -nO) cat back ;; -nl) echo "/dev/loop7 $(cat back)" ;; --find | --direct-io=on) return 1 ;; esac
+  case "$1" in -nO) cat back ;; -nl) echo "/dev/loop7 $(cat back) 0:39" ;; --find | --direct-io=on) return 1 ;; esac
 }
 blockdev() { echo "blockdev $*" >>calls; }
 nsenter() { echo "nsenter $*" >>calls; echo /dev/loop9; }
@@ -31,10 +31,7 @@ echo "$BACK" | sed "s#IMAGE#$(realpath state/n1/disks/a/image)#" >back
 : >calls
 eval "$RUN"
 `
-	disks, err := filepath.Abs("../../../hack/cluster/disks.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	disks := scriptPath(t, "disks.sh")
 	for _, c := range []struct {
 		run, back string
 		calls     string // the call that is made; empty: none that changes a device
@@ -57,6 +54,10 @@ eval "$RUN"
 		{"disks_loops >&2", "/sheaf-slowdisk", "", "/dev/loop7 /sheaf-slowdisk"},
 		// A slow disk of another clone's cluster has the same file name. Its device has another number.
 		{"echo 8 >state/n1/disks/a/loop; echo loops: $(disks_loops). >&2", "/sheaf-slowdisk", "", "loops: ."},
+		// A kubelet has attached a device to a disk, and its node has ended.
+		{"echo loops: $(disks_loops). >&2", "/", "", "loops: ."},
+		{"printf '0:38\\n0:39\\n' >state/n1/dev; echo loops: $(disks_loops). >&2", "/", "", "loops: /dev/loop7 / 0:39."},
+		{"echo 0:39 >state/n1/dev; echo loops: $(disks_loops). >&2", "/images/payroll.img", "", "loops: ."},
 	} {
 		dir := t.TempDir()
 		cmd := exec.Command("bash", "-c", script)
@@ -80,4 +81,102 @@ eval "$RUN"
 			t.Errorf("%s of %q: calls %q, want %q; says %q, want %q", c.run, c.back, got, c.calls, said, c.says)
 		}
 	}
+}
+
+func scriptPath(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs("../../../hack/cluster/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// runWithLoops runs a script in an empty folder. The script attaches loop devices and mounts in a namespace of its own,
+// for which it needs root.
+func runWithLoops(t *testing.T, script string) {
+	t.Helper()
+	if err := exec.Command("losetup", "--find").Run(); err != nil || os.Getuid() != 0 {
+		if os.Getenv("SHEAF_LOOP") == "required" {
+			t.Fatalf("SHEAF_LOOP=required, and there are no loop devices: %v", err)
+		}
+		t.Skipf("it needs root and loop devices: %v", err)
+	}
+	cmd := exec.Command("unshare", "--mount", "bash", "-c", script)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "DISKS="+scriptPath(t, "disks.sh"), "NODES="+scriptPath(t, "disk-nodes.sh"))
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, said)
+	}
+}
+
+// A node's link names a disk by the number of its loop device. The kubelet neither formats, mounts nor maps a device
+// whose number the kernel has given to another file.
+func TestANodeRefusesADeviceThatIsAnotherFile(t *testing.T) {
+	runWithLoops(t, `set -euo pipefail
+die() { echo "$*" >&2; exit 1; }
+mkdir -p node/disks/a
+truncate -s 1M theirs
+device=$(losetup --find --show theirs)
+trap 'losetup -d "$device"' EXIT
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /var/log
+mkdir /run/node
+mount --bind node /run/node
+ln -s "$device" link # as /dev/disk/by-id/virtio-a
+touch mapped
+mount --bind "$device" mapped # as the kubelet's folder of raw block volumes
+source "$NODES"
+disk_node_guard blkid losetup
+echo "${device#/dev/loop}" >node/disks/a/loop
+
+echo "$PWD/image" >node/disks/a/back
+code=0
+/run/guard/blkid -p -s TYPE link 2>said || code=$?
+[ "$code" = 1 ] || die "blkid ends with $code: the kubelet formats a device for 2"
+grep -q "$device is $PWD/theirs now, and not the disk a" said || die "it says $(cat said)"
+! /run/guard/losetup -f mapped 2>/dev/null || die "losetup has attached a device"
+[ "$(wc -l </var/log/disks.log)" = 2 ] || die "the node's log says $(cat /var/log/disks.log)"
+
+echo "$PWD/theirs" >node/disks/a/back
+code=0
+/run/guard/blkid -p -s TYPE link || code=$?
+[ "$code" = 2 ] || die "blkid of the disk itself ends with $code"
+/run/guard/losetup --list "$device" >/dev/null
+/run/guard/blkid -p theirs || [ $? = 2 ] || die "blkid of a file is refused"
+`)
+}
+
+// A kubelet that is killed leaves the loop devices that it has attached for raw block volumes. They keep the devices of
+// the disks below them.
+func TestDownDetachesWhatAKubeletHasAttached(t *testing.T) {
+	runWithLoops(t, `set -euo pipefail
+state=$PWD/state here=$PWD
+until_true() { # has no real deadline: the number of tries is limited, so that the test fails and does not hang
+  shift 2
+  for _ in {1..50}; do ! "$@" || return 0; sleep 0.1; done
+  losetup -l >&2
+  return 1
+}
+source "$DISKS"
+mkdir -p state/n1/disks/a
+truncate -s 1M state/n1/disks/a/image
+device=$(losetup --find --show state/n1/disks/a/image)
+cleanup() { # detaches what a failed test leaves
+  for left in $(losetup -nl -O NAME,BACK-MAJ:MIN | grep " $(cat state/n1/dev) *$" | cut -d" " -f1); do losetup -d "$left"; done
+  losetup -j "$PWD/state/n1/disks/a/image" | cut -d: -f1 | xargs -r losetup -d
+}
+trap 'cleanup || true' EXIT
+echo "${device#/dev/loop}" >state/n1/disks/a/loop
+unshare --mount bash -c 'set -e
+  mkdir dev
+  mount -t tmpfs tmpfs dev
+  stat -c %Hd:%Ld dev >state/n1/dev
+  mknod dev/disk b 7 "$0"
+  touch mapped
+  mount --bind dev/disk mapped
+  losetup -f mapped' "${device#/dev/loop}"
+disks_detach
+[ -z "$(losetup -j state/n1/disks/a/image)" ]
+`)
 }
