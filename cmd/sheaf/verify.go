@@ -27,7 +27,8 @@ instance), and checks it. Names group, file and offset of each damage; exit code
 any. A volume that a process serves is refused: ask that with ` + "`sheaf group verify`" + `.
 
 A missing superblock, that of another volume, the mark of another group of the volume, bad records of the journal and
-folders or manifests that were exchanged are damage too. That a whole volume, superblock and all, is
+folders or manifests that were exchanged are damage too. Groups with one copy do not record their volume: beside those,
+the superblock of another volume is found only in a folder of sheaf dev. That a volume, or its superblock, is
 an older state of itself only etcd can tell: the shard is refused when it starts.
 
 Nothing is changed, unless --repair is given: then the damaged bytes are moved aside into

@@ -204,3 +204,45 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 		t.Errorf("a bit was changed in %d records: %+v, %v", hits, report, err)
 	}
 }
+
+// The groups of a store with one copy do not record their volume. In a folder of sheaf dev, the name of a volume's folder
+// says which shard it belongs to.
+func TestVerifyFindsExchangedSuperblocksOfADevStore(t *testing.T) {
+	store := t.TempDir()
+	superblocks := [2]string{}
+	for n := range superblocks {
+		shard := fmt.Sprintf("shard-%d", n)
+		dir := filepath.Join(store, "shards", shard)
+		must(t, os.MkdirAll(dir, 0o700))
+		v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: uuid.New(), Shard: shard, Create: true,
+			ReserveBytes: 16 << 20})
+		must(t, err)
+		must(t, v.Close())
+		superblocks[n] = filepath.Join(dir, "superblock")
+	}
+	problems := func(dir string) string {
+		t.Helper()
+		report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{},
+			&Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+		must(t, err)
+		if report.Bad() != len(report.Problems) {
+			t.Errorf("%d are bad: %+v", report.Bad(), report)
+		}
+		return strings.Join(report.Problems, "\n")
+	}
+	exchange(t, superblocks[0], superblocks[1])
+	if found := problems(store); found != "" {
+		t.Errorf("folders that are not of sheaf dev may have any name: %s", found)
+	}
+	must(t, os.WriteFile(filepath.Join(store, "dev.json"), nil, 0o600))
+	for _, dir := range []string{store, filepath.Join(store, "shards", "shard-1")} {
+		if found := problems(dir); !strings.Contains(found, "is of shard shard-0 and volume") ||
+			!strings.Contains(found, "and the folder is of shard shard-1") {
+			t.Errorf("%s: %q", dir, found)
+		}
+	}
+	exchange(t, superblocks[0], superblocks[1])
+	if found := problems(store); found != "" {
+		t.Errorf("each in its place: %s", found)
+	}
+}

@@ -55,6 +55,19 @@ func (s *settings) validate() error {
 
 func (s *settings) copies() int { return max(s.Copies, 1) }
 
+// ShardOf returns the name of the shard whose volume is in a folder of a dev store; false: the folder is not one of
+// those.
+func ShardOf(dir string) (shard string, ok bool) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", false
+	}
+	shards, shard := filepath.Split(dir)
+	store, name := filepath.Split(filepath.Clean(shards))
+	_, err = os.Lstat(filepath.Join(store, settingsName))
+	return shard, name == shardsName && err == nil
+}
+
 // ErrUsage says that the request is invalid.
 var ErrUsage = errors.New("wrong usage")
 
