@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/recordv1"
@@ -338,10 +339,13 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	if err := begin(ctx, get); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("it is answered without its message: %v", err)
 	}
-	stream, err := s.conn.NewStream(as(t, "client/c"), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, get)
+	entered := make(headersRead)
+	conn := s.listen(t, append(s.ServerOptions(), grpc.StatsHandler(entered))...)
+	stream, err := conn.NewStream(as(t, "client/c"), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, get)
 	if err != nil {
 		t.Fatal(err)
 	}
+	<-entered // by the table that permits the call
 	s.give([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
 	if err := stream.SendMsg(&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); err != nil {
 		t.Fatal(err)
@@ -353,6 +357,21 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 		t.Errorf("a grant that was taken while the message came: %v", err)
 	}
 }
+
+// headersRead receives a value after the headers of each call were decided.
+type headersRead chan struct{}
+
+func (headersRead) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (h headersRead) HandleRPC(_ context.Context, of stats.RPCStats) {
+	if _, ok := of.(*stats.InHeader); ok {
+		h <- struct{}{}
+	}
+}
+
+func (headersRead) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (headersRead) HandleConn(context.Context, stats.ConnStats) {}
 
 // If a table is required, a store without one admits only its processes and administrators.
 func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
