@@ -38,8 +38,8 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) err
 	err = sv.replica.End(ctx, sv.log.Blank)
 	if errors.Is(err, replica.ErrNotBlank) {
 		return answer.Fail(codes.FailedPrecondition, reason.GroupNotEmpty,
-			"group %s is not deleted: %v. Delete its records first; sheaf group compact %s --all --why says what is still kept",
-			g.Name, err, g.Name)
+			"group %s is not deleted: %v. sheaf group compact %s --all drops what is superseded, and --why says what is still "+
+				"kept", g.Name, err, g.Name)
 	}
 	if errors.Is(err, replica.ErrChanging) { // the group moves
 		return notDeleted(g, err)

@@ -58,10 +58,11 @@ func (l *Log) Blank() error {
 	}
 	defer l.leave()
 	if n := l.places.table.Live(); n > 0 {
-		return fmt.Errorf("it holds %s", units.Count(n, "record", "records"))
+		return fmt.Errorf("it holds %s: delete the records of the group first", units.Count(n, "record", "records"))
 	}
 	if n := l.places.table.Len(); n > 0 {
-		return fmt.Errorf("it holds the tombstones of %s until it is compacted", units.Count(n, "delete", "deletes"))
+		return fmt.Errorf("it holds the tombstones of %s, which a compaction drops %v after the delete",
+			units.Count(n, "delete", "deletes"), format.DefaultRequestWindow.Age)
 	}
 	if n := l.blobs.bytes(); n > 0 {
 		return fmt.Errorf("it holds %d bytes of large records that are uploaded, replaced or deleted", n)

@@ -377,8 +377,17 @@ func TestNamedGroupsAndFind(t *testing.T) {
 		if err := c.CreateGroup(ctx, "rome"); !errors.Is(err, client.ErrExists) {
 			t.Fatalf("create a group that is there: %v", err)
 		}
-		if err := c.DeleteGroup(ctx, "rome"); !errors.Is(err, client.ErrGroupNotEmpty) {
+		if err := c.DeleteGroup(ctx, "rome"); !errors.Is(err, client.ErrGroupNotEmpty) ||
+			!strings.Contains(err.Error(), "delete the records of the group first") {
 			t.Fatalf("delete a group with a record: %v", err)
+		}
+		if _, err := c.Delete(ctx, client.Key{ID: 1, Group: "rome"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.DeleteGroup(ctx, "rome"); !errors.Is(err, client.ErrGroupNotEmpty) ||
+			!strings.Contains(err.Error(), "a compaction drops 10m0s after the delete") ||
+			strings.Contains(err.Error(), "first") {
+			t.Fatalf("delete a group without records that holds a tombstone: %v", err)
 		}
 		if err := c.DeleteGroup(ctx, "oslo"); !errors.Is(err, client.ErrGroupNotFound) {
 			t.Fatalf("delete no group: %v", err)
