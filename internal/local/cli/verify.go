@@ -297,8 +297,8 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 // groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
-		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the superblock, "+
-			"or the folder, exchanged with another one's? No shard serves it: put it back", dir, sb.Shard, sb.Volume, shard)
+		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+
+			"superblock, or the folder, exchanged with another one's? No shard serves it: put it back", dir, sb.Shard, sb.Volume, shard)
 	}
 	ids, err := volume.GroupsIn(v.fs, dir)
 	if err != nil {

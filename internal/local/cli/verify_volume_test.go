@@ -205,8 +205,8 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	}
 }
 
-// The groups of a store with one copy do not record their volume. In a folder of sheaf dev, the name of a volume's folder
-// says which shard it belongs to.
+// The groups of a store with one copy do not record their volume. In a folder of sheaf dev, the name of a volume's
+// folder says which shard it belongs to.
 func TestVerifyFindsExchangedSuperblocksOfADevStore(t *testing.T) {
 	store := t.TempDir()
 	superblocks := [2]string{}

@@ -46,8 +46,8 @@ func (c *Calls) Admit() {
 	}
 }
 
-// Undecided records that a call goes on although its caller cannot be identified yet. The server then reads what follows
-// the headers, however many calls wait for it.
+// Undecided records that a call goes on although its caller cannot be identified yet. The server then reads what
+// follows the headers, however many calls wait for it.
 func (c *Calls) Undecided() {
 	if c != nil {
 		c.undecided.Store(true)

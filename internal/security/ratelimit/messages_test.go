@@ -500,7 +500,8 @@ func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
 		requests := []byte(http2.ClientPreface)
 		for n := range uint32(calls) {
 			requests = append(requests, frameOf(t, func(f *http2.Framer) error {
-				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true, BlockFragment: make([]byte, 200)})
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true,
+					BlockFragment: make([]byte, 200)})
 			})...)
 		}
 		var read atomic.Int64

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// unansweredMax bounds the calls that a connection has without an answer if no caller of the store was identified on it.
-// It is more than anonymousCallsMax, because refused calls count until their answer is written. Beyond it, the server
-// does not read from the connection.
+// unansweredMax bounds the calls that a connection has without an answer if no caller of the store was identified on
+// it. It is more than anonymousCallsMax, because refused calls count until their answer is written. Beyond it, the
+// server does not read from the connection.
 const unansweredMax = 16
 
 // unanswered follows the calls of a connection from their headers until the server has written their end. gRPC keeps a

@@ -163,7 +163,7 @@ mkdir -p state/n1/disks/a
 truncate -s 1M state/n1/disks/a/image
 device=$(losetup --find --show state/n1/disks/a/image)
 cleanup() { # detaches what a failed test leaves
-  for left in $(losetup -nl -O NAME,BACK-MAJ:MIN | grep " $(cat state/n1/dev) *$" | cut -d" " -f1); do losetup -d "$left"; done
+  losetup -nl -O NAME,BACK-MAJ:MIN | grep " $(cat state/n1/dev) *$" | cut -d" " -f1 | xargs -r losetup -d
   losetup -j "$PWD/state/n1/disks/a/image" | cut -d: -f1 | xargs -r losetup -d
 }
 trap 'cleanup || true' EXIT
