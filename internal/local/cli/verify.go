@@ -293,12 +293,13 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 }
 
 // ofAnother reports a superblock that belongs to a different shard than its folder in a store of sheaf dev, or to a
-// different volume than the groups next to it. Replicas of several copies record on which volume they were made. Damaged
-// groups are ignored.
+// different volume than the groups next to it. Replicas of several copies record on which volume they were made.
+// Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
 		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+
-			"superblock, or the folder, exchanged with another one's? No shard serves it: put it back", dir, sb.Shard, sb.Volume, shard)
+			"superblock, or the folder, exchanged with another one's? No shard serves it: put it back",
+			dir, sb.Shard, sb.Volume, shard)
 	}
 	ids, err := volume.GroupsIn(v.fs, dir)
 	if err != nil {
