@@ -486,8 +486,15 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 }
 
 // TestWhoIsNotKnownIsReadAsItIsAnswered checks that the server reads only few calls more than it has answered from a
-// connection whose caller is not known: gRPC keeps each call until its answer is written.
+// connection whose caller is not known: gRPC keeps each call until its answer is written. If the caller is known, or
+// cannot be known yet, the server reads on, because the calls may wait for their messages.
 func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
+	for name, decided := range map[string]func(*Calls){"admitted": (*Calls).Admit, "undecided": (*Calls).Undecided} {
+		t.Run(name, func(t *testing.T) { readAsAnswered(t, decided) })
+	}
+}
+
+func readAsAnswered(t *testing.T, decided func(*Calls)) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
 		raw, client := net.Pipe()
@@ -539,7 +546,7 @@ func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
 		reads(unansweredMax, most)
 		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // again: nothing more is answered
 		reads(unansweredMax, most)
-		info.(Counted).Calls().Admit()
+		decided(info.(Counted).Calls())
 		answer(1, ended(t, 7))
 		reads(unanswered, calls)
 	})
