@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"strings"
 
+	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// answer adds what sheaf doctor finds in a gateway's answer. It leaves out a finding about a shard if the Kubernetes
-// objects already explain it: a node that is down explains a silent shard, and has a better next step.
+// answer adds what sheaf doctor finds in a gateway's answer. One cause has one finding: what an object explains is not
+// reported again, because the object has a better next step. For example, a node that is down explains a silent shard.
 func (l *look) answer() {
 	if l.Answer == nil {
 		return
@@ -18,18 +19,82 @@ func (l *look) answer() {
 	facts.Managed = true
 	for _, f := range finding.Of(facts) {
 		shard, ofShard := strings.CutPrefix(f.Where, "shard ")
-		if worst, explained := l.explained[shard]; ofShard && explained &&
-			(finding.BySeverity(worst, f.Severity) <= 0 || facts.IsSilent(shard) && !facts.IsNeeded(shard)) {
-			continue
+		if !ofShard {
+			_, shard, ofShard = strings.Cut(f.Where, " on shard ")
 		}
-		if _, at, ofCopy := strings.Cut(f.Where, " on shard "); ofCopy {
-			shard, ofShard = at, true
+		if l.isExplained(&f, shard, &facts) {
+			continue
 		}
 		command := l.kubectl("describe recordstore %s", l.Store.Name)
 		if ofShard {
 			command = l.kubectl("logs %s", workload.ShardPod(shard))
+			l.told[workload.ShardPod(shard)] = l.told[workload.ShardPod(shard)] || f.Severity != Note
 		}
 		f.Do = cmp.Or(f.Do, command)
 		l.found = append(l.found, f)
 	}
+}
+
+// isExplained reports whether an object already has a finding about the cause of f, a finding in a gateway's answer.
+// If f is worse than that finding says, the finding takes over its severity and its words.
+func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool {
+	n, ofShard := l.explained[shard]
+	switch f.Kind {
+	case finding.StoreProblem:
+		return l.etcdWords != "" && strings.HasPrefix(f.What, l.etcdWords)
+	case finding.NoShards:
+		first, all := l.firstExplained()
+		if all && len(l.Pools) > 0 {
+			l.merge(first, f.Severity, f.What)
+		}
+		return all
+	case finding.GroupNotMade:
+		if l.domains != nil {
+			l.merge(*l.domains, f.Severity, f.Where+": "+f.What)
+		}
+		return l.domains != nil
+	case finding.ShardVersions:
+		return l.paused
+	case finding.DrainWaits, finding.ShardDrained:
+		m, ofPool := l.pools[l.poolOf(shard)]
+		return ofPool && finding.BySeverity(l.found[m].Severity, f.Severity) <= 0
+	case finding.ShardLoads:
+		return ofShard
+	case finding.ShardSilent, finding.ShardState:
+		if ofShard && facts.IsNeeded(shard) {
+			l.merge(n, f.Severity, f.What)
+		}
+		return ofShard
+	case finding.ShardProblem:
+		return ofShard && strings.Contains(l.found[n].What, f.What)
+	}
+	return false
+}
+
+// firstExplained returns the first finding about a shard, and whether objects say of each shard why it does not run. A
+// store without a pool has no shard.
+func (l *look) firstExplained() (first int, all bool) {
+	first = len(l.found)
+	for i := range l.Pools {
+		for _, s := range v1alpha1.ShardsOf(&l.Pools[i], l.Shards) {
+			n, there := l.explained[s.Name]
+			if !there {
+				return 0, false
+			}
+			first = min(first, n)
+		}
+	}
+	return first, len(l.Pools) == 0 || first < len(l.found)
+}
+
+// poolOf returns the name of the pool of a shard; empty: it is not known.
+func (l *look) poolOf(shard string) string {
+	for i := range l.Pools {
+		for _, s := range v1alpha1.ShardsOf(&l.Pools[i], l.Shards) {
+			if s.Name == shard {
+				return l.Pools[i].Name
+			}
+		}
+	}
+	return ""
 }

@@ -71,21 +71,24 @@ const (
 // Find checks all objects. The worst finding comes first, and the order is deterministic. The result may be empty but
 // is never nil.
 func Find(o Objects) []Finding {
-	l := &look{Objects: o, found: []Finding{}, told: map[string]bool{}, explained: map[string]finding.Severity{}}
+	l := &look{
+		Objects: o, found: []Finding{}, told: map[string]bool{}, explained: map[string]int{}, pools: map[string]int{},
+	}
 	l.operator()
 	for i := range o.Pools {
 		l.pool(&o.Pools[i])
 	}
+	l.etcd()
 	l.store()
 	l.groups()
-	l.answer()
-	l.etcd()
 	l.gateways()
 	l.claims()
 	for i := range o.DiskSets {
 		l.diskSet(&o.DiskSets[i])
 	}
 	l.containers()
+	l.answer()
+	l.redundant()
 	l.events()
 	slices.SortStableFunc(l.found, func(a, b Finding) int { return finding.BySeverity(a.Severity, b.Severity) })
 	return l.found
@@ -96,8 +99,27 @@ type look struct {
 	Objects
 	found []Finding
 	told  map[string]bool // names of objects that already have a finding
-	// explained has the shards of which objects say what is wrong, with the worst severity.
-	explained map[string]finding.Severity
+
+	// The following say which findings about objects explain what a gateway answers. Numbers are indexes of found.
+
+	explained map[string]int // by shard
+	pools     map[string]int // by pool: why its shards are not emptied, or that they are
+	lostDisk  *int           // a shard whose disk is lost; nil: there is none
+	domains   *int           // there are too few failure domains; nil: there are enough
+	paused    bool           // the update of a pool is paused
+	etcdWords string         // what a gateway says of etcd begins so if an object explains it; empty: none does
+}
+
+// one returns the index of the newest finding.
+func (l *look) one() *int { return new(len(l.found) - 1) }
+
+// merge adds a consequence to a finding, and makes the finding at least as severe.
+func (l *look) merge(n int, severity finding.Severity, consequence string) {
+	f := &l.found[n]
+	if finding.BySeverity(severity, f.Severity) < 0 {
+		f.Severity = severity
+	}
+	f.What = strings.TrimSuffix(f.What, ".") + "; " + consequence
 }
 
 // add adds a finding about an object, and remembers the object's name.

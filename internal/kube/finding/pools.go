@@ -34,6 +34,9 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil &&
 		c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)
+		if c.Reason == "NowhereToGo" {
+			l.pools[pool.Name] = *l.one()
+		}
 	}
 	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionSpaceAvailable); c != nil && l.Answer == nil {
 		severity := Warning
@@ -49,12 +52,14 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 		v1alpha1.ConditionDrained) {
 		l.add(Note, "ShardPool", pool.Name, l.kubectl("delete shardpool %s", pool.Name),
 			"it is drained: no shard of it holds a group, and it can be deleted")
+		l.pools[pool.Name] = *l.one()
 	}
 	if pool.Spec.Update.Mode == v1alpha1.UpdatePaused && pool.Status.Updated < pool.Status.Shards {
 		l.add(Note, "ShardPool", pool.Name, l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name,
 			`{"spec":{"update":{"mode":"OneByOne"}}}`),
 			"spec.update.mode is Paused, and %d of %d shards run an older template", pool.Status.Shards-pool.Status.Updated,
 			pool.Status.Shards)
+		l.paused = true
 	}
 }
 
@@ -63,7 +68,8 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 	pod, before := workload.ShardPod(s.Name), len(l.found)
 	defer func() {
 		if len(l.found) > before {
-			l.explained[s.Name] = l.found[before].Severity
+			l.explained[s.Name] = before
+			l.told[workload.ShardClaim(s.Name)] = true
 		}
 	}()
 	describe := l.kubectl("describe pod %s", pod)
@@ -97,6 +103,9 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 			command = l.patch(pool, map[string]any{"replace": append(slices.Clone(pool.Spec.Replace), s.Number)})
 		}
 		add(l.worse(), command)
+		if s.State == v1alpha1.ShardDiskLost && l.lostDisk == nil {
+			l.lostDisk = l.one()
+		}
 	case v1alpha1.ShardForeign, v1alpha1.ShardFileSystemMismatch:
 		add(l.worse(), l.kubectl("get pvc %s -o wide", workload.ShardClaim(s.Name)))
 	case v1alpha1.ShardMemoryTooSmall:

@@ -12,29 +12,35 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// store checks the store's own conditions, whether it has pools, and whether it keeps more than one copy.
+// store checks the store's own conditions except Redundant, whether it has pools, and whether it keeps more than one
+// copy.
 func (l *look) store() {
 	conditions, name := l.Store.Status.Conditions, l.Store.Name
 	describe := l.kubectl("describe recordstore %s", name)
 	stalled := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
 	if stalled != nil && stalled.Status == metav1.ConditionTrue {
 		l.add(Problem, "RecordStore", name, describe, "%s: %s", stalled.Reason, stalled.Message)
+		if stalled.Reason == reasonTooFewDomains || stalled.Reason == reasonDomainUnknown {
+			l.domains = l.one()
+		}
 	}
 	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
 		c := isFalse(conditions, kind)
-		// The problem that stalls a store is reported only once. The members of a managed etcd report more detail
-		// themselves.
+		// The problem that stalls a store is reported only once. The members of a managed etcd without a majority report
+		// more detail themselves.
 		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady &&
-			l.Store.Spec.Etcd.Managed != nil {
+			l.etcdWords != "" {
 			continue
 		}
 		l.add(Problem, "RecordStore", name, describe, "%s is False, %s: %s", kind, c.Reason, c.Message)
-	}
-	if c := isFalse(conditions, v1alpha1.ConditionRedundant); c != nil && (stalled == nil || stalled.Reason != c.Reason) {
-		l.add(Warning, "RecordStore", name, fmt.Sprintf("kubectl sheaf -n %s moves %s", l.Store.Namespace, name), "%s: %s",
-			c.Reason, c.Message)
+		if kind == v1alpha1.ConditionEtcdReady {
+			if l.etcdWords = finding.EtcdSilent; c.Reason == "EtcdRolledBack" {
+				l.etcdWords = finding.EtcdHeld
+			}
+		}
 	}
 	if len(l.Pools) == 0 {
 		l.add(Problem, "RecordStore", name, l.kubectl("get shardpools"),
@@ -46,14 +52,66 @@ func (l *look) store() {
 	}
 }
 
+// These are reasons of the condition Redundant.
+const (
+	reasonTooFewDomains = "TooFewDomains"
+	reasonDomainUnknown = "DomainUnknown"
+	reasonCopiesMissing = "CopiesMissing"
+)
+
+// redundant checks the condition Redundant. Missing copies are not reported if each shard that the condition names has
+// a finding, because that finding is about their cause.
+func (l *look) redundant() {
+	conditions, name := l.Store.Status.Conditions, l.Store.Name
+	c := isFalse(conditions, v1alpha1.ConditionRedundant)
+	stalled := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
+	if c == nil || stalled != nil && stalled.Status == metav1.ConditionTrue && stalled.Reason == c.Reason ||
+		c.Reason == reasonCopiesMissing && l.haveFindings(c.Message) {
+		return
+	}
+	l.add(Warning, "RecordStore", name, fmt.Sprintf("kubectl sheaf -n %s moves %s", l.Store.Namespace, name), "%s: %s",
+		c.Reason, c.Message)
+}
+
+// haveFindings reports whether a text names shards of the store, and all of them have a finding.
+func (l *look) haveFindings(text string) bool {
+	shards := map[string]bool{}
+	for i := range l.Pools {
+		for _, s := range v1alpha1.ShardsOf(&l.Pools[i], l.Shards) {
+			shards[s.Name] = true
+		}
+	}
+	named := 0
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,;:()", r) }) {
+		if !shards[word] {
+			continue
+		}
+		if named++; !l.told[workload.ShardPod(word)] {
+			return false
+		}
+	}
+	return named > 0
+}
+
 // groups checks the numbers of groups in the store's status.
 func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
-	if g.DataLost > 0 {
+	lost := "1 group"
+	if g.DataLost != 1 {
+		lost = fmt.Sprintf("%d groups", g.DataLost)
+	}
+	switch {
+	case g.DataLost == 0:
+	case l.lostDisk != nil:
+		l.merge(*l.lostDisk, Problem, fmt.Sprintf(
+			"the data of %s are lost, as no copy is on another disk: restore the records from a backup if no disk comes back",
+			lost))
+	case l.Answer != nil && l.Answer.HasLost(): // the finding about that names each group
+	default:
 		l.add(Problem, "RecordStore", name, describe,
-			"the data of %d groups are lost: every copy is on a volume that is gone. Bring one back, or restore "+
-				"the records from a backup%s", g.DataLost, examples(g.NotWell))
+			"the data of %s are lost: every copy is on a volume that is gone. Bring one back, or restore "+
+				"the records from a backup%s", lost, examples(g.NotWell))
 	}
 	if l.Answer != nil { // its rows name each group
 		return
@@ -103,6 +161,9 @@ func (l *look) etcd() {
 	severity, majority := Warning, ready > int(wanted/2)
 	if !majority {
 		severity = Problem
+	}
+	if !majority {
+		l.etcdWords = finding.EtcdSilent
 	}
 	for n := range wanted {
 		name := workload.EtcdMember(l.Store.Name, n)
@@ -243,7 +304,7 @@ func (l *look) claims() {
 		claim := &l.Claims[i]
 		pool := claim.Labels[v1alpha1.LabelPool]
 		switch {
-		case claim.Status.Phase == corev1.ClaimLost:
+		case claim.Status.Phase == corev1.ClaimLost && !l.told[claim.Name]:
 			l.add(l.worse(), "claim", claim.Name, l.kubectl("describe pvc %s", claim.Name), "its PersistentVolume %s is gone",
 				claim.Spec.VolumeName)
 		case claim.DeletionTimestamp != nil:

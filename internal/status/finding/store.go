@@ -41,11 +41,8 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 		Groups: groups.GetGroups(), Whole: true}
 }
 
-// IsSilent reports whether a shard is listed and does not answer.
-func (f *Facts) IsSilent(shard string) bool {
-	i := slices.IndexFunc(f.Shards, func(s *recordv1.Shard) bool { return s.GetName() == shard })
-	return i >= 0 && !f.Shards[i].GetAlive()
-}
+// HasLost reports whether the data of a copy are missing on the volume of its shard.
+func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
 // IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer that the
 // others are no majority. Then the silence of the shard is a problem, whatever explains it.
@@ -123,7 +120,7 @@ func Of(seen Facts) []Finding {
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
-	lacks  map[string]*lack // by silent shard
+	lacks  map[string]*lack // by shard that is silent or serves nothing
 	waits  string           // why a group is not placed; empty: every group is, or it is not known
 	whole  bool             // Facts.Whole
 }
@@ -132,7 +129,7 @@ type summary struct {
 type copies struct {
 	copies, pending int
 	stuck           int      // copies that have their own finding, which says why they cannot lead
-	silent          []string // the silent shards that hold one
+	silent          []string // the shards with a lack that hold one
 	led, loading    bool
 	waits           string
 }
@@ -140,20 +137,31 @@ type copies struct {
 // unserved reports whether no copy leads because so many are stuck that the others are no majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
-// lack describes what the store lacks while a shard is silent.
+// lack describes what the store lacks while a shard is silent or serves nothing.
 type lack struct {
 	less     int      // groups that are served, but with one copy less
 	unserved []string // groups that are not served
 }
 
-// gather sums up the rows by group and by silent shard.
+// servesNothing reports whether a shard runs but serves none of its groups. Its message says why.
+func servesNothing(s *recordv1.Shard) bool {
+	switch s.GetState() {
+	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING,
+		recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_DRAINING,
+		recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // a shard in the last state serves the groups that fit
+		return false
+	}
+	return s.GetAlive() && s.GetMessage() != ""
+}
+
+// gather sums up the rows by group, and by shard that is silent or serves nothing.
 func gather(seen Facts) *summary {
 	st := &summary{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{}, whole: seen.Whole,
 	}
 	for _, s := range seen.Shards {
 		st.shards[s.GetName()] = s
-		if !s.GetAlive() {
+		if !s.GetAlive() || servesNothing(s) {
 			st.lacks[s.GetName()] = &lack{}
 		}
 	}
@@ -199,6 +207,12 @@ func gather(seen Facts) *summary {
 	return st
 }
 
+// These begin what a gateway says about etcd: that etcd is silent, and that the gateway does not follow what etcd says.
+const (
+	EtcdSilent = "Without etcd for "
+	EtcdHeld   = "What etcd says is not followed: "
+)
+
 // WritesWait begins the message of a copy that cannot be written while there is not enough space, memory or file
 // descriptors. Writes to the copy resume without a restart when there is enough.
 const WritesWait = "reads are served, writes wait: "
@@ -208,7 +222,7 @@ func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard checks one shard. l is what the store lacks while the shard is silent; nil: the shard is not silent.
+// shard checks one shard. l is what the store lacks while the shard is silent or serves nothing; nil: the shard serves.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
@@ -229,7 +243,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 		return
 	}
 	if m := s.GetMessage(); m != "" {
-		f.Add(ShardState, where, m, "")
+		f.Add(ShardState, where, m+l.words(), "")
 	}
 	for _, p := range s.GetProblems() {
 		if p != s.GetMessage() {
@@ -303,8 +317,11 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words returns a text that says what the store lacks while a shard is silent.
+// words returns a text that says what the store lacks while a shard is silent or serves nothing; empty if l is nil.
 func (l *lack) words() (words string) {
+	if l == nil {
+		return ""
+	}
 	if n := len(l.unserved); n > 0 {
 		SortNames(l.unserved)
 		words += fmt.Sprintf("; without it too few copies are well to serve %s", named(l.unserved))
@@ -315,7 +332,8 @@ func (l *lack) words() (words string) {
 	return words
 }
 
-// group checks one copy of a group. What a silent shard causes is part of the finding of that shard.
+// group checks one copy of a group. What is missing because a shard is silent or serves nothing is part of the finding
+// about that shard.
 func (f *List) group(g *recordv1.Group, st *summary) {
 	name, shard, path := g.GetGroup(), g.GetShard(), st.shards[g.GetShard()].GetPath()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
@@ -331,10 +349,13 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 				"%s --yes", name, name))
 	case recordv1.GroupState_GROUP_STATE_FAILED:
 		do := ""
-		if !g.GetLost() && path != "" {
+		switch {
+		case g.GetLost() && st.whole && !st.groups[name].led:
+			do = "bring back what its shards have lost, or restore its records from a backup"
+		case !g.GetLost() && path != "" && !f.managed:
 			do = "with the shard stopped, sheaf verify " + path + " reads all of it; then start the shard again"
 		}
-		f.ofGroup(GroupFailed, name, shard, what, f.byHand(do))
+		f.ofGroup(GroupFailed, name, shard, what, do)
 	case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
 		if st.lacks[shard] == nil {
 			f.ofGroup(GroupUnanswered, name, shard, what, f.byHand("start the shards that hold it"))

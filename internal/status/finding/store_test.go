@@ -296,3 +296,38 @@ func TestListedHasTheProblemsOfTheStore(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 }
+
+// A shard that runs and refuses its volume is one cause, whatever its groups and their leaders say.
+func TestOneShardThatRefusesItsVolumeIsOneFinding(t *testing.T) {
+	refuses := wellShard("c")
+	refuses.State, refuses.Message = recordv1.ShardState_SHARD_STATE_FOREIGN, "the volume is of another store"
+	seen := Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), refuses}, Whole: true}
+	for _, name := range []string{"0", "1"} {
+		leader := wellGroup(name, "a", true)
+		leader.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b", Active: true}, {Shard: "c"}}
+		seen.Groups = append(seen.Groups, leader, wellGroup(name, "b", false), awayRow(name, "c"))
+	}
+	seen.Groups = append(seen.Groups, awayRow("9", "c"))
+	found := Of(seen)
+	const want = "the volume is of another store; without it too few copies are well to serve group 9; " +
+		"2 groups are served with one copy less"
+	if len(found) != 1 || found[0].Kind != ShardState || found[0].What != want {
+		t.Errorf("%+v", found)
+	}
+}
+
+// The data of a group that no copy serves can come from a backup. A group that other copies serve needs no backup.
+func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
+	lost := wellGroup("7", "a", false)
+	lost.State, lost.Lost, lost.Message = recordv1.GroupState_GROUP_STATE_FAILED, true, "bring the old volume back"
+	shards := []*recordv1.Shard{wellShard("a"), wellShard("b")}
+	for name, groups := range map[string][]*recordv1.Group{
+		"": {lost, wellGroup("7", "b", true)}, "restore its records from a backup": {lost},
+	} {
+		found := Of(Facts{Shards: shards, Groups: groups, Whole: true, Managed: true})
+		if len(found) != 1 || found[0].Kind != GroupFailed || !strings.Contains(found[0].Do, name) ||
+			name == "" && found[0].Do != "" {
+			t.Errorf("%+v", found)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // State is the state of what a process serves, in one word.
@@ -34,10 +36,10 @@ const EtcdSilentMin = 6 * time.Second
 func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	switch {
 	case silent >= EtcdSilentMin:
-		return fmt.Sprintf("Without etcd for %s: what was served before is served; what starts, moves or is new waits",
-			about(silent)), "Start etcd again, or see to the network between it and here."
+		return fmt.Sprintf("%s%s: what was served before is served; what starts, moves or is new waits",
+			finding.EtcdSilent, about(silent)), "Start etcd again, or see to the network between it and here."
 	case held != "":
-		return "What etcd says is not followed: " + held, "What was known before is served."
+		return finding.EtcdHeld + held, "What was known before is served."
 	}
 	return "", ""
 }
