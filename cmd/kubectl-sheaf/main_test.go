@@ -121,6 +121,8 @@ func TestWrongCommandLines(t *testing.T) {
 		{"status a b", "at most 1 arg"}, {"drain", "1 arg"}, {"drain a b", "1 arg"}, {"sing", "unknown command"},
 		{"status --width=a", "invalid argument"}, {"drain a --shard=1 --undo", "--undo takes back the draining of a pool"},
 		{"status -o yaml", "must be json"}, {"moves --every=0s", "must be more than 0"},
+		{"groups -o yaml", "must be json"}, {"groups delete a", "at least 2 arg"},
+		{"groups --timeout=-1s", "not be negative"},
 	} {
 		var out bytes.Buffer
 		err := newApp(&out, &out).call(t.Context(), strings.Fields(c.args)...)

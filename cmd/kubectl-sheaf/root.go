@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // app is one invocation of the plugin.
@@ -32,10 +33,14 @@ type app struct {
 	namespace string
 	objects   client.WithWatch     // typed, including the kinds of Sheaf
 	core      kubernetes.Interface // for logs and proxies
+	// gateway is onGateway; tests replace it.
+	gateway func(context.Context, *v1alpha1.RecordStore, func(recordv1.AdminServiceClient) error) error
 }
 
 func newApp(out, err io.Writer) *app {
-	return &app{out: out, err: err, flags: genericclioptions.NewConfigFlags(true), now: time.Now}
+	a := &app{out: out, err: err, flags: genericclioptions.NewConfigFlags(true), now: time.Now}
+	a.gateway = a.onGateway
+	return a
 }
 
 // command returns the command line.
@@ -44,8 +49,9 @@ func (a *app) command() *cobra.Command {
 		Use:   "kubectl-sheaf",
 		Short: "Look at stores of Sheaf on Kubernetes, and look after them",
 		Long: `Shows a RecordStore on one screen with what is wrong and what to type next, gathers all that a
-maintainer needs, shows moves, drains pools and shards, and forwards a port to a gateway. It reads
-what the kubeconfig's user may read; only drain changes anything.`,
+maintainer needs, shows moves, lists groups and deletes empty ones, drains pools and shards, and
+forwards a port to a gateway. It reads what the kubeconfig's user may read; only drain and groups
+delete change anything.`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl sheaf"},
 		Version:       version,
 		SilenceErrors: true, SilenceUsage: true,
@@ -60,7 +66,8 @@ what the kubeconfig's user may read; only drain changes anything.`,
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.err)
 	a.flags.AddFlags(cmd.PersistentFlags())
-	cmd.AddCommand(a.statusCommand(), a.movesCommand(), a.drainCommand(), a.reportCommand(), a.forwardCommand())
+	cmd.AddCommand(a.statusCommand(), a.movesCommand(), a.groupsCommand(), a.drainCommand(), a.reportCommand(),
+		a.forwardCommand())
 	return cmd
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -168,26 +167,13 @@ func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
 
 func (a *app) groupDelete() *cobra.Command {
 	return &cobra.Command{
-		Use:   "delete GROUP...",
-		Short: "Delete groups that hold nothing (Named routing)",
-		Long: `Deletes groups that hold nothing: no record, and nothing of deleted ones that is still kept
-(sheaf group compact GROUP --all frees it, once retention and repeated writes allow that). A group that
-holds something stays, and the command says what it holds. A put at the same moment is refused, or keeps
-the group. Its files go to the trash of the shards, for an hour. A group that is created later under the
-same name is another one: the command looks up the UUID of each group once, and deletes only that group,
-also if it has to repeat a call whose answer was lost.`,
+		Use:     "delete GROUP...",
+		Short:   "Delete groups that hold nothing (Named routing)",
+		Long:    cli.GroupDeleteLong,
 		Example: `  sheaf groups delete old-1 old-2`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
-			var failed error
-			for _, group := range args {
-				if err := conn.DeleteGroup(ctx, group); err != nil {
-					failed = errors.Join(failed, fmt.Errorf("deleting group %s: %w", group, err))
-					continue
-				}
-				a.Out.Sayf("group %s: deleted", group)
-			}
-			return failed
+			return cli.DeleteGroups(ctx, conn.DeleteGroup, args, func(group string) { a.Out.Sayf("group %s: deleted", group) })
 		}),
 	}
 }

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"sheaf.dev/sheaf/client/recordv1"
+)
+
+// GroupDeleteLong describes the deletion of groups, for the help of commands.
+const GroupDeleteLong = `Deletes groups that hold nothing: no record, and nothing of deleted ones that is still kept
+(sheaf group compact GROUP --all frees it, once retention and repeated writes allow that). A group that
+holds something stays, and the command says what it holds. A put at the same moment is refused, or keeps
+the group. Its files go to the trash of the shards, for an hour. A group that is created later under the
+same name is another one: the command looks up the UUID of each group once, and deletes only that group,
+also if it has to repeat a call whose answer was lost.`
+
+// DeleteGroups deletes groups one after another, and calls done after each. The error names each group that was not
+// deleted.
+func DeleteGroups(ctx context.Context, deleteOne func(ctx context.Context, group string) error, groups []string,
+	done func(group string)) error {
+	var failed error
+	for _, group := range groups {
+		if err := deleteOne(ctx, group); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("deleting group %s: %w", group, err))
+			continue
+		}
+		done(group)
+	}
+	return failed
+}
+
+// These are states of a group that no single copy has. A RecordStore uses the same words in status.groups.notWell.
+const (
+	groupNoLeader = "NoLeader" // no copy leads: calls wait
+	groupDegraded = "Degraded" // the group is served, and a copy of it is not
+	groupLost     = "DataLost" // each copy is missing on the volume of its shard
+)
+
+// GroupRow is a group with all its copies.
+type GroupRow struct {
+	Group string `json:"group"`
+	// State is that of the copies if they agree, and otherwise NoLeader, Degraded, Damaged or DataLost.
+	State string `json:"state"`
+	// Copies is the number of copies that etcd lists, without those that are being made.
+	Copies int `json:"copies"`
+	// Leader is the shard of the leader; empty: no copy leads.
+	Leader string `json:"leader,omitempty"`
+	// Records and StoredBytes are those of the leader, or of another copy if none leads; nil: not known.
+	Records     *int64 `json:"records"`
+	StoredBytes *int64 `json:"storedBytes"`
+	// Message says what is wrong with the first copy that has a message.
+	Message string `json:"message,omitempty"`
+}
+
+// GroupRows sums up the rows of copies, as ListGroups returns them, by group. The order of the groups remains: numbers
+// are sorted by value.
+func GroupRows(copies []*recordv1.Group) []GroupRow {
+	rows := []GroupRow{}
+	for len(copies) > 0 {
+		n := 1
+		for n < len(copies) && copies[n].GetGroup() == copies[0].GetGroup() {
+			n++
+		}
+		rows = append(rows, groupRow(copies[:n]))
+		copies = copies[n:]
+	}
+	return rows
+}
+
+// groupRow sums up the copies of one group.
+func groupRow(copies []*recordv1.Group) GroupRow {
+	row := GroupRow{Group: copies[0].GetGroup()}
+	states, lost, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, false
+	var from *recordv1.Group // the copy that has the figures
+	for _, c := range copies {
+		row.Message = cmp.Or(row.Message, c.GetMessage())
+		if c.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED || c.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER ||
+			c.GetCopy() != nil {
+			continue
+		}
+		states[c.GetState()] = true
+		if c.GetLost() {
+			lost++
+		}
+		serves := c.GetState() == recordv1.GroupState_GROUP_STATE_SERVING
+		switch {
+		case c.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED:
+			damaged, serves = true, true
+		case !serves:
+			out++
+		}
+		if c.GetState() != recordv1.GroupState_GROUP_STATE_PENDING {
+			row.Copies++
+		}
+		if c.GetLeader() {
+			row.Leader = c.GetShard()
+		}
+		// The row of a copy that does not answer has what etcd knows of the group; 0: perhaps nothing.
+		if c.GetLeader() || from == nil && (serves || c.GetRecords() > 0 || c.GetStoredBytes() > 0) {
+			from = c
+		}
+	}
+	if from != nil {
+		row.Records, row.StoredBytes = &from.Records, &from.StoredBytes
+	}
+	switch {
+	case lost > 0 && lost == row.Copies:
+		row.State = groupLost
+	case row.Leader != "" && damaged:
+		row.State = recordv1.GroupState_GROUP_STATE_DAMAGED.Word()
+	case row.Leader != "" && out > 0:
+		row.State = groupDegraded
+	case row.Leader != "":
+		row.State = recordv1.GroupState_GROUP_STATE_SERVING.Word()
+	case len(states) == 1 && out > 0:
+		for state := range states {
+			row.State = cmp.Or(state.Word(), state.String())
+		}
+	default:
+		row.State = groupNoLeader
+	}
+	return row
+}
