@@ -98,7 +98,7 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 
 // shardsOf returns all shards of a pool as the operator last observed them.
 func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha1.ShardStatus, error) {
-	shards, err := a.listShards(ctx, pool.Namespace)
+	shards, err := listShards(ctx, a.objects, pool.Namespace)
 	if err != nil {
 		return nil, failf("list Shards of namespace %s: %w", pool.Namespace, err)
 	}

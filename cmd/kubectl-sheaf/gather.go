@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,28 +36,58 @@ func (s *snapshot) findings() []finding.Finding {
 	return finding.Find(o)
 }
 
-// gather reads everything about a store. Only the pools and pods have to be readable.
-func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore) (*snapshot, error) {
+// bounded reads objects. Each read may take limit: an API server whose own storage hangs answers nothing, and the other
+// reads are still worth their time.
+type bounded struct {
+	client.Reader
+	limit time.Duration
+}
+
+// Get implements client.Reader.
+func (b bounded) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	ctx, cancel := context.WithTimeout(ctx, b.limit)
+	defer cancel()
+	return b.words(b.Reader.Get(ctx, key, o, options...))
+}
+
+// List implements client.Reader.
+func (b bounded) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	ctx, cancel := context.WithTimeout(ctx, b.limit)
+	defer cancel()
+	return b.words(b.Reader.List(ctx, list, options...))
+}
+
+// words returns an error that names the limit if that ended the read.
+func (b bounded) words(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the API server has not answered within %v: %w", b.limit, err)
+	}
+	return err
+}
+
+// gather reads everything about a store. Each read may take limit. Only the pools and pods have to be readable.
+func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit time.Duration) (*snapshot, error) {
+	from := bounded{a.objects, limit}
 	s := &snapshot{Objects: finding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}
-	if err := a.gatherPools(ctx, s); err != nil {
+	if err := a.gatherPools(ctx, from, s); err != nil {
 		return nil, err
 	}
 	ofStore := []client.ListOption{client.InNamespace(store.Namespace),
 		client.MatchingLabels{v1alpha1.LabelStore: store.Name}}
 	var pods corev1.PodList
-	if err := a.objects.List(ctx, &pods, ofStore...); err != nil {
+	if err := from.List(ctx, &pods, ofStore...); err != nil {
 		return nil, failf("list the pods of store %s: %w", store.Name, err)
 	}
 	s.Pods = pods.Items
 	var claims corev1.PersistentVolumeClaimList
-	a.optional(s, "claims", a.objects.List(ctx, &claims, ofStore...))
+	a.optional(s, "claims", from.List(ctx, &claims, ofStore...))
 	s.Claims = claims.Items
 	var nodes corev1.NodeList
-	a.optional(s, "nodes", a.objects.List(ctx, &nodes))
+	a.optional(s, "nodes", from.List(ctx, &nodes))
 	s.Nodes = nodes.Items
-	a.gatherVolumes(ctx, s)
-	a.gatherDiskSets(ctx, s)
-	a.gatherEvents(ctx, s)
+	a.gatherVolumes(ctx, from, s)
+	a.gatherDiskSets(ctx, from, s)
+	a.gatherEvents(ctx, from, s)
 	return s, nil
 }
 
@@ -65,9 +98,9 @@ func (a *app) optional(s *snapshot, what string, err error) {
 	}
 }
 
-func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
+func (a *app) gatherPools(ctx context.Context, from client.Reader, s *snapshot) error {
 	var pools v1alpha1.ShardPoolList
-	if err := a.objects.List(ctx, &pools, client.InNamespace(s.Store.Namespace)); err != nil {
+	if err := from.List(ctx, &pools, client.InNamespace(s.Store.Namespace)); err != nil {
 		return failf("list ShardPools of namespace %s: %w", s.Store.Namespace, err)
 	}
 	for _, pool := range pools.Items {
@@ -75,7 +108,7 @@ func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
 			s.Pools = append(s.Pools, pool)
 		}
 	}
-	shards, err := a.listShards(ctx, s.Store.Namespace)
+	shards, err := listShards(ctx, from, s.Store.Namespace)
 	a.optional(s, "Shards", err)
 	s.Shards = shards
 	return nil
@@ -83,9 +116,9 @@ func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
 
 // listShards reads the Shards of a namespace. If the operator is older than that kind, there are none, and the pools
 // list their shards.
-func (a *app) listShards(ctx context.Context, namespace string) ([]v1alpha1.Shard, error) {
+func listShards(ctx context.Context, from client.Reader, namespace string) ([]v1alpha1.Shard, error) {
 	var list v1alpha1.ShardList
-	err := a.objects.List(ctx, &list, client.InNamespace(namespace))
+	err := from.List(ctx, &list, client.InNamespace(namespace))
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -94,14 +127,14 @@ func (a *app) listShards(ctx context.Context, namespace string) ([]v1alpha1.Shar
 
 // gatherVolumes reads the PersistentVolumes of the claims one by one, because a user may have the permission to get
 // them but not to list them.
-func (a *app) gatherVolumes(ctx context.Context, s *snapshot) {
+func (a *app) gatherVolumes(ctx context.Context, from client.Reader, s *snapshot) {
 	for i := range s.Claims {
 		name := s.Claims[i].Spec.VolumeName
 		if name == "" {
 			continue
 		}
 		var volume corev1.PersistentVolume
-		if err := a.objects.Get(ctx, client.ObjectKey{Name: name}, &volume); client.IgnoreNotFound(err) != nil {
+		if err := from.Get(ctx, client.ObjectKey{Name: name}, &volume); client.IgnoreNotFound(err) != nil {
 			a.optional(s, "PersistentVolumes", err)
 			return
 		} else if err == nil {
@@ -111,7 +144,7 @@ func (a *app) gatherVolumes(ctx context.Context, s *snapshot) {
 }
 
 // gatherDiskSets reads the DiskSets whose classes the store uses.
-func (a *app) gatherDiskSets(ctx context.Context, s *snapshot) {
+func (a *app) gatherDiskSets(ctx context.Context, from client.Reader, s *snapshot) {
 	classes := sets.New[string]()
 	for i := range s.Pools {
 		classes.Insert(s.Pools[i].Spec.Storage.StorageClassName)
@@ -122,14 +155,14 @@ func (a *app) gatherDiskSets(ctx context.Context, s *snapshot) {
 		}
 	}
 	var list v1alpha1.DiskSetList
-	a.optional(s, "DiskSets", a.objects.List(ctx, &list))
+	a.optional(s, "DiskSets", from.List(ctx, &list))
 	s.DiskSets = slices.DeleteFunc(list.Items, func(d v1alpha1.DiskSet) bool { return !classes.Has(d.Name) })
 }
 
 // gatherEvents reads the events about the store's objects.
-func (a *app) gatherEvents(ctx context.Context, s *snapshot) {
+func (a *app) gatherEvents(ctx context.Context, from client.Reader, s *snapshot) {
 	var list corev1.EventList
-	a.optional(s, "events", a.objects.List(ctx, &list, client.InNamespace(s.Store.Namespace)))
+	a.optional(s, "events", from.List(ctx, &list, client.InNamespace(s.Store.Namespace)))
 	names := sets.New(s.Store.Name)
 	for i := range s.Pools {
 		names.Insert(s.Pools[i].Name)

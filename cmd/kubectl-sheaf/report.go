@@ -46,7 +46,7 @@ operator, their events, the logs of their pods (also of containers that ended), 
 gateways and etcd say of themselves at /status and /metrics, through the API server. Secrets are not
 read. Values of environment variables, and what looks like a password, token or key in any text, are
 left out; names, addresses and ids of damaged records are not: read it before you give it away. What
-could not be had is in errors.txt: a log or page that takes longer than --source-timeout is left out.`,
+could not be had is in errors.txt: a list, log or page that takes longer than --source-timeout is left out.`,
 		Example: `  kubectl sheaf report quotes -n prod
   kubectl sheaf report quotes -n prod --since 2h --output - | tar tz`,
 		Args: cobra.MaximumNArgs(1),
@@ -69,7 +69,7 @@ could not be had is in errors.txt: a log or page that takes longer than --source
 // report writes the archive. If that fails, it deletes the incomplete file.
 func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportFlags) (err error) {
 	a.progress("reads the objects of store %s", store.Name)
-	s, err := a.gather(ctx, store)
+	s, err := a.gather(ctx, store, f.source)
 	if err != nil {
 		return err
 	}
@@ -148,6 +148,7 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 	r := &archive{tar: tar.NewWriter(packed), folder: "sheaf-report-" + s.Store.Name, at: s.Now, limit: f.source}
 	r.failed = append(r.failed, s.Missing...)
 	r.miss("ask a gateway", s.Live.Err)
+	a.progress("lists the kinds of Kubernetes, each for at most %v", r.limit)
 	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects,
 		a.reportOperator} {
 		if err := step(ctx, s, r); err != nil {

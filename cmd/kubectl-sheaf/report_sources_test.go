@@ -12,13 +12,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
 // answers plays an API server.
@@ -79,6 +85,46 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	}
 	if !strings.Contains(said.String(), "pod away (2 of 3)") {
 		t.Errorf("the progress is %q", said.String())
+	}
+}
+
+// A list that does not answer costs its time limit and is named. The other lists are still read.
+func TestEachListHasATimeLimit(t *testing.T) {
+	o, _ := kubefindingtest.Well()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlimited := func(ctx context.Context, what any) {
+		if _, limited := ctx.Deadline(); !limited {
+			t.Errorf("%T has no time limit", what)
+		}
+	}
+	a := newApp(io.Discard, io.Discard)
+	a.objects = fake.NewClientBuilder().WithScheme(scheme).WithObjects(&o.Pods[0], &o.Claims[0]).WithInterceptorFuncs(
+		interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, one client.Object,
+				options ...client.GetOption) error {
+				unlimited(ctx, one)
+				return c.Get(ctx, key, one, options...)
+			},
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				unlimited(ctx, list)
+				if _, hangs := list.(*corev1.NodeList); hangs {
+					return context.DeadlineExceeded
+				}
+				return c.List(ctx, list, options...)
+			},
+		}).Build()
+	s, err := a.gather(t.Context(), o.Store, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Missing) != 1 || !strings.HasPrefix(s.Missing[0], "nodes: the API server has not answered within 1h0m0s") ||
+		len(s.Pods) != 1 || len(s.Claims) != 1 {
+		t.Errorf("%v, %d pods, %d claims", s.Missing, len(s.Pods), len(s.Claims))
 	}
 }
 

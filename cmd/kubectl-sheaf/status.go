@@ -42,7 +42,7 @@ problem; warnings and notes leave it at 0.`,
 			}
 			var all []finding.Finding
 			for n := range stores {
-				s, err := a.gather(cmd.Context(), &stores[n])
+				s, err := a.gather(cmd.Context(), &stores[n], sourcePatience)
 				if err != nil {
 					return err
 				}

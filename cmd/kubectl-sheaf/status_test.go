@@ -139,7 +139,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := a.gather(t.Context(), &stores[0])
+	got, err := a.gather(t.Context(), &stores[0], time.Minute)
 	if err != nil || len(got.Missing) > 0 {
 		t.Fatalf("%v, %v", err, got.Missing)
 	}

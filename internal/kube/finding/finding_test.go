@@ -202,6 +202,20 @@ func TestFindings(t *testing.T) {
 				event("quotes-ssd-0-0", "Normal", "Pulled", time.Minute), event("quotes-ssd-0-0", "Warning", "Old", time.Hour),
 			}
 		}, []want{{Note, "event of Pod quotes-ssd-0-0", "Unhealthy, 1m0s ago: words", "events --for pod/quotes-ssd-0-0"}}},
+		"readiness failed while a pod started": {func(t *testing.T, o *Objects) {
+			began := kubefindingtest.Now.Add(-5 * time.Minute)
+			pod(t, o, "ssd-0").Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{
+				StartedAt: metav1.NewTime(began),
+			}
+			unhealthy := corev1.Event{
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "quotes-ssd-0-0"}, Type: "Warning", Reason: "Unhealthy",
+				Message: "Readiness probe failed: HTTP probe failed with statuscode: 503",
+			}
+			later := unhealthy
+			unhealthy.LastTimestamp = metav1.NewTime(began.Add(10 * time.Second))
+			later.InvolvedObject.Name, later.LastTimestamp = "quotes-ssd-1-0", unhealthy.LastTimestamp // started a day before
+			o.Events = []corev1.Event{unhealthy, later}
+		}, []want{{Note, "event of Pod quotes-ssd-1-0", "statuscode: 503", "events --for pod/quotes-ssd-1-0"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, _ := kubefindingtest.Well()

@@ -347,7 +347,8 @@ func (l *look) events() {
 	for i := range l.Events {
 		e := &l.Events[i]
 		k := key{e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason}
-		if e.Type != corev1.EventTypeWarning || l.told[k.name] || l.Now.Sub(when(e)) > eventAge {
+		if e.Type != corev1.EventTypeWarning || l.told[k.name] || l.Now.Sub(when(e)) > eventAge ||
+			e.Reason == "Unhealthy" && l.started(k.name, when(e)) {
 			continue
 		}
 		if old := newest[k]; old == nil || when(old).Before(when(e)) {
@@ -369,6 +370,16 @@ func (l *look) events() {
 			l.kubectl("events --for %s/%s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name),
 			"%s, %s ago: %s", e.Reason, l.Now.Sub(when(e)).Round(time.Second), e.Message)
 	}
+}
+
+// started reports whether a pod is ready now and was starting at a time. Its probes fail until its containers have
+// started.
+func (l *look) started(name string, at time.Time) bool {
+	i := slices.IndexFunc(l.Pods, func(p corev1.Pod) bool { return p.Name == name })
+	return i >= 0 && PodReady(&l.Pods[i]) &&
+		slices.ContainsFunc(l.Pods[i].Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+			return c.State.Running != nil && at.Sub(c.State.Running.StartedAt.Time) < slow
+		})
 }
 
 // when returns the time of the last occurrence of an event.

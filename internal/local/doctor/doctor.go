@@ -31,8 +31,8 @@ func Tree(r *cli.VerifyTreeReport) []finding.Finding {
 					"sheaf verify "+g.Dir+" --repair")
 		}
 		if g.TornBytes > 0 {
-			f.Add(finding.VolumeTorn, where, fmt.Sprintf("a torn tail of %d bytes: writes that were never acknowledged",
-				g.TornBytes), "nothing: the next load cuts it off")
+			f.Add(finding.VolumeTorn, where, fmt.Sprintf("a torn tail of %s: writes that were never acknowledged",
+				cli.FormatBytes(g.TornBytes)), "nothing: the next load truncates it")
 		}
 		if g.Joining {
 			f.Add(finding.VolumeJoining, where, "the replica is only joining: nothing that counts is there yet", "")

@@ -16,7 +16,7 @@ func TestTree(t *testing.T) {
 	found := Tree(&cli.VerifyTreeReport{Problems: []string{"superblock is gone"}, Groups: []cli.VerifyGroupReport{
 		{Group: "1", Dir: "/d/1", Damages: []format.Damage{{File: "segment-1", Offset: 9}}},
 		{Group: "2", Dir: "/d/2", Error: "manifest: bad"},
-		{Group: "3", Dir: "/d/3", TornBytes: 8},
+		{Group: "3", Dir: "/d/3", TornBytes: 2048},
 		{Group: "4", Dir: "/d/4", Joining: true},
 	}})
 	var got []string
@@ -26,6 +26,9 @@ func TestTree(t *testing.T) {
 	want := "problem group 1 in /d/1, problem group 2 in /d/2, problem volume, note group 3 in /d/3, note group 4 in /d/4"
 	if strings.Join(got, ", ") != want {
 		t.Fatalf("%v", got)
+	}
+	if what := found[3].What; !strings.HasPrefix(what, "a torn tail of 2.0 KiB: ") {
+		t.Errorf("%q", what)
 	}
 	if finding.Count(found, finding.Problem) != 3 || !strings.Contains(found[0].Do, "sheaf verify /d/1 --repair") {
 		t.Fatalf("%+v", found)
