@@ -196,6 +196,12 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 			f.Groups = f.Groups[1:2]
 			f.Groups[0].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 		}, []want{{Problem, "shard quotes-ssd-1", "too few copies are well to serve group 7", "get pvc"}}},
+		"a memory limit that is too small, and the shard is needed": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			shardIs(v1alpha1.ShardMemoryTooSmall, "the limit is 1 GiB")(t, o)
+			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "the limit is 1 GiB"
+			f.Groups = f.Groups[1:2]
+			f.Groups[0].State, f.Groups[0].Message = recordv1.GroupState_GROUP_STATE_FAILED, "needs 3 GiB: the limit is 1 GiB"
+		}, []want{{Problem, "shard quotes-ssd-1", "too few copies are well to serve group 7", "limits"}}},
 		"a full volume of a shard that the operator cannot reach": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			shardIs(v1alpha1.ShardUnreachable, "refused")(t, o)
 			f.Shards[1].CapacityBytes, f.Shards[1].ReserveBytes = 1<<40, 1<<30

@@ -44,8 +44,8 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 // HasLost reports whether the data of a copy are missing on the volume of its shard.
 func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
-// IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer that the
-// others are no majority. Then the silence of the shard is a problem, whatever explains it.
+// IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer or have
+// failed that the others are no majority. Then what is wrong with the shard is a problem, whatever explains it.
 func (f *Facts) IsNeeded(shard string) bool {
 	copies, away, led, here := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, g := range f.Groups {
@@ -53,7 +53,8 @@ func (f *Facts) IsNeeded(shard string) bool {
 		copies[name]++
 		led[name] = led[name] || g.GetLeader()
 		here[name] = here[name] || g.GetShard() == shard
-		if g.GetState() == recordv1.GroupState_GROUP_STATE_UNAVAILABLE {
+		switch g.GetState() {
+		case recordv1.GroupState_GROUP_STATE_UNAVAILABLE, recordv1.GroupState_GROUP_STATE_FAILED:
 			away[name]++
 		}
 	}
@@ -120,7 +121,8 @@ func Of(seen Facts) []Finding {
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
-	lacks  map[string]*lack // by shard that is silent or serves nothing
+	lacks  map[string]*lack // by shard that does not serve all of its groups
+	stuck  map[string]bool  // copies that have their own finding; a key is group/shard
 	waits  string           // why a group is not placed; empty: every group is, or it is not known
 	whole  bool             // Facts.Whole
 }
@@ -129,7 +131,7 @@ type summary struct {
 type copies struct {
 	copies, pending int
 	stuck           int      // copies that have their own finding, which says why they cannot lead
-	silent          []string // the shards with a lack that hold one
+	silent          []string // the shards whose finding says why they do not serve one
 	led, loading    bool
 	waits           string
 }
@@ -137,10 +139,12 @@ type copies struct {
 // unserved reports whether no copy leads because so many are stuck that the others are no majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
-// lack describes what the store lacks while a shard is silent or serves nothing.
+// lack describes what the store lacks while a shard does not serve all of its groups.
 type lack struct {
+	part     bool     // the shard serves some of its groups
 	less     int      // groups that are served, but with one copy less
 	unserved []string // groups that are not served
+	own      int      // groups that the shard does not serve, if it is not known whether other shards do
 }
 
 // servesNothing reports whether a shard runs but serves none of its groups. Its message says why.
@@ -154,15 +158,40 @@ func servesNothing(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetMessage() != ""
 }
 
+// servesSome reports whether a shard serves only the groups that fit into its memory. Its message says so, and is part
+// of the message of each other group.
+func servesSome(s *recordv1.Shard) bool {
+	return s.GetAlive() && s.GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL && s.GetMessage() != ""
+}
+
+// stick counts a copy that has its own finding.
+func (st *summary) stick(g *copies, row *recordv1.Group) {
+	g.stuck++
+	st.stuck[row.GetGroup()+"/"+row.GetShard()] = true
+}
+
+// isOut reports whether a shard is silent or serves nothing.
+func (st *summary) isOut(shard string) bool { return st.lacks[shard] != nil && !st.lacks[shard].part }
+
+// isCaused reports whether the finding about the shard of a copy says why the copy is not served.
+func (st *summary) isCaused(row *recordv1.Group) bool {
+	l := st.lacks[row.GetShard()]
+	if row.GetState() == recordv1.GroupState_GROUP_STATE_FAILED {
+		return l != nil && l.part && strings.Contains(row.GetMessage(), st.shards[row.GetShard()].GetMessage())
+	}
+	return st.isOut(row.GetShard())
+}
+
 // gather sums up the rows by group, and by shard that is silent or serves nothing.
 func gather(seen Facts) *summary {
 	st := &summary{
-		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{}, whole: seen.Whole,
+		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{},
+		stuck: map[string]bool{}, whole: seen.Whole,
 	}
 	for _, s := range seen.Shards {
 		st.shards[s.GetName()] = s
-		if !s.GetAlive() || servesNothing(s) {
-			st.lacks[s.GetName()] = &lack{}
+		if part := servesSome(s); part || !s.GetAlive() || servesNothing(s) {
+			st.lacks[s.GetName()] = &lack{part: part}
 		}
 	}
 	for _, row := range seen.Groups {
@@ -182,24 +211,25 @@ func gather(seen Facts) *summary {
 			g.loading = g.loading || load != nil && !load.GetDone()
 		case recordv1.GroupState_GROUP_STATE_LOADING:
 			g.loading = true
-		case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
-			g.stuck++
-			if st.lacks[row.GetShard()] != nil {
+		case recordv1.GroupState_GROUP_STATE_UNAVAILABLE, recordv1.GroupState_GROUP_STATE_FAILED:
+			st.stick(g, row)
+			if st.isCaused(row) {
 				g.silent = append(g.silent, row.GetShard())
 			}
-		case recordv1.GroupState_GROUP_STATE_FAILED:
-			g.stuck++
 		default:
 			if cannotWrite(row) {
-				g.stuck++
+				st.stick(g, row)
 			}
 		}
 	}
 	for name, g := range st.groups {
 		for _, shard := range g.silent {
-			if l := st.lacks[shard]; g.unserved() {
+			switch l := st.lacks[shard]; {
+			case !seen.Whole:
+				l.own++
+			case g.unserved():
 				l.unserved = append(l.unserved, name)
-			} else {
+			default:
 				l.less++
 			}
 		}
@@ -217,12 +247,28 @@ const (
 // descriptors. Writes to the copy resume without a restart when there is enough.
 const WritesWait = "reads are served, writes wait: "
 
+// These are parts of the message of a copy whose writes wait for space or memory. Errors of the packages that store
+// groups have these texts.
+const (
+	lacksSpace  = "no free space on the volume"
+	lacksMemory = "memory budget exceeded"
+)
+
+// fullShard reports whether the finding about a full shard says why the writes of a copy wait.
+func (f *List) fullShard(g *recordv1.Group) bool {
+	return slices.ContainsFunc(f.all, func(one Finding) bool {
+		return one.Where == "shard "+g.GetShard() &&
+			(one.Kind == DiskFull && strings.Contains(g.GetMessage(), lacksSpace) ||
+				one.Kind == MemoryFull && strings.Contains(g.GetMessage(), lacksMemory))
+	})
+}
+
 // cannotWrite reports whether a copy is served and says that it cannot be written.
 func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard checks one shard. l is what the store lacks while the shard is silent or serves nothing; nil: the shard serves.
+// shard checks one shard. l is what the store lacks while the shard does not serve all of its groups; nil: it does.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
@@ -317,7 +363,8 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words returns a text that says what the store lacks while a shard is silent or serves nothing; empty if l is nil.
+// words returns a text that says what the store lacks while a shard does not serve all of its groups. It is empty if l
+// is nil.
 func (l *lack) words() (words string) {
 	if l == nil {
 		return ""
@@ -325,6 +372,9 @@ func (l *lack) words() (words string) {
 	if n := len(l.unserved); n > 0 {
 		SortNames(l.unserved)
 		words += fmt.Sprintf("; without it too few copies are well to serve %s", named(l.unserved))
+	}
+	if l.own > 0 {
+		words += fmt.Sprintf("; %s not served by it", units.Count(int64(l.own), "group is", "groups are"))
 	}
 	if l.less > 0 {
 		words += fmt.Sprintf("; %s served with one copy less", units.Count(int64(l.less), "group is", "groups are"))
@@ -355,16 +405,20 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		case !g.GetLost() && path != "" && !f.managed:
 			do = "with the shard stopped, sheaf verify " + path + " reads all of it; then start the shard again"
 		}
-		f.ofGroup(GroupFailed, name, shard, what, do)
+		if !st.isCaused(g) {
+			f.ofGroup(GroupFailed, name, shard, what, do)
+		}
 	case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
-		if st.lacks[shard] == nil {
+		if !st.isCaused(g) {
 			f.ofGroup(GroupUnanswered, name, shard, what, f.byHand("start the shards that hold it"))
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
-		if strings.HasPrefix(g.GetMessage(), WritesWait) {
+		switch wait := strings.HasPrefix(g.GetMessage(), WritesWait); {
+		case wait && f.fullShard(g): // the finding about the shard says why
+		case wait:
 			f.ofGroup(GroupReadOnly, name, shard, what,
 				"give it what lacks: space, memory or file descriptors (ulimit -n, LimitNOFILE); then writes go on by themselves")
-		} else if cannotWrite(g) {
+		case cannotWrite(g):
 			f.ofGroup(GroupReadOnly, name, shard, what,
 				f.byHand("repair what it names (of a disk dmesg says more), then start shard "+shard+" again"))
 		}
@@ -375,8 +429,9 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 	}
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
-		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.lacks[m.GetShard()] != nil:
+		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.isOut(m.GetShard()):
 		case !m.GetActive() && m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER: // a move to its shard begins
+		case !m.GetActive() && st.stuck[name+"/"+m.GetShard()]: // the finding about the copy says why
 		case !m.GetActive():
 			f.ofGroup(CopySilent, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
 				f.byHand("start shard "+at))

@@ -2,10 +2,13 @@ package finding
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 func wellShard(name string) *recordv1.Shard {
@@ -328,6 +331,91 @@ func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
 		if len(found) != 1 || found[0].Kind != GroupFailed || !strings.Contains(found[0].Do, name) ||
 			name == "" && found[0].Do != "" {
 			t.Errorf("%+v", found)
+		}
+	}
+}
+
+// A copy that says what is wrong with it is one cause: that its leader does not hear it is no other finding.
+func TestACopyThatIsBrokenIsNotSilentToo(t *testing.T) {
+	for name, state := range map[string]recordv1.GroupState{
+		"manifest is gone":                         recordv1.GroupState_GROUP_STATE_FAILED,
+		"the shard does not answer for this group": recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+		"reads are served, writes are not: append": recordv1.GroupState_GROUP_STATE_SERVING,
+	} {
+		leader, broken := wellGroup("7", "a", true), wellGroup("7", "b", false)
+		leader.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b"}, {Shard: "c"}}
+		broken.State, broken.Message = state, name
+		found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), wellShard("c")},
+			Groups: []*recordv1.Group{leader, broken, wellGroup("7", "c", false)}, Whole: true})
+		if len(found) != 2 || found[0].Where != "group 7 on shard b" || found[1].Kind != CopySilent ||
+			!strings.Contains(found[1].What, "shard c") {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+// A memory limit that is too small is one cause, whatever each group needs.
+func TestAMemoryLimitThatIsTooSmallIsOneFinding(t *testing.T) {
+	const small = "memory budget exceeded: the groups need 3 GiB, the limit is 1 GiB"
+	limited := wellShard("b")
+	limited.State, limited.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, small
+	limited.Problems = []string{small}
+	seen := Facts{Shards: []*recordv1.Shard{wellShard("a"), limited}, Whole: true}
+	for name, need := range map[string]string{"1": "1 GiB", "2": "2 GiB", "3": "0.5 GiB"} {
+		kept := wellGroup(name, "b", false)
+		kept.State, kept.Message = recordv1.GroupState_GROUP_STATE_FAILED, "it needs "+need+": "+small
+		seen.Groups = append(seen.Groups, kept)
+		if name != "3" {
+			leader := wellGroup(name, "a", true)
+			leader.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b"}}
+			seen.Groups = append(seen.Groups, leader)
+		}
+	}
+	found := Of(seen)
+	const want = small + "; without it too few copies are well to serve group 3; 2 groups are served with one copy less"
+	if len(found) != 1 || found[0].Kind != ShardState || found[0].What != want {
+		t.Errorf("%+v", found)
+	}
+	alone := Facts{Shards: []*recordv1.Shard{limited}} // the shard itself does not know what others serve
+	for _, row := range seen.Groups {
+		if row.GetShard() == "b" {
+			alone.Groups = append(alone.Groups, row)
+		}
+	}
+	if found = Of(alone); len(found) != 1 || found[0].What != small+"; 3 groups are not served by it" {
+		t.Errorf("%+v", found)
+	}
+	broken := wellGroup("4", "b", false) // another cause on the same shard
+	broken.State, broken.Message = recordv1.GroupState_GROUP_STATE_FAILED, "manifest is gone"
+	seen.Groups = append(seen.Groups, broken)
+	if found = Of(seen); len(found) != 2 || found[0].Where != "group 4 on shard b" {
+		t.Errorf("%+v", found)
+	}
+}
+
+// Writes that wait for the space or memory of a shard have the cause that the finding about the shard names. Writes
+// that wait for something else have a finding of their own.
+func TestWritesThatWaitForAFullShardAreOneFinding(t *testing.T) {
+	for _, c := range []struct {
+		why   error
+		shard func(*recordv1.Shard)
+		kinds []Kind
+	}{
+		{format.ErrNoSpace, func(s *recordv1.Shard) { s.FreeBytes = 0 }, []Kind{DiskFull}},
+		{format.ErrNoSpace, func(*recordv1.Shard) {}, []Kind{GroupReadOnly}},
+		{format.ErrShortage, func(s *recordv1.Shard) { s.FreeBytes = 0 }, []Kind{GroupReadOnly, DiskFull}},
+		{group.ErrMemory, func(s *recordv1.Shard) { s.MemoryUsedBytes = s.MemoryLimitBytes + 1 }, []Kind{MemoryFull}},
+		{group.ErrMemory, func(s *recordv1.Shard) { s.FreeBytes = 0 }, []Kind{GroupReadOnly, DiskFull}},
+	} {
+		s, g := wellShard("a"), wellGroup("7", "a", true)
+		g.Message = WritesWait + fmt.Errorf("append: %w", c.why).Error()
+		c.shard(s)
+		var kinds []Kind
+		for _, f := range Of(Facts{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{g}, Whole: true}) {
+			kinds = append(kinds, f.Kind)
+		}
+		if !slices.Equal(kinds, c.kinds) {
+			t.Errorf("%v: %v, not %v", c.why, kinds, c.kinds)
 		}
 	}
 }
