@@ -111,8 +111,8 @@ var Rules = []Rule{
 		"it ends when the shard is started again, or the shortage is over"},
 	{CopyWaits, Warning, "a copy that a shard is to make or load waits for something", 0, etcdTold,
 		"each look asks the shards"},
-	{CopySilent, Warning, "the leader of a group does not hear another copy, whose shard runs", elected, elected,
-		"a leader expects an answer in each election timeout"},
+	{CopySilent, Warning, "the leader of a group does not hear another copy, whose shard runs; a new copy has to have " +
+		"its files", elected, elected, "a leader expects an answer in each election timeout"},
 	{CopyBehind, Note, "a copy is too far behind to receive entries, and is copied again", 0, elected,
 		"each look asks the shards"},
 	{Superseded, Note, "more than half of a group's stored bytes, and more than 64 MiB, are superseded", 0, 0,

@@ -123,6 +123,7 @@ type summary struct {
 	groups map[string]*copies
 	lacks  map[string]*lack // by shard that does not serve all of its groups
 	stuck  map[string]bool  // copies that have their own finding; a key is group/shard
+	here   map[string]bool  // copies that serve, and have all their files; a key is group/shard
 	waits  string           // why a group is not placed; empty: every group is, or it is not known
 	whole  bool             // Facts.Whole
 }
@@ -186,7 +187,7 @@ func (st *summary) isCaused(row *recordv1.Group) bool {
 func gather(seen Facts) *summary {
 	st := &summary{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{},
-		stuck: map[string]bool{}, whole: seen.Whole,
+		stuck: map[string]bool{}, here: map[string]bool{}, whole: seen.Whole,
 	}
 	for _, s := range seen.Shards {
 		st.shards[s.GetName()] = s
@@ -217,6 +218,7 @@ func gather(seen Facts) *summary {
 				g.silent = append(g.silent, row.GetShard())
 			}
 		default:
+			st.here[row.GetGroup()+"/"+row.GetShard()] = row.GetCopy() == nil
 			if cannotWrite(row) {
 				st.stick(g, row)
 			}
@@ -430,8 +432,13 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.isOut(m.GetShard()):
-		case !m.GetActive() && m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER: // a move to its shard begins
 		case !m.GetActive() && st.stuck[name+"/"+m.GetShard()]: // the finding about the copy says why
+		case !m.GetActive() && m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER:
+			// Until a learner has its files, its shard fetches them from the leader, and reports what fails.
+			if st.here[name+"/"+m.GetShard()] {
+				f.ofGroup(CopySilent, name, "", "its new copy on shard "+at+" has its files, and the leader on shard "+shard+
+					" does not hear it: it gets no vote", "see that shard "+shard+" reaches shard "+at)
+			}
 		case !m.GetActive():
 			f.ofGroup(CopySilent, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
 				f.byHand("start shard "+at))

@@ -269,6 +269,25 @@ func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	}
 }
 
+// A learner that has its files waits for nothing but its leader. If the leader does not hear it, that is a finding.
+func TestALearnerWithItsFilesThatIsNotHeardIsSilent(t *testing.T) {
+	g := wellGroup("7", "a", true)
+	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
+		{Shard: "b", Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER}}
+	learner := wellGroup("7", "b", false)
+	learner.Role = recordv1.MemberRole_MEMBER_ROLE_LEARNER
+	seen := Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")}, Groups: []*recordv1.Group{g, learner},
+		Whole: true}
+	found := Of(seen)
+	if len(found) != 1 || found[0].Kind != CopySilent || found[0].Do != "see that shard a reaches shard b" {
+		t.Errorf("%+v", found)
+	}
+	learner.State, learner.Copy = recordv1.GroupState_GROUP_STATE_LOADING, &recordv1.Copy{Shard: "b"}
+	if found := Of(seen); len(found) != 0 {
+		t.Errorf("while its files are copied: %+v", found)
+	}
+}
+
 func TestOnePlaceOfDamageIsNoPlural(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.State, g.Damages = recordv1.GroupState_GROUP_STATE_DAMAGED, []*recordv1.Damage{{File: "segment-1"}}

@@ -11,7 +11,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +49,8 @@ type Server struct {
 	Network *bubbletest.Net
 	Etcd    *memetcdtest.Server
 	Store   *placement.Store
+
+	unreachable atomic.Pointer[string] // the name of a shard that no other shard reaches; nil: there is none
 
 	shards  []*shard.Shard
 	disks   []*vfstest.Mem
@@ -143,10 +149,21 @@ func (s *Server) plan(t testing.TB, meta placement.Meta) {
 func (s *Server) startShard(ctx context.Context, n int) (err error) {
 	s.shards[n], err = shard.Start(ctx, shard.Config{
 		Name: fmt.Sprintf("shard-%d", n), Dir: s.Folder(n), FS: s.disks[n], ReserveBytes: reserveBytes, Placement: s.Store,
-		Listen: fmt.Sprintf("shard-%d:0", n), Listener: s.Network.Listen, Dial: s.Network.Dial,
+		Listen: fmt.Sprintf("shard-%d:0", n), Listener: s.Network.Listen, Dial: s.dialFrom(n),
 		ReportInterval: 100 * time.Millisecond,
 	})
 	return err
+}
+
+// dialFrom returns the function with which shard n connects to others.
+func (s *Server) dialFrom(n int) func(ctx context.Context, at string) (net.Conn, error) {
+	return func(ctx context.Context, at string) (net.Conn, error) {
+		host, _, _ := strings.Cut(at, ":")
+		if name := s.unreachable.Load(); name != nil && *name == host && host != fmt.Sprintf("shard-%d", n) {
+			return nil, fmt.Errorf("dial %s: %w", at, syscall.EHOSTUNREACH)
+		}
+		return s.Network.Dial(ctx, at)
+	}
 }
 
 // ready waits until the gateway knows the owner of every group.

@@ -1,0 +1,63 @@
+package storetest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// TestALearnerThatItsLeaderNeverHearsIsReported moves groups to a shard that fetches their files, and that the leaders
+// cannot reach. Doctor must report the copies within the time of the rule, and no longer when the leaders reach the
+// shard. The test costs 1 processor second.
+func TestALearnerThatItsLeaderNeverHearsIsReported(t *testing.T) {
+	synctest.Test(t, learnerIsNeverHeard)
+}
+
+func learnerIsNeverHeard(t *testing.T) {
+	s := StartWith(t, Config{Shards: 3, Copies: 3})
+	ctx := t.Context()
+	meta, err := s.Store.Meta(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "shard-3"
+	s.unreachable.Store(&name)
+	s.shards, s.disks = append(s.shards, nil), append(s.disks, vfstest.NewMem())
+	if err := s.startShard(ctx, 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Store.SetShardState(ctx, meta.StoreUUID, "shard-1", placement.Draining); err != nil {
+		t.Fatal(err)
+	}
+	a := admin(t, s)
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		list, err := recordv1.AllGroups(ctx, a, &recordv1.ListGroupsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(list.GetGroups(), func(g *recordv1.Group) bool {
+			return g.GetShard() == name && g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetCopy() == nil
+		}) {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("no copy on %s has its files: %v", name, list.GetGroups())
+		}
+	}
+	reported := func(found []finding.Finding) bool {
+		return slices.ContainsFunc(found, func(f finding.Finding) bool {
+			return f.Kind == finding.CopySilent && strings.Contains(f.What, "new copy on shard "+name)
+		})
+	}
+	rule, _ := finding.RuleOf(finding.CopySilent)
+	awaitFindings(t, ctx, s, rule.Within, "a learner that is not heard is reported", reported)
+	s.unreachable.Store(nil)
+	awaitFindings(t, ctx, s, rule.Gone, "it is gone", func(found []finding.Finding) bool { return !reported(found) })
+}
