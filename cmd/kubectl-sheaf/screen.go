@@ -138,7 +138,11 @@ func (c *screen) shards() {
 		}
 		memory := ""
 		if r.MemoryLimitBytes > 0 {
-			memory = fmt.Sprintf("%s of %s", cli.FormatBytes(r.MemoryNeedBytes), cli.FormatBytes(r.MemoryLimitBytes))
+			used := r.MemoryNeedBytes // computed when the shard starts: 0 for a shard that was new then
+			if l := c.liveShard(r.Name); l.GetAlive() {
+				used = l.GetMemoryUsedBytes()
+			}
+			memory = fmt.Sprintf("%s of %s", cli.FormatBytes(used), cli.FormatBytes(r.MemoryLimitBytes))
 		}
 		load := ""
 		if r.State == v1alpha1.ShardLoading {

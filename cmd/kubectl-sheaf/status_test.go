@@ -24,7 +24,7 @@ func well() *snapshot {
 	s := &snapshot{Objects: objects, Volumes: volumes}
 	for n, shard := range s.Pools[0].Status.ShardStatuses {
 		s.Live.Shards = append(s.Live.Shards, &recordv1.Shard{Name: shard.Name, Domain: shard.Node, Leaders: int32(21 + n/2),
-			Alive: true})
+			Alive: true, MemoryUsedBytes: 1 << 30})
 		for range 64 {
 			s.Live.Groups = append(s.Live.Groups, &recordv1.Group{Shard: shard.Name, Leader: len(s.Live.Groups)%3 == n})
 		}

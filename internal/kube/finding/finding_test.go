@@ -157,6 +157,9 @@ func TestFindings(t *testing.T) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 62, DataLost: 2,
 				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-0", State: "DataLost"}}}
 		}, []want{{Problem, "RecordStore quotes", "the data of 2 groups are lost", "notWell"}}},
+		"one damaged group": {func(_ *testing.T, o *Objects) {
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 64, Damaged: 1}
+		}, []want{{Problem, "RecordStore quotes", "1 group has damaged entries, whose records answer DATA_LOSS", "notWell"}}},
 		"groups that load": {func(_ *testing.T, o *Objects) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 60, Loading: 4}
 		}, []want{{Note, "RecordStore quotes", "4 of 64 groups do not serve", "notWell"}}},

@@ -97,11 +97,7 @@ func (l *look) haveFindings(text string) bool {
 func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
-	lost := "1 group"
-	if g.DataLost != 1 {
-		lost = fmt.Sprintf("%d groups", g.DataLost)
-	}
-	switch {
+	switch lost := groups(g.DataLost, "group", "groups"); {
 	case g.DataLost == 0:
 	case l.lostDisk != nil:
 		l.merge(*l.lostDisk, Problem, fmt.Sprintf(
@@ -118,8 +114,8 @@ func (l *look) groups() {
 	}
 	if g.Damaged > 0 {
 		l.add(Problem, "RecordStore", name, describe,
-			"%d groups hold damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+
-				"or put again (sheaf group verify)%s", g.Damaged, examples(g.NotWell))
+			"%s damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+
+				"or put again (sheaf group verify)%s", groups(g.Damaged, "group has", "groups have"), examples(g.NotWell))
 	}
 	if waiting := g.Total - g.Serving - g.DataLost; waiting > 0 {
 		severity := Problem
@@ -129,6 +125,14 @@ func (l *look) groups() {
 		l.add(severity, "RecordStore", name, describe, "%d of %d groups do not serve%s", waiting, g.Total,
 			examples(g.NotWell))
 	}
+}
+
+// groups returns a number of groups with its words.
+func groups(n int32, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // examples returns descriptions of the first unhealthy groups.
