@@ -147,13 +147,14 @@ func (p *plays) conditionOf(t *testing.T, o client.Object) metav1.Condition {
 }
 
 func (p *plays) reconciler() *Reconciler {
-	return &Reconciler{Client: p.client(), Live: p.client(), Tables: p, Keys: func(context.Context) (access.Issuer, error) {
+	keys := func(context.Context) (access.Issuer, error) {
 		return access.Issuer{URL: "https://kubernetes.default.svc", ServiceAccounts: true, Keys: p.keys}, nil
-	}}
+	}
+	return &Reconciler{Client: p.client(), Live: p.client(), Tables: p, Keys: keys}
 }
 
-// Whatever RecordGrants and RecordTenants are called, also as each other and as those of another namespace, the table is
-// valid, has each of them once, and each condition is that of its own object.
+// Whatever RecordGrants and RecordTenants are called, also as each other and as those of another namespace, the table
+// is valid, has each of them once, and each condition is that of its own object.
 func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	for _, bad := range oddNames {
 		p := newPlays(t)
@@ -207,8 +208,8 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	}
 }
 
-// An object whose status the API server refuses, for example because a later version of its kind made it, keeps no other
-// object from being told. An API server that does not answer is not asked for each object.
+// An object whose status the API server refuses, for example because a later version of its kind made it, keeps no
+// other object from being told. An API server that does not answer is not asked for each object.
 func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 	kind := schema.GroupKind{Group: "sheaf.dev", Kind: "RecordGrant"}
 	for name, c := range map[string]struct {

@@ -17,7 +17,8 @@ import (
 // refuses would keep the whole status from being written.
 func TestTheStatusOfAnAbsurdPoolCanBeWritten(t *testing.T) {
 	reason := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // of the CRDs
-	words := []string{"ssd-0", "ssd-1", string(v1alpha1.PoolDrained), "Dreaming", "not a state", v1alpha1.ConditionEtcdReady,
+	words := []string{"ssd-0", "ssd-1", string(v1alpha1.PoolDrained), "Dreaming", "not a state",
+		v1alpha1.ConditionEtcdReady,
 		string(v1alpha1.ShardServing), string(v1alpha1.ShardLoading), string(v1alpha1.ShardDiskLost),
 		string(v1alpha1.ShardParked), fleet.GroupDamaged}
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
