@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// The limits of one batch message. They are a little below the limits of the API.
+// These limits of one batch message are a little below the limits of the API.
 const (
 	batchPuts     = 1024
 	batchPutBytes = 2 << 20
@@ -92,8 +92,9 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	return outcomes
 }
 
-// rounds splits the pending items by target and sends them, until all are answered. run sets err in each item that has
-// no answer. failed receives the items that are not retried.
+// rounds splits the pending items by target and sends them, until all are answered. The function run sends the items of
+// one target, and sets err in each item that has no answer. The function failed receives the items that are not
+// retried.
 func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem),
 	failed func(*pendingItem, error)) {
 	for len(pending) > 0 {
@@ -324,7 +325,8 @@ func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *
 	}
 }
 
-// times calls do for the numbers from 0 to n-1, at most `most` at a time, and returns when all calls have returned.
+// times calls do(i) for each number i from 0 to n-1, with at most `most` calls at a time. It returns when all calls
+// have returned.
 func times(n, most int, do func(i int)) {
 	var all errgroup.Group
 	all.SetLimit(most)

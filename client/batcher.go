@@ -11,7 +11,8 @@ import (
 
 // BatcherConfig configures NewBatcher. A zero field takes its default.
 type BatcherConfig struct {
-	// BytesMax bounds the data that are waiting or in flight. Put blocks while this limit is reached. Default: 32 MiB.
+	// BytesMax bounds the number of bytes that are waiting or in flight. Put blocks while this limit is reached.
+	// Default: 32 MiB.
 	BytesMax int64
 	// FlushBytes and FlushItems are the sizes at which a batch is sent immediately. Defaults: 1 MiB and 512 items.
 	FlushBytes int64
@@ -38,7 +39,7 @@ func (b *BatcherConfig) setDefaults(c *Client) error {
 	return nil
 }
 
-// itemBytes is the size that each item counts in addition to its data.
+// itemBytes is added to the size of each item's data, for the memory that the item itself takes.
 const itemBytes = 128
 
 // Batcher collects puts into batches. It is safe for concurrent use.
@@ -86,9 +87,9 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	return b, nil
 }
 
-// Put adds a put. Another goroutine calls done with the outcome. done may be nil, and must not block. Put waits while
-// BytesMax is reached, at most until ctx ends. ctx does not bound the write itself. The caller must not change the data
-// before done is called.
+// Put adds a put. Another goroutine calls the function done with the outcome. The function may be nil, and must not
+// block. Put waits while BytesMax is reached, at most until ctx ends. ctx does not bound the write itself. The caller
+// must not change the data before done() is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
 	stop := context.AfterFunc(ctx, func() {
@@ -100,7 +101,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// An item larger than BytesMax is accepted, and sent alone.
+	// An item larger than BytesMax is accepted, and is sent without other items.
 	for !b.closed && ctx.Err() == nil && b.bytes > 0 && b.bytes+size > b.cfg.BytesMax {
 		b.hurry()
 		b.changed.Wait()

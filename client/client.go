@@ -1,16 +1,16 @@
 // Package client is the Go client of Sheaf, sharded record storage. It talks to a gateway. With Config.Direct it talks
 // to the shards themselves and uses the routing table of a gateway.
 //
-// Every write carries a request id, so that it can be retried safely. Until the deadline of the context, or for
-// Config.CallTimeout if the context has none, the client retries calls that failed because of a connection, loading, or
-// a change of routing. Data are checked by CRC32C in both directions.
+// Every write carries a request id, so that it can be retried safely. The client retries calls that failed because a
+// connection broke, a group was still loading, or the routing changed. It retries until the deadline of the context, or
+// for Config.CallTimeout if the context has no deadline. Data are checked by CRC32C in both directions.
 //
 // All methods are safe for concurrent use. Errors are *Error; use errors.Is with the variables of this package.
 //
 // The package sheaf.dev/sheaf/sheaftest has an example for most calls, and runs a store inside your own tests. That
 // package belongs to the module of the servers. This module needs only gRPC and protobuf. Two of its packages are for
-// programs that use Sheaf: this one and recordv1, the contract as generated Go. The packages below call are for Sheaf's
-// own servers, and change without notice.
+// programs that use Sheaf: this one and recordv1, the contract as generated Go. The packages below client/call are for
+// Sheaf's own servers, and change without notice.
 package client
 
 import (
@@ -42,7 +42,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Limits of the API and of this client, as sizes in bytes and as times.
+// These are limits of the API and of this client: sizes in bytes, and durations.
 const (
 	putBytesMax   = 1 << 20  // data in Put and Get; larger data use Upload and Download
 	messageBytes  = 16 << 20 // largest answer message that the client accepts
@@ -63,11 +63,12 @@ type Config struct {
 	// Direct makes the client send calls directly to the shards, according to the routing table of a gateway. Gateways
 	// remain the fallback.
 	Direct bool
-	// Credentials are used for all connections; nil: no TLS.
+	// Credentials are used for all connections. If Credentials is nil, the client uses no TLS.
 	Credentials credentials.TransportCredentials
-	// CallCredentials are sent with each call, for example those of Token; nil: none. They need TLS.
+	// CallCredentials, if not nil, are sent with each call, for example those of Token. They need TLS.
 	CallCredentials credentials.PerRPCCredentials
-	// CallTimeout bounds calls whose context has no deadline, and the time for which streams try to resume; 0: 30 s.
+	// CallTimeout bounds calls whose context has no deadline, and the time for which streams try to resume. The default
+	// is 30 s.
 	CallTimeout time.Duration
 	// FailFast ends calls immediately with ErrUnavailable if no server listens at the addresses: connections are refused,
 	// or the name is unknown. It applies until a server has answered. After that, the client waits as usual for a server
@@ -77,8 +78,8 @@ type Config struct {
 	// DialOptions are added to the options of each connection. If they include a dialer, calls to a server that
 	// hangs end by keepalive after up to 25 s, instead of within 3 s. Use Dial for a custom dialer.
 	DialOptions []grpc.DialOption
-	// Dial opens a connection to an address, host:port, and ends with its context; nil: TCP. It is for proxies, and for
-	// in-memory connections in tests.
+	// Dial opens a connection to an address, host:port, and ends with its context. By default the client uses TCP. A
+	// function of your own is for proxies, and for in-memory connections in tests.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -131,10 +132,10 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Dial is like New, but returns once a gateway has answered. ctx bounds only that wait; without a deadline,
-// Config.CallTimeout bounds it. If no gateway answers in that time, the error is both ErrUnavailable and
-// context.DeadlineExceeded (or context.Canceled if ctx was cancelled), whatever the last attempt returned. The error
-// names the addresses.
+// Dial is like New, but returns once a gateway has answered. ctx bounds only that wait. If ctx has no deadline,
+// Config.CallTimeout bounds the wait. If no gateway answers in that time, the error is both ErrUnavailable and
+// context.DeadlineExceeded (or context.Canceled if ctx was cancelled). It does not depend on what the last attempt
+// returned. The error names the addresses.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	c, err := New(cfg)
 	if err != nil {
@@ -230,7 +231,7 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// hearing records that a server has answered.
+// hearing is a stats.Handler that records that a server has answered.
 type hearing atomic.Bool
 
 // TagRPC implements stats.Handler.
@@ -316,8 +317,8 @@ type target struct {
 	tenure  *liveness.Tenure
 }
 
-// target chooses the destination of an attempt. With Direct it alternates between the shard, which comes first, and a
-// gateway, which has newer routing or waits for it.
+// target chooses the destination of an attempt. With Direct, attempts alternate between the shard, which comes first,
+// and a gateway. A gateway has newer routing, or waits for newer routing.
 func (c *Client) target(what call, attempt int) (target, error) {
 	if attempt%2 == 0 {
 		if t := c.table.Load(); t != nil {
@@ -352,9 +353,9 @@ func (c *Client) attempts(what call) attempts {
 	}}
 }
 
-// judge adapts a verdict to this client. The call is retried if the server is overloaded or a rate quota is used up. It
-// is also retried if a shard could not load its copy of the group, because a gateway knows whether other copies exist.
-// judge records a gateway that does not answer, so that the next attempt uses another one.
+// judge adapts a verdict to this client. The call is retried if the server is overloaded or a rate quota is used up.
+// The call is also retried if a shard could not load its copy of the group, because a gateway knows whether other
+// copies exist. judge records that a gateway does not answer, so that the next attempt uses another gateway.
 func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdict {
 	switch {
 	case v.Later(), !to.gateway && v.Reason == reason.GroupFailed:
@@ -369,10 +370,10 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// nobody reports whether err says that no server listens at an address. It is false without Config.FailFast, and once
-// any server has answered. It is also false for an attempt that was too slow, because the address may belong to a
-// Service that leads to another server the next time. A Pulse cancels such an attempt, and closes a connection on which
-// nothing was ever answered.
+// nobody reports whether err says that no server listens at an address. It returns false without Config.FailFast, and
+// once any server has answered. It also returns false for an attempt that was too slow, because the address may belong
+// to a Service that leads to another server the next time. A Pulse cancels such a slow attempt, and closes a connection
+// on which nothing was ever answered.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -427,7 +428,8 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 		if err != nil {
 			return a.newError(err)
 		}
-		// A write needs the peer. gRPC sets it once the call has a stream on a connection. Before that, nothing was sent.
+		// For a write, the peer says whether the request may have been sent. gRPC sets the peer once the call has a
+		// stream on a connection. Before that, nothing was sent.
 		var at *peer.Peer
 		var options []grpc.CallOption
 		if what.write {

@@ -16,62 +16,65 @@ import (
 
 // These variables are for errors.Is. Every error of a call is an *Error.
 var (
-	// ErrNotFound: the record, version or group does not exist. Error.Reason says which of them.
+	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which of them.
 	ErrNotFound = errors.New("not found")
-	// ErrGroupNotFound: the group of Named routing does not exist. It is also ErrNotFound.
+	// ErrGroupNotFound means that the group of Named routing does not exist. The error is also ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
-	// ErrVersionNotFound: the record has no such version, or the version is no longer retained. It is also ErrNotFound.
+	// ErrVersionNotFound means that the record has no such version, or that the version is no longer retained. The
+	// error is also ErrNotFound.
 	ErrVersionNotFound = errors.New("version not found")
-	// ErrVersionMismatch: the record's version differs from IfVersion; Error.Version holds the current one.
+	// ErrVersionMismatch means that the record's version differs from IfVersion; Error.Version holds the current one.
 	ErrVersionMismatch = errors.New("version mismatch")
-	// ErrExists: IfAbsent was set and the record exists; Error.Version holds its version.
+	// ErrExists means that IfAbsent was set and the record exists; Error.Version holds its version.
 	ErrExists = errors.New("record exists")
-	// ErrInvalid: the request is not valid; the message names the field.
+	// ErrInvalid means that the request is not valid; the message names the field.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrTooLarge: the record has more bytes than GetOptions.BytesMax. Use Download.
+	// ErrTooLarge means that the record has more bytes than GetOptions.BytesMax. Use Download.
 	ErrTooLarge = errors.New("record too large")
-	// ErrDiskFull: the volume has only its reserve left. Reads and deletes work.
+	// ErrDiskFull means that the volume has only its reserve left. Reads and deletes work.
 	ErrDiskFull = errors.New("disk full")
-	// ErrOverloaded: the server is at one of its limits, which include memory and the number of groups.
+	// ErrOverloaded means that the server is at one of its limits, which include memory and the number of groups.
 	ErrOverloaded = errors.New("overloaded")
-	// ErrMemoryFull: the server is at its memory limit and refuses writes that need more. It is also ErrOverloaded.
+	// ErrMemoryFull means that the server is at its memory limit and refuses writes that need more memory. The error is
+	// also ErrOverloaded.
 	ErrMemoryFull = errors.New("memory full")
-	// ErrGroupLimit: the store has reached its maximum number of groups. It is also ErrOverloaded.
+	// ErrGroupLimit means that the store has reached its maximum number of groups. The error is also ErrOverloaded.
 	ErrGroupLimit = errors.New("group limit")
-	// ErrQuotaExceeded: the tenant that owns the group has used up a quota; Error.Metadata names tenant, quota and
-	// limit. If RetryAfter is above 0, it is a rate quota, and the call ran out of time before it could be retried.
-	// Otherwise delete records or raise the quota. It is not ErrOverloaded.
+	// ErrQuotaExceeded means that the tenant that owns the group has used up a quota. Error.Metadata names the tenant,
+	// the quota and its limit. If Error.RetryAfter is above 0, the quota is a rate quota, and the call ran out of time
+	// before it could be retried. Otherwise delete records or raise the quota. The error is not also ErrOverloaded.
 	ErrQuotaExceeded = errors.New("quota exceeded")
-	// ErrHashRouting: the store uses Hash routing, so its groups are fixed and none can be created.
+	// ErrHashRouting means that the store uses Hash routing, so its groups are fixed and none can be created.
 	ErrHashRouting = errors.New("hash routing")
-	// ErrGroupNotEmpty: the group holds something, so it is not deleted.
+	// ErrGroupNotEmpty means that the group holds something, so it is not deleted.
 	ErrGroupNotEmpty = errors.New("group not empty")
-	// ErrUnavailable: no server could answer before the deadline. This includes a last answer that named another
-	// server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
+	// ErrUnavailable means that no server could answer before the deadline. The error is also ErrUnavailable if the
+	// last answer named another server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrGroupFailed: the group cannot be loaded on its shard, and no majority of its other copies is left. The
-	// message says which group, where and why. Waiting does not help: a person has to repair it. A write was
-	// certainly not applied. It is not ErrUnavailable.
+	// ErrGroupFailed means that the group cannot be loaded on its shard, and that no majority of its other copies is
+	// left. The message says which group failed, where and why. Waiting does not help: a person has to repair the
+	// group. A write was certainly not applied. The error is not also ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
-	// ErrOutcomeUnknown: the write may or may not have been applied. To find out, repeat it with the same
-	// RequestID. An error can match this and another variable: after an attempt without an answer, ErrOverloaded or
-	// ErrDiskFull of the next attempt says nothing about the first.
+	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat it with the same
+	// RequestID. An error can match this variable and another one. For example, if the first attempt got no answer and
+	// the next one got ErrOverloaded or ErrDiskFull, the error matches both, because that answer says nothing about the
+	// first attempt.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrRequestIDReused: the RequestID belongs to another write (another record or data, or a delete). Nothing was
-	// written.
+	// ErrRequestIDReused means that the RequestID belongs to another write (of another record or other data, or a
+	// delete). Nothing was written.
 	ErrRequestIDReused = errors.New("request id reused")
-	// ErrDataLoss: stored bytes are damaged, or bytes were changed in transit.
+	// ErrDataLoss means that stored bytes are damaged, or bytes were changed in transit.
 	ErrDataLoss = errors.New("data loss")
-	// ErrCursorExpired: the snapshot of a scan no longer exists. Start the scan again.
+	// ErrCursorExpired means that the snapshot of a scan no longer exists. Start the scan again.
 	ErrCursorExpired = errors.New("cursor expired")
-	// ErrBadRange: the offset of a download is behind the end of the record.
+	// ErrBadRange means that the offset of a download is beyond the end of the record.
 	ErrBadRange = errors.New("bad range")
-	// ErrPermissionDenied: the caller may not use the operation in the group. The error does not reveal whether the group
-	// exists.
+	// ErrPermissionDenied means that the caller may not use the operation in the group. The error does not reveal
+	// whether the group exists.
 	ErrPermissionDenied = errors.New("permission denied")
-	// ErrUnauthenticated: the server does not know the caller, or rejects the token.
+	// ErrUnauthenticated means that the server does not know the caller, or rejects the token.
 	ErrUnauthenticated = errors.New("unauthenticated")
-	// ErrClosed: the client or the batcher was closed.
+	// ErrClosed means that the client or the batcher was closed.
 	ErrClosed = errors.New("closed")
 )
 

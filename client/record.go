@@ -43,7 +43,7 @@ type Record struct {
 	// Size is the length of the data in bytes, even if Data is left out.
 	Size    int64
 	Deleted bool
-	// Data is nil if it was not requested, and in scans for records above 1 MiB: see HasData.
+	// Data is nil if it was not requested, and for records above 1 MiB in scans (see HasData).
 	Data []byte
 	// HasData reports whether Data is complete.
 	HasData bool
@@ -71,7 +71,8 @@ func checked(op string, r *recordv1.Record) (Record, error) {
 
 // PutOptions are the options of Put, Upload and BatchPut. The zero value puts unconditionally.
 type PutOptions struct {
-	// IfVersion makes the put succeed only if this is the newest version. Otherwise the error is ErrVersionMismatch.
+	// IfVersion makes the put succeed only if IfVersion is the newest version of the record. Otherwise the error is
+	// ErrVersionMismatch.
 	IfVersion string
 	// IfAbsent makes the put succeed only if the record does not exist. Otherwise the error is ErrExists.
 	IfAbsent bool
@@ -79,8 +80,8 @@ type PutOptions struct {
 	Timestamp time.Time
 	// Attributes have at most 64 KiB together.
 	Attributes map[string][]byte
-	// RequestID has 16 bytes. If the caller repeats a write, it must be the same each time; nil: a new one is made for
-	// this call.
+	// RequestID has 16 bytes. If the caller repeats a write, the RequestID must be the same each time. If it is nil,
+	// the client makes a new one for this call.
 	RequestID []byte
 }
 
@@ -92,7 +93,8 @@ type PutResult struct {
 	// the server.
 	Size   int64
 	CRC32C uint32
-	// Repeated means that an earlier attempt with the same request id was applied. Version is the version that it made.
+	// Repeated means that an earlier attempt with the same request id was applied. Version is then the version that the
+	// earlier attempt made.
 	Repeated bool
 }
 

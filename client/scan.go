@@ -17,9 +17,10 @@ import (
 type ScanOptions struct {
 	// Group is the group to scan; empty: all.
 	Group string
-	// Cursor is a cursor of an earlier scan. This scan resumes after it. It excludes Group, Split and Parallel.
+	// Cursor is a cursor of an earlier scan. This scan resumes after it. Cursor cannot be combined with Group, Split or
+	// Parallel.
 	Cursor []byte
-	// Split is the part to scan, as returned by PlanScan. It excludes Group, Cursor and Parallel.
+	// Split is the part to scan, as returned by PlanScan. Split cannot be combined with Group, Cursor or Parallel.
 	Split *Split
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
@@ -75,9 +76,9 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 	return splits, nil
 }
 
-// Scan yields the newest version of every record, as of a snapshot of each group. A broken stream resumes from its
-// cursor, so each record is yielded once. Records above 1 MiB are yielded without data (HasData is false): use Download
-// with the version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
+// Scan yields the newest version of every record in a snapshot of each group. A broken stream resumes from its cursor,
+// so each record is yielded once. Records above 1 MiB are yielded without data (HasData is false): use Download with
+// the version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
 func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
 	var o ScanOptions
 	if options != nil {
@@ -242,8 +243,8 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 	_ = workers.Wait() // no error is returned above
 }
 
-// scanSplits scans several splits at a time. Memory is bounded, because each split waits until its message was
-// consumed.
+// scanSplits scans several splits at a time. Memory is bounded, because the scan of each split waits until its last
+// message was consumed.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
 	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
 	if o.Group != "" {

@@ -35,10 +35,10 @@ func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOption
 	return u.run(ctx)
 }
 
-// Upload stores one version of a record of any size from a reader, with bounded memory. If from is an io.Seeker, the
-// size is sent first, so that a full disk refuses the upload immediately, and the upload is retried when that is safe.
-// Otherwise it is retried only if nothing was read yet. If from fails, nothing is stored, and the error wraps that of
-// from.
+// Upload stores one version of a record of any size from a reader, with bounded memory. If the reader is an io.Seeker,
+// Upload sends the size first, so that a full disk refuses the upload immediately, and retries the upload when that is
+// safe. Otherwise it retries the upload only if nothing was read yet. If the reader fails, nothing is stored, and the
+// error wraps the reader's error.
 func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
 	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: options.orZero(), from: from}
 	return u.run(ctx)
@@ -193,7 +193,8 @@ type DownloadOptions struct {
 	Version string
 	// Offset is the offset of the first byte, from 0 to the size.
 	Offset int64
-	// Length is the length in bytes; 0: to the end. It is limited to the data that exist.
+	// Length is the length in bytes. The default is everything up to the end. If fewer bytes exist, only these are
+	// read.
 	Length int64
 }
 

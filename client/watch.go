@@ -22,9 +22,9 @@ type WatchOptions struct {
 }
 
 // Watch yields the changes of a group as they are committed: the latest state of each record that was put or deleted
-// (Record.Deleted), at least once, in the order of the group's log. It does not end by itself. A broken stream resumes
-// from its cursor, even after the group has moved to another shard. Records above 1 MiB are yielded without data
-// (HasData is false).
+// (Record.Deleted), at least once, in the order of the group's log. The sequence does not end unless the caller stops
+// it, ctx ends, or an error occurs. A broken stream resumes from its cursor, even after the group has moved to another
+// shard. Records above 1 MiB are yielded without data (HasData is false).
 //
 // To start with all existing records: save the first cursor of a watch, Scan the group, then watch from that cursor.
 // ErrCursorExpired requires the same steps, because deletes after the cursor were forgotten.

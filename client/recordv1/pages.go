@@ -10,9 +10,9 @@ import (
 // servers.
 const pageSize = 1000
 
-// AllGroups requests all pages of a listing of groups from in.PageToken on. It uses a page size of its own. It returns
-// the rows in one answer, however many bytes they have. If any page has an error, AllGroups returns the error and no
-// rows.
+// AllGroups requests all pages of a listing of groups, beginning with in.PageToken. It ignores the page size of the
+// request and uses its own. It returns all rows in one answer, however large that answer is. If any page has an error,
+// AllGroups returns the error and no rows.
 func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsRequest, options ...grpc.CallOption) (
 	*ListGroupsResponse, error) {
 	all, token := &ListGroupsResponse{}, in.GetPageToken()
@@ -25,7 +25,8 @@ func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsReque
 		}
 		before := len(all.Groups)
 		for _, g := range page.GetGroups() {
-			// A server older than pages answers with everything. It may take the place of a newer server that has stopped.
+			// A server that is too old to know pages answers with all rows. Such a server may answer after a newer
+			// server, which sent the earlier pages, has stopped.
 			if !listed[g.GetGroup()] {
 				all.Groups = append(all.Groups, g)
 			}
@@ -39,7 +40,7 @@ func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsReque
 	}
 }
 
-// AllShards is AllGroups for shards.
+// AllShards is like AllGroups, for shards.
 func AllShards(ctx context.Context, from AdminServiceClient, options ...grpc.CallOption) (*ListShardsResponse, error) {
 	all := &ListShardsResponse{}
 	listed := map[string]bool{}
@@ -63,7 +64,7 @@ func AllShards(ctx context.Context, from AdminServiceClient, options ...grpc.Cal
 	}
 }
 
-// AllMoves is AllGroups for moves.
+// AllMoves is like AllGroups, for moves.
 func AllMoves(ctx context.Context, from AdminServiceClient, options ...grpc.CallOption) (*PlanMovesResponse, error) {
 	all := &PlanMovesResponse{}
 	listed := map[string]bool{} // groups of earlier pages

@@ -4,8 +4,9 @@ package recordv1
 
 import "strings"
 
-// Word returns the state as status and conditions spell it, for example FileSystemMismatch for
-// SHARD_STATE_FILE_SYSTEM_MISMATCH. The word is empty for a state that was not sent or that this program does not know.
+// Word returns the state as the status and the conditions of Kubernetes objects spell it, for example
+// FileSystemMismatch for SHARD_STATE_FILE_SYSTEM_MISMATCH. The word is empty for a state that was not sent or that this
+// program does not know.
 func (x ShardState) Word() string {
 	if x == ShardState_SHARD_STATE_UNSPECIFIED {
 		return ""

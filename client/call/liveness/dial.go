@@ -22,7 +22,8 @@ func Dial(ctx context.Context, address string) (net.Conn, error) {
 	})
 }
 
-// hedge calls dial, and calls it again in parallel for each message on more. dial must end with its context.
+// hedge calls dial(), and calls it again in parallel for each message on the channel more. Each dial() must end when
+// its context ends.
 func hedge(ctx context.Context, more <-chan time.Time, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A failed machine sends nothing. The kernel sends a keepalive probe each second, and breaks a connection if no sent
-// data, including such a probe, is acknowledged for this long. A server process that hangs does not break its
-// connections, because its kernel acknowledges the data.
+// These settings detect a failed machine, which sends nothing. The kernel sends a keepalive probe each second. It
+// breaks a connection if nothing that it sent, including these probes, is acknowledged for silenceMax. A server process
+// that hangs does not break its connections, because its kernel acknowledges the data.
 const (
 	askEvery   = time.Second
 	silenceMax = 2 * time.Second

@@ -1,6 +1,7 @@
-// Package liveness detects that a server hangs: it accepts calls and answers none, because its process was stopped, its
-// machine failed, or the network drops what is sent. gRPC detects this only by its keepalive, which takes at least 10
-// s. Calls without a deadline of their own would wait that long, although other servers could answer them.
+// Package liveness detects that a server hangs. A server that hangs accepts calls and answers none, because its process
+// was stopped, its machine failed, or the network drops what is sent. gRPC detects this only by its keepalive, which
+// takes at least 10 s. Calls without a deadline of their own would wait that long, although other servers could answer
+// them.
 //
 // While calls wait and the server answers nothing, the Pulse checks the server's health. A server that answers anything
 // at all is considered slow, and calls wait for it. If it answers nothing, the Pulse closes its connections, which ends
@@ -35,13 +36,13 @@ const looksPerAfter = 2
 type Options struct {
 	After    time.Duration // time without any answer after which the server is probed; 0: DefaultAfter
 	Patience time.Duration // time for the answer to the probe; 0: DefaultPatience
-	// May reports whether the connections may be closed; nil: they may. Closing them gains nothing if no other server can
-	// answer the calls.
+	// May reports whether the connections may be closed. If May is nil, they may always be closed. Closing them gains
+	// nothing if no other server can answer the calls.
 	May func() bool
-	// Hung is called when the connections are closed; nil: not called.
+	// Hung, if not nil, is called when the connections are closed.
 	Hung func()
-	// Dial opens a connection to HOST:PORT, and ends with its context; nil: the Dial of this package, which uses
-	// TCP.
+	// Dial opens a connection to HOST:PORT, and ends with its context. The default is the Dial of this package, which
+	// uses TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 

@@ -36,7 +36,7 @@ func (t *Tenure) End(counted bool) {
 }
 
 // Over ends the tenure, because another server is responsible now. If a wait that started before has not ended after
-// patience, the connections to this server are closed, which ends the calls on them, and cut is called.
+// patience, Over closes the connections to this server, which ends the calls on them. Then it calls the function cut.
 func (t *Tenure) Over(patience time.Duration, cut func()) {
 	if t == nil || t.pulse == nil {
 		return

@@ -7,10 +7,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// RefuseCompressed returns the option that makes a server refuse compressed messages. A library that registers an
-// encoding for its own calls, as the exporter of traces does with gzip, makes each gRPC server of the process accept
-// this encoding. 24 KiB of compressed zeros would then take 24 MiB of memory before the caller is authenticated. gRPC
-// refuses encodings that no library registers.
+// RefuseCompressed returns the option that makes a server refuse compressed messages. Without this option, a library
+// that registers an encoding for its own calls makes each gRPC server of the process accept that encoding. The exporter
+// of traces does this with gzip. 24 KiB of compressed zeros would then take 24 MiB of memory before the caller is
+// authenticated. gRPC refuses encodings that no library registers.
 func RefuseCompressed() grpc.ServerOption {
 	//nolint:staticcheck // RegisterCompressor would change the encoding for the exporter of traces, too
 	return grpc.RPCDecompressor(refused{})

@@ -7,12 +7,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastAnswers is the time for sending the answers of ended calls, if something else keeps the connection open.
+// lastAnswers is how long a stopping server may still send the answers of calls that have ended, if something else
+// keeps the connection open.
 const lastAnswers = 500 * time.Millisecond
 
-// Drain stops a server. It refuses new calls, and waits for the calls that open counts, at most until ctx ends. Then it
-// aborts all calls. It waits for nothing else, because health watches never end by themselves, and unread data keeps a
-// caller's connection open. open is called on the caller's goroutine.
+// Drain stops a server. It refuses new calls, and waits until open(), which returns the number of open calls, has
+// returned 0 for lastAnswers, at most until ctx ends. Then it aborts all calls. It does not wait for other calls,
+// because health watches never end without an abort, nor for connections, because unread data keeps a caller's
+// connection open. Drain calls open() on the caller's goroutine.
 func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	drained := make(chan struct{})
 	go func() {

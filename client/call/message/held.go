@@ -11,8 +11,9 @@ import (
 
 // Allowance bounds the bytes that all calls of a process hold for their answers. Safe for concurrent use.
 type Allowance interface {
-	// Take takes n more bytes for a call that has already taken have; n may be negative. A refusal is the error
-	// that the caller receives. It never refuses the only call.
+	// Take takes n more bytes for a call that has already taken as many bytes as the argument have says. n may be
+	// negative. If Take refuses the bytes, the caller of the gRPC method receives the returned error. Take never
+	// refuses bytes to the only call.
 	Take(n, have int64) error
 	// Add takes n bytes without a check, for bytes that are already held. A negative n gives bytes back.
 	Add(n int64)
@@ -43,7 +44,7 @@ func (h *Held) Ask(n int64) error {
 	return h.ask(n)
 }
 
-// More requests n bytes in addition to the previous request; negative: fewer.
+// More requests n bytes in addition to the previous request. A negative n reduces the request.
 func (h *Held) More(n int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,8 +71,8 @@ func (h *Held) adjust() {
 	}
 }
 
-// encode counts a message that is given to gRPC, until release. The message already exists, so its bytes cannot be
-// refused.
+// encode counts a message that is given to gRPC, until release() is called. The message already exists, so its bytes
+// cannot be refused.
 func (h *Held) encode(n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +91,7 @@ func (h *Held) release(n int64) {
 	}
 }
 
-// end gives back the requested bytes. dropped means that gRPC drops the stream with all queued messages.
+// end gives back the requested bytes. If dropped is true, gRPC drops the stream with all queued messages.
 func (h *Held) end(dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +103,7 @@ func (h *Held) end(dropped bool) {
 }
 
 // heldBytesMin is the length from which messages are counted individually. A stream holds at most 64 KiB of shorter
-// ones.
+// messages.
 const heldBytesMin = 16 << 10
 
 // counted is a message that is counted from its encoding until gRPC releases it.
@@ -157,9 +158,10 @@ func (f *freed) Put(*[]byte) {
 	}
 }
 
-// whenFreed returns an empty buffer to append to the buffers of a message. tell is called once, when they are released.
-// gRPC frees the messages that it has written, and those queued in a stream that is reset. It leaves messages that are
-// queued in a connection that ends to the garbage collector. In this case tell is called after a collection.
+// whenFreed returns an empty buffer to append to the buffers of a message. tell() is called once, when the message's
+// buffers are released. gRPC frees the messages that it has written, and those queued in a stream that is reset. If a
+// connection ends, gRPC leaves the messages that are queued in it to the garbage collector. In this case tell() is
+// called after a collection.
 func whenFreed(tell func()) mem.Buffer {
 	empty := freedSpace[:0:freedBytes]
 	f := &freed{tell: tell}

@@ -15,8 +15,8 @@ import (
 )
 
 // Pool holds message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB, and clears a whole buffer before
-// use. This is most of the cost of a batch: for a message of 100 KiB it clears 1 MiB. This pool has every power of two
-// and clears nothing, so the user of a buffer must write all of it before it is read.
+// use. Clearing is most of the cost of a batch, because for a message of 100 KiB that pool clears 1 MiB. This pool has
+// every power of two and clears nothing, so the user of a buffer must write all of it before it is read.
 var Pool mem.BufferPool = &pool{}
 
 const (
@@ -66,7 +66,8 @@ type Decoder interface {
 	Decode(data mem.BufferSlice) error
 }
 
-// Undecoded is a request whose handler forwards its bytes. Interceptors receive it instead of the message.
+// Undecoded is a request that is not decoded, because its handler forwards its bytes. Interceptors receive the
+// Undecoded instead of the message.
 type Undecoded interface {
 	// DecodeInto decodes the request into a message of the method's request type. The message keeps no reference to
 	// the request.
@@ -111,10 +112,10 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
 }
 
-// RefusedBytesMax is the receive limit of a gRPC server. It is a little above the message limit. The server itself thus
-// refuses a message that is slightly too long, and tells its caller what to do instead. Longer messages are refused by
-// gRPC, whose answer cannot be extended. The limit is not higher, because a message is held in memory as a whole before
-// the server can refuse it.
+// RefusedBytesMax is the receive limit of a gRPC server. It is a little above the message limit. Therefore the server
+// itself refuses a message that is slightly too long, and can tell its caller what to do instead. gRPC refuses longer
+// messages, with an answer that cannot be extended. The limit is not higher, because a message is held in memory as a
+// whole before the server can refuse it.
 func RefusedBytesMax(bytesMax int) int { return bytesMax + bytesMax/4 }
 
 // ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls. Each further concurrent
@@ -129,8 +130,8 @@ const (
 	HandshakeTime  = 20 * time.Second
 )
 
-// Bounded receives a message that is decoded only if it is within a limit. Of a longer message it holds the first
-// fields that lie completely within the first headBytes.
+// Bounded receives a message that is decoded only if its size is within a limit. If the message is longer, Bounded
+// holds only the first fields, as far as they lie completely within the first headBytes.
 type Bounded struct {
 	Message  proto.Message
 	BytesMax int

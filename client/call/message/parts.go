@@ -13,7 +13,7 @@ const (
 	// partsMax bounds the number of parts of one request, which are its fields and the fields of its nested messages. The
 	// largest requests of honest clients, full batches with attributes, have a fraction of this number.
 	partsMax = 1 << 18
-	// countedBytesMin is the size of a request from which on its parts are counted. A part has at least two bytes, so
+	// countedBytesMin is the smallest request, in bytes, whose parts are counted. A part has at least two bytes, so
 	// smaller requests have too few parts to matter.
 	countedBytesMin = 128 << 10
 	// The messages that callers send have this prefix and this suffix.
@@ -36,8 +36,8 @@ func checkParts(encoded []byte, m proto.Message) error {
 	return nil
 }
 
-// countParts subtracts the number of parts of a message from left, and returns the rest. It ends early if the rest is
-// negative. What cannot be parsed is left to the decoder.
+// countParts subtracts the number of parts of a message from the argument left, and returns the rest. It ends early if
+// the rest is negative. It also ends early at bytes that cannot be parsed, because the decoder reports them.
 func countParts(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	for len(b) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(b)

@@ -33,9 +33,9 @@ type Stream struct {
 
 // Await returns these errors if it stops waiting before the call has ended.
 var (
-	// ErrSlow: the caller did not receive a message within the time limit.
+	// ErrSlow means that the caller did not receive a message within the time limit.
 	ErrSlow = errors.New("a message was not taken in time")
-	// ErrStopping: the process is stopping, and the caller neither receives nor sends a message.
+	// ErrStopping means that the process is stopping, and that the caller neither receives nor sends a message.
 	ErrStopping = errors.New("stopping")
 )
 
@@ -121,8 +121,8 @@ func (s *Stream) RecvMsg(m any) error {
 
 // Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping (only after
 // stopping is closed), or with the error given to AbortOf's function. In these cases the caller is answered while the
-// handler continues until the stream has ended, because messages that gRPC holds remain until the caller reads them.
-// Call Await once.
+// handler still runs. The handler continues until the stream has ended, because messages that gRPC holds remain until
+// the caller reads them. Call Await once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials returns credentials of a client. They call read for the configuration, now and before each handshake. The
-// returned error is the error of the first read. If read fails later, for example while files are being replaced, the
-// last configuration remains in use. told, if not nil, receives each new error, and the error of a handshake that fails
-// includes it. read and told must be safe for concurrent use.
+// Credentials returns credentials of a client. They call read() for the configuration, now and before each handshake.
+// The returned error is the error of the first read(). If read() fails later, for example while files are being
+// replaced, the last configuration remains in use. The function told, if not nil, receives each new error of read(),
+// and the error of a handshake that fails includes that error. Both functions must be safe for concurrent use.
 func Credentials(read func() (*tls.Config, error), told func(error)) (credentials.TransportCredentials, error) {
 	now, err := read()
 	if err != nil {
@@ -47,7 +47,8 @@ type source struct {
 	failed string // the last error that told received; empty: the last read did not fail
 }
 
-// now returns the configuration to use. If it is an older one, the error says why.
+// now returns the configuration to use. If it could not read the present configuration, it returns the last one, and
+// the error says why.
 func (s *source) now() (*tls.Config, error) {
 	cfg, err := s.read()
 	s.mu.Lock()

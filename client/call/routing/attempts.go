@@ -21,7 +21,7 @@ func (p *Pace) Pause(n int) time.Duration {
 	return backoff.Doubling{First: p.First, Most: p.Most}.After(n)
 }
 
-// Effect is what is known about the effect of a call whose attempts have failed.
+// Effect holds what is known about the effect of a call whose attempts have failed.
 type Effect struct {
 	Write bool // the call changes something: an attempt without an answer may have been applied
 	Once  bool // the write carries no request id: it is not retried if it may have been applied
@@ -70,7 +70,7 @@ func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 }
 
 // Report returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing,
-// that is the error of the previous attempt, because it says more.
+// Report returns the error of the previous attempt, because that error says more.
 func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 	if v.TimedOut && a.last != nil && (!a.Write || !sent) {
 		return a.last
@@ -85,10 +85,11 @@ func (a *Attempts) Skip() { a.n++ }
 // before the news that the call waits for.
 const newsMax = 8
 
-// Pause waits until another attempt makes sense: as long as the pace says, or until news is closed. A closed news means
-// that what the attempts depend on may have changed (nil: no such signal). least is the wait that the server asks for.
-// With Hold, Pause waits at least that long. Without Hold, no attempt follows if less time is left. Pause returns false
-// if the time is up before then, ctx has ended, or stop is closed.
+// Pause waits until another attempt makes sense: as long as the pace says, or until the channel news is closed. That
+// channel is closed when something on which the attempts depend may have changed. It is nil if there is no such signal.
+// least is the wait that the server asks for. With Hold, Pause waits at least that long. Without Hold, no attempt
+// follows if less time is left. Pause returns false if the call's time is up before the next attempt, if ctx has ended,
+// or if the channel stop is closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {

@@ -1,5 +1,5 @@
-// Package routing decides which group holds a record, and what a failed call means for a retry. The gateway and the Go
-// client share it. It depends only on gRPC's status. docs/placement.md describes the same in prose.
+// Package routing decides which group holds a record, and whether a failed call may be retried. The gateway and the Go
+// client share it. Its only dependency is gRPC's status. docs/placement.md describes the same in prose.
 package routing
 
 import (
@@ -120,7 +120,7 @@ func ValidateGroupName(name string) error {
 // digit.
 func ValidateShardName(name string) error { return ValidateName("shard", name) }
 
-// ValidateName checks a name like ValidateShardName. In the error, what names the kind of object.
+// ValidateName checks a name as ValidateShardName does. The argument what names the kind of object in the error.
 func ValidateName(what, name string) error {
 	if err := validateLength(what, name); err != nil {
 		return err

@@ -26,8 +26,9 @@ type Verdict struct {
 	Reason string            // the reason in our ErrorInfo; SHARD_UNREACHABLE for a transport error
 	Info   map[string]string // metadata of our ErrorInfo
 	Wait   time.Duration     // the minimum wait that the server asks for; 0: none
-	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
-	// earlier attempt with that id was applied. All other failures leave the effect of earlier attempts open.
+	// EndsDoubt means that the group's leader gave this answer to a write after it had looked for the request id.
+	// Therefore no earlier attempt with that id was applied. All other failures leave open whether an earlier attempt
+	// was applied.
 	EndsDoubt bool
 	// TimedOut is true if the attempt ended because the call's time was over, and not by an answer of a server.
 	TimedOut bool
@@ -79,9 +80,9 @@ func Judge(st *status.Status, sent bool) Verdict {
 	return v
 }
 
-// JudgeStream is Judge for a message whose stream of writes ended before the message was answered. first means that it
-// is the first such message. The status can refer only to the first one. A message that was sent may have been applied,
-// unless it is the first one and the status is a final refusal.
+// JudgeStream is like Judge, for a message whose stream of writes ended before the message was answered. If first is
+// true, the message is the first such message of the stream. The stream's status can refer only to the first such
+// message. A message that was sent may have been applied, unless it is the first one and the status is a final refusal.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
 	switch {
