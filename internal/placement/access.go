@@ -44,8 +44,8 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
-// AccessSince reads the table of grants if it is not the one that was read at revision; 0: none was read. If it is,
-// changed is false, and etcd does not send the table.
+// AccessSince reads the table of grants if it has changed since it was read at the given revision. Revision 0 says that
+// no table was read before. If the table has not changed, changed is false, and etcd does not send the table.
 func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
 	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
 	if err != nil || answer.Succeeded {
@@ -70,8 +70,8 @@ func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	return there, nil
 }
 
-// accessLook is the interval at which the table of grants is read even if the watch reports no change, because a
-// broken watch also reports none.
+// accessLook is the interval at which the table of grants is read even if the watch reports no change. A broken watch
+// would report no change either.
 const accessLook = 2 * time.Second
 
 // WatchAccess sends the current table of grants, and each table that replaces it. When ctx ends, it closes the

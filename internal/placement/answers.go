@@ -12,8 +12,8 @@ import (
 var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated,
 	codes.InvalidArgument, codes.FailedPrecondition}
 
-// MayBeDone reports whether a write to etcd that ended with this error may have been done: etcd has not answered, or
-// its answer does not tell.
+// MayBeDone reports whether a write to etcd that ended with this error may have been done. It may have been done if
+// etcd has not answered, or if its answer does not say whether the write was done.
 func MayBeDone(err error) bool {
 	var of rpctypes.EtcdError
 	return !errors.As(err, &of) || !slices.Contains(refusals, of.Code())

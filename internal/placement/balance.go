@@ -9,17 +9,17 @@ import (
 // leaders. Each load is relative to the shard's weight. Two shards are levelled while they differ by more than a
 // slack. The slack is a fraction of the load of the more loaded shard, so that changes on a third shard do not cause
 // moves. A step that levels bytes reduces the sum of the squares of the bytes. A step that levels groups reduces the
-// sum of the squares of the group counts; besides, it either leaves the bytes of all shards within their slack or
-// does not increase the sum of the squares of the bytes. So the steps terminate, and after a plan was carried out,
-// the next plan has no further moves.
+// sum of the squares of the group counts. In addition, it either leaves the bytes of all shards within their slack or
+// does not increase the sum of the squares of the bytes. Therefore the steps terminate, and after a plan was carried
+// out, the next plan has no further moves.
 
 // slack is the tolerated difference between two loads: a fraction of the greater load, but at least a minimum.
 type slack struct{ part, least float64 }
 
 func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
 
-// The slack for groups is greater than the slack for bytes, because moves that level groups are made in addition to
-// those that level bytes.
+// The slack for groups is greater than the slack for bytes, because levelling the numbers of groups takes moves in
+// addition to those that level bytes.
 var (
 	bytesSlack   = slack{0.1, 64 << 20}
 	groupsSlack  = slack{0.25, 1}
@@ -27,8 +27,8 @@ var (
 )
 
 const (
-	// slackAbove is a multiple of the slack: a shard that has reached the mean receives more only from a shard that
-	// has more by this multiple.
+	// slackAbove is a factor of the slack. A shard that has reached the mean receives more only from a shard whose load
+	// is greater by more than slackAbove times the slack.
 	slackAbove = 3
 	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it.
 	aboveMeanPart = 0.05
@@ -116,7 +116,7 @@ func (b *balancer) extremes() {
 }
 
 // level moves groups from shards with a high load to shards with a low load, while two shards differ by more than the
-// slack. pick returns the group to move between two shards; -1 if there is none.
+// slack. The function pick returns the group to move between two shards, or -1 if there is none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
@@ -178,9 +178,9 @@ func (b *balancer) may(g *planned, from, to int) bool {
 	return true
 }
 
-// pickBytes returns the largest group that does not reverse the difference; if there is none, the smallest group that
-// leaves the difference within half the slack. It does not return a group that is so small that too many groups would
-// have to move.
+// pickBytes returns the largest group whose move does not reverse the difference. If there is no such group, it returns
+// the smallest group whose move leaves the difference within half the slack. It does not return a group that is so
+// small that too many groups would have to move.
 func (b *balancer) pickBytes(from, to int, gap float64) int {
 	best, bestOver := -1, -1
 	slack := bytesSlack.of(b.bytesOf(from))

@@ -44,7 +44,7 @@ func (e *LimitError) Unwrap() error { return ErrGroupLimit }
 func (s *Store) CreateGroup(ctx context.Context, g Group, bounds ...Bound) (there Group, created bool, err error) {
 	g.Revision = 0
 	for _, b := range bounds {
-		// Without the lock each group that is created makes the attempts of all the others fail.
+		// Without the lock, each group that is created would make the attempts to create all other groups fail.
 		lock, _ := s.making.LoadOrStore(b.Prefix, &longlock.Mutex{})
 		lock.(*longlock.Mutex).Lock()
 		defer lock.(*longlock.Mutex).Unlock()
@@ -62,8 +62,9 @@ func (s *Store) CreateGroup(ctx context.Context, g Group, bounds ...Bound) (ther
 	return there, err == nil, err
 }
 
-// within counts the groups of bounds. If each allows one more group, it returns the rider with which the group is
-// created: it does not apply if another group was created within one of the bounds since they were counted.
+// within counts the groups of bounds. If each bound allows one more group, within returns the rider with which the
+// group is created. The rider prevents the creation if another group was created within one of the bounds since the
+// groups were counted.
 func (s *Store) within(ctx context.Context, bounds []Bound) (out rider, err error) {
 	var ops []clientv3.Op
 	for _, b := range bounds {
@@ -84,8 +85,8 @@ func (s *Store) within(ctx context.Context, bounds []Bound) (out rider, err erro
 	return out, nil
 }
 
-// countOps returns the two operations that count the groups whose names begin with a prefix; counted takes their
-// results.
+// countOps returns the two operations that count the groups whose names begin with a prefix. counted() computes the
+// count from their results.
 func (k keys) countOps(prefix string) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(k.prefix+groupsKey+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
@@ -120,7 +121,7 @@ func (s *Store) DeleteGroup(ctx context.Context, g Group) error {
 	if err != nil {
 		return fmt.Errorf("encode target of %s: %w", g.Name, err)
 	}
-	// The members are woken by the end of their wakes.
+	// This deletes the wakes of the members, which wakes the members.
 	ops := append(s.wakeOps(g.Name, there.concerned(), nil), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(group)),
 		clientv3.OpPut(s.prefix+targetsKey+g.Name, string(target)), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
 	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// These are the decoders of etcd's values. Each decoder is given the name in the key, and accepts only what Sheaf
-// itself writes. So everything in a view follows these rules.
+// These are the decoders of etcd's values. Each decoder receives the name in the key, and accepts only values that
+// Sheaf itself writes. Therefore all values in a view follow the rules that the decoders check.
 
 // otherName returns the error for a value that belongs to a shard or group other than the one in its key.
 func otherName(what, named string) error {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// withDomains adds to a view the failure domains of shards that were registered earlier. So a shard whose process
-// restarts, or whose node is down, remains in its domain, and no second copy is placed there. A process that has just
-// started does not know these domains, and treats such a shard as a domain of its own.
+// withDomains adds to a view the failure domains of shards that were registered earlier. Therefore a shard whose
+// process restarts, or whose node is down, remains in its domain, and no second copy is placed in that domain. A
+// process that has just started does not know these domains, and treats such a shard as a domain of its own.
 func (m *memory) withDomains(view View) View {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,19 +13,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// These are times of a watcher that follows a shard's own groups.
+// These constants are for a watcher that follows a shard's own groups.
 const (
 	readAgain = time.Second // delay after etcd did not answer
-	// Every strayLooks looks, the follower reads each group that it follows without a wake as new as the group. Such
-	// a group is a stray, which does not name this shard, or was written by an older program, until the keeper adds
-	// the wake. If the next write takes such a group away from this shard, there is no wake whose deletion would
-	// report that. The follower also reads each group that has a folder here and is not followed.
+	// At every strayLooks-th look, the follower reads each group that it follows and whose wake is missing or older
+	// than the group. Either such a group is a stray, which does not name this shard, or an older program wrote it, and
+	// the keeper has not added the wake yet. If the next write takes such a group away from this shard, there is no
+	// wake whose deletion would report that. The follower also reads each group that has a folder on this shard's
+	// volume and is not followed.
 	strayLooks = 5
 )
 
-// Follow does for shards what Watch does for others. Shards hold the true state, so they also get views of an etcd
-// that was set back, with SetBack or Freeze set. before says how far the shard has seen the store, as its volume
-// remembers it.
+// Follow does for shards what Watch does for others. Shards hold the true state, so they also get views of an etcd that
+// was set back, with SetBack or Freeze set. The argument before says up to which state the shard has seen the store, as
+// its volume remembers it.
 //
 // A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
 // changed, cover everything. The views between these cover the shard's own groups, each read from the keys of the
@@ -47,9 +48,9 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		}
 		w.listed, w.last = true, st
 		w.store.noteAnswer()
-		// The shard's own groups are determined before the reader gets the view. If a folder appears between the two,
-		// its group is not followed yet, and lookOwn has it read. In the other order, the reader would have left the
-		// group out, although the follower would believe that the group was reported.
+		// The shard's own groups are determined before the reader gets the view. If a folder appears between these two
+		// steps, its group is not followed yet, and lookOwn makes the follower read it. In the other order, the reader
+		// would have left the group out, although the follower would regard the group as reported.
 		own := View{Groups: st.groups, Targets: st.targets}.Of(w.own)
 		// The view is sent even if its epoch was sent before, because that earlier view may have lacked a group for
 		// which the shard had not been woken yet.
@@ -140,8 +141,8 @@ func (f *ownFollower) run(ctx context.Context) error {
 	}
 }
 
-// watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. Registrations may
-// be watched because they are few: one when a shard starts, and one when it ends.
+// watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. Registrations may be
+// watched because they change rarely: once when a shard starts, and once when it ends.
 func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
 	s, from := f.store, clientv3.WithRev(f.st.revision+1)
 	// Changes of these keys are rare. Without progress notifications, a watch that resumes would start at a revision
@@ -229,8 +230,8 @@ func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 }
 
 // readTouched reads the touched groups with their targets at one revision, and then the registrations of the shards
-// that these name. If it relied on the watch of registrations, which may lag, a shard could be mistaken for one on
-// another volume.
+// that these groups and targets name. If it relied on the watch of registrations, which may lag, it could assume that a
+// shard is still on another volume.
 func (f *ownFollower) readTouched(ctx context.Context) error {
 	s, st := f.store, f.st
 	var keys []string
@@ -277,8 +278,8 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older says which group or target that was read is missing, or was written before the known one; empty if there is
-// none.
+// older names a group or target that is missing in what was read, or that was written before the known one. The result
+// is empty if there is no such group or target.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -302,7 +303,8 @@ func shardKeys(shards []string) []string {
 	return keys
 }
 
-// namedBy returns the shards that a group and its target name, as these were read; nil if the key does not exist.
+// namedBy returns the shards that a group and its target name, given their keys as they were read. A key is nil if it
+// does not exist.
 func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	var g Group
 	var t Target

@@ -12,7 +12,7 @@ import (
 
 // An etcd that was set back to an older backup says where groups were, not where they are (rule 9). The first process
 // that notices freezes the store. From then on, no process moves, creates or deletes anything on the basis of etcd,
-// until etcd was overwritten with the true state, as the shards report it. docs/placement.md describes the procedure.
+// until etcd was overwritten with the true state, which the shards report. docs/placement.md describes the procedure.
 
 // ErrFrozen says that etcd holds an older state of the store than one that was seen before. Nothing was written.
 var ErrFrozen = errors.New("etcd was set back to an older state of this store")
@@ -31,7 +31,7 @@ type Mark struct {
 	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }
 
-// Behind says why seen, a mark from before, is later than this mark; empty if it is not.
+// Behind says why the earlier mark seen is later than this mark. The result is empty if that mark is not later.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:
@@ -73,7 +73,8 @@ func (f Freeze) String() string {
 	return words
 }
 
-// Held says why nothing may be moved, created or deleted on the basis of this view; empty if that is allowed.
+// Held says why nothing may be moved, created or deleted on the basis of this view. The result is empty if that is
+// allowed.
 func (v View) Held() string {
 	switch {
 	case v.Freeze != nil:

@@ -16,16 +16,16 @@ import (
 )
 
 // Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older programs,
-// which may run at the same time during an upgrade or a partial rollback. So one of the shards that follow the store
-// by wakes keeps them: it sees all groups, and writes the missing wakes. Shards do this because only they need wakes:
-// as long as a shard follows by wakes, there is a shard that keeps them, whatever the versions of planners, gateways
-// and other shards.
+// which may run at the same time during an upgrade or a partial rollback. Therefore one of the shards that follow the
+// store by wakes is the keeper: it sees all groups, and writes the missing wakes. A shard is the keeper because only
+// shards need wakes. As long as some shard follows by wakes, some shard keeps the wakes, whatever the versions of the
+// planners, the gateways and the other shards.
 
 // keeperTerm bounds the time for which one shard keeps the wakes. The next keeper lists everything again.
 const keeperTerm = 10 * time.Minute
 
-// startKeeper keeps the store's wakes in parallel to this follower until ctx ends, unless another shard keeps them.
-// ctx is the context of the follower's watch, so that the keeper also starts again after etcd was set back.
+// startKeeper starts to keep the store's wakes in parallel to this follower, until ctx ends, unless another shard keeps
+// them. ctx is the context of the follower's watch, so that the keeper also starts again after etcd was set back.
 func (w *watcher) startKeeper(ctx context.Context) {
 	if !w.keeping.CompareAndSwap(false, true) {
 		return
@@ -152,8 +152,8 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	}
 }
 
-// missing returns the writes after which exactly the shards that the group concerns have a wake that is as new as the
-// group.
+// missing returns the writes that bring the wakes of a group up to date. After them, each shard that the group concerns
+// has a wake that is as new as the group, and no other shard has a wake.
 func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	g, t := k.groups[group], k.targets[group]
 	wanted := map[string]bool{}
@@ -171,8 +171,8 @@ func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	return ops[:min(len(ops), wakesMax)] // the watch reports these writes, and the keeper then writes the rest
 }
 
-// repair writes the missing wakes of groups if group and target have not changed since they were read. If they have,
-// the watch reports them again.
+// repair writes the missing wakes of each group if neither the group nor its target has changed since they were read.
+// If one of them has changed, the watch reports it again.
 func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 	var ops []clientv3.Op
 	for group := range groups {

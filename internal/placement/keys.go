@@ -34,8 +34,8 @@ const (
 )
 
 const (
-	// etcd refuses a transaction of more than 128 operations. A nested transaction may use those that the outer one
-	// does not.
+	// etcd refuses a transaction of more than 128 operations. A nested transaction may use the operations that the
+	// outer transaction does not use.
 	txnOpsMax    = 50
 	readKeysMax  = 100
 	listPageKeys = 5000
@@ -61,7 +61,7 @@ func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only returns the key that a request for one key has found. Its ModRevision is 0 if the key does not exist.
+// only takes the result of a request for one key, and returns that key. Its ModRevision is 0 if the key does not exist.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
 		return &mvccpb.KeyValue{}
@@ -69,7 +69,7 @@ func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// get reads one key. If the key does not exist, the result is that of only.
+// get reads one key. If the key does not exist, the ModRevision of the result is 0, as only() says.
 func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	answer, err := k.client.Get(ctx, k.prefix+name)
 	if err != nil {
@@ -158,8 +158,8 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// write applies ops in transactions of at most txnOpsMax. Each transaction is applied only if all conditions in
-// onlyIf hold; otherwise write returns ErrNotElected.
+// write applies ops in transactions of at most txnOpsMax operations. Each transaction is applied only if all conditions
+// in onlyIf hold; otherwise write returns ErrNotElected.
 func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
 	_, err := k.writeEach(ctx, ops, onlyIf...)
 	return err
@@ -195,11 +195,11 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// revokePatience bounds the revocation of a lease, because a stop waits for it. Tests use a longer time, because they
-// require that keys under the lease are gone afterwards, however slow etcd's disk is.
+// revokePatience bounds the revocation of a lease, because a stopping process waits for it. Tests use a longer time,
+// because they require that the keys under the lease are gone afterwards, however slow etcd's disk is.
 var revokePatience = time.Second
 
-// revoke revokes a lease, so that its keys are deleted immediately. If that fails, the lease expires by itself.
+// revoke revokes a lease, so that its keys are deleted immediately. If the revocation fails, the lease expires later.
 func (k keys) revoke(lease clientv3.LeaseID) {
 	if lease == 0 {
 		return

@@ -2,7 +2,8 @@ package placement
 
 import "slices"
 
-// Move is one group that should be on other shards than now. Its stored target says so only if Running is set.
+// Move describes one group that should be on other shards than now. The group's stored target names these shards only
+// if Running is set.
 type Move struct {
 	Group   string
 	From    []string // shards that have a copy now
@@ -10,7 +11,7 @@ type Move struct {
 	Bytes   int64    // bytes to be copied
 	Reason  Reason
 	Running bool // the target already says so
-	// SharedDomains is the result of the function SharedDomains.
+	// SharedDomains is the result of the function SharedDomains for this move.
 	SharedDomains []string
 }
 

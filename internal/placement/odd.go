@@ -11,15 +11,15 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// Any process that can write to etcd may have left a value there that Sheaf did not write. A listing leaves such a
-// key out and names it, so that it never fails because of one key. A key that is left out counts as unknown, not as
-// empty or absent:
+// Any process that can write to etcd may have left a value there that Sheaf did not write. A listing leaves such a key
+// out and names it, so that one key never makes the whole listing fail. A key that is left out counts as unknown, not
+// as empty or absent:
 //
 //   - A process that knew an earlier value of the key continues with that value.
 //   - A group without a readable key, or without a readable target, is neither placed nor created, and its replicas
 //     remain as they are on their volumes.
 //   - A freeze that cannot be read counts as a freeze.
-//   - Without a readable meta nothing is known about the store. This is the only key that a listing needs.
+//   - Without a readable meta nothing is known about the store. Meta is the only key that a listing needs.
 
 // ErrOdd says that the value of a key cannot be used.
 var ErrOdd = errors.New("the value cannot be used")
@@ -37,8 +37,8 @@ func (o Odd) String() string {
 		"it", o.Key, o.Why)
 }
 
-// OddGroup says why a group cannot be placed because its key, or that of its target, cannot be used; empty if both
-// can be used.
+// OddGroup says why a group's key, or the key of its target, cannot be used, so that the group cannot be placed. The
+// result is empty if both keys can be used.
 func (v View) OddGroup(group string) string {
 	for _, name := range []string{groupsKey + group, targetsKey + group} {
 		if o, odd := v.Odd[name]; odd {

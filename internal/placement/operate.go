@@ -54,7 +54,7 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, View, erro
 	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
-// whoPlans stands for the process that notices a setback if the process is not a shard.
+// whoPlans is recorded as the process that noticed a setback if that process is not a shard.
 const whoPlans = "the planner or operator"
 
 // known compares the store in etcd with the expected one.
@@ -81,9 +81,9 @@ type Planned struct {
 }
 
 // PlanOnce creates the missing groups of Hash routing. If none is missing, it writes the targets that Plan changes.
-// It is one step of RunPlanner, for a caller that decides when to take it. Each write is conditional on the state
-// from which it was decided; after ErrChanged, the caller can call PlanOnce again. PlanOnce never creates Meta: it
-// returns the errors of ViewOf.
+// PlanOnce is one step of RunPlanner, for a caller that decides itself when to take that step. Each write is
+// conditional on the state from which it was decided. After ErrChanged, the caller can call PlanOnce again. PlanOnce
+// never creates Meta. It returns the errors of ViewOf.
 func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (Planned, error) {
 	if err := policy.Validate(); err != nil {
 		return Planned{}, err
@@ -117,7 +117,7 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 // pair returns a group and its target in a view.
 func (v View) pair(name string) pair { return pair{v.Groups[name], v.Targets[name]} }
 
-// changed returns ErrChanged for a condition that did not hold, and any other error unchanged.
+// changed returns ErrChanged if err says that a condition did not hold. It returns any other error unchanged.
 func changed(err error) error {
 	if errors.Is(err, ErrNotElected) {
 		return fmt.Errorf("planning: %w", ErrChanged)

@@ -17,7 +17,7 @@ type Meta struct {
 	Copies     int       `json:"copies"` // 1, 3 or 5
 	CreatedUTC string    `json:"created"`
 	GroupsMax  int       `json:"groupsMax"` // Named: the limit on groups made by first writes; 0: 100,000
-	// ShardsMin delays the first placement until this many shards are alive. 0: the first placement does not wait.
+	// ShardsMin delays the first placement until this many shards are alive. With 0 the first placement does not wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
 	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch also grows after etcd was
 	// created again.
@@ -75,8 +75,8 @@ type Shard struct {
 	Zone          string     `json:"zone,omitempty"`
 	// Boot is a random id of this process. If it is zero, RegisterShard creates one.
 	Boot uuid.UUID `json:"boot"`
-	// Step is the volume's present step. Registered is the last step that, as far as the volume knows, etcd has
-	// stored. Both are stored in the key of the volume.
+	// Step is the volume's present step. Registered is the last step of which the volume knows that etcd has stored it.
+	// Both are stored in the key of the volume.
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
@@ -120,17 +120,17 @@ type Group struct {
 	// since then; see Store.PutWeights.
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
-	// Term and ConfIndex belong to the leader that last wrote Members. They are its term, and the index of the
-	// membership change that it had applied. A leader with lower values does not overwrite them, see
-	// PutGroupAsLeader.
+	// Term and ConfIndex belong to the leader that last wrote Members. Term is its term, and ConfIndex is the index of
+	// the membership change that it had applied. A leader with a lower value does not overwrite them (see
+	// PutGroupAsLeader).
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
 	// Everywhere is an index up to which every member has the complete log, as the leader knew at its last report.
 	// Followers may also drop tombstones up to this index.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
-	// Deleted is when the group was deleted, in UTC; empty: it exists. The key of a deleted group remains, because a
-	// missing key means that etcd was set back (rule 9). No View has the group.
+	// Deleted is the time at which the group was deleted, in UTC. It is empty if the group exists. The key of a deleted
+	// group remains, because a missing key means that etcd was set back (rule 9). No View has a deleted group.
 	Deleted string `json:"deleted,omitempty"`
 
 	// Revision is etcd's revision of the key when the key was read; 0 for a group that is not stored. Store.PutGroup
@@ -174,8 +174,8 @@ type View struct {
 	// no longer registered.
 	Domains map[string]string
 	Mark    Mark
-	// Freeze is set while etcd was set back and is not reconciled yet, otherwise nil. SetBack says that this process
-	// has itself noticed the setback.
+	// Freeze is set after etcd was set back, until it is reconciled. Otherwise Freeze is nil. SetBack says that this
+	// process has itself noticed the setback.
 	Freeze  *Freeze
 	SetBack string
 	// Odd holds the keys, without the store's prefix, that cannot be read and were therefore left out. See OddGroup
@@ -189,18 +189,19 @@ type View struct {
 // Policy configures the planner.
 type Policy struct {
 	Copies int // 1, 3 or 5
-	// ShardGroupsMax limits the number of replicas that the planner places on one shard. 0: there is no limit.
-	// Existing replicas may remain.
+	// ShardGroupsMax limits the number of replicas that the planner places on one shard. With 0 there is no limit.
+	// Existing replicas beyond the limit may remain.
 	ShardGroupsMax int
 	// ShardsMin delays the very first placement until this many shards are alive, so that the first shard to register
-	// does not get every group. 0: it does not wait. It has no effect once any group has members.
+	// does not get every group. With 0 the first placement does not wait. ShardsMin has no effect once any group has
+	// members.
 	ShardsMin int
 	// Moves allows moves of groups that are at their target: to balance loads, and away from shards that are gone and
 	// marked Draining. If it is false, the planner only changes the targets of groups that must leave a shard.
 	Moves bool
-	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many moves at a time give a copy to,
-	// or take a copy from, one shard. 0: MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. They apply only
-	// if Moves is set.
+	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many moves at a time give a copy to, or
+	// take a copy from, one shard. The defaults are MovesMaxDefault and ShardMovesMaxDefault. A negative value means no
+	// limit. Both limits apply only if Moves is set.
 	MovesMax, ShardMovesMax int
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Plan is pure: it returns the targets that differ from those in the view, with the least movement. A group with
-// Members keeps its shards as long as the policy allows. New groups go to the shards with the least bytes, then the
-// fewest groups. Two copies never go into one domain. unplaced holds groups that cannot be placed, with the reason.
-// The same input gives the same output.
+// Plan is pure. It chooses targets with the least movement, and returns those that differ from the targets in the view.
+// A group with Members keeps its shards as long as the policy allows. New groups go to the shards with the least bytes,
+// then the fewest groups. Two copies never go into one domain. The result unplaced holds the groups that cannot be
+// placed, with the reason. The same input gives the same output.
 //
 // In detail: a shard that is not registered counts as being in its last known domain. A member remains on a shard
 // that is Active, Cordoned or not registered (its data are there; a person removes it by draining). It is moved off a
@@ -63,7 +63,7 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing says why no group can be placed now; empty if some groups may be placed.
+// plansNothing says why no group can be placed now. The result is empty if some groups may be placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
@@ -71,7 +71,8 @@ func plansNothing(view View, policy Policy) string {
 	return firstPlacementWaits(view, policy)
 }
 
-// firstPlacementWaits says what the first placement waits for; empty if it does not wait.
+// firstPlacementWaits says what the first placement waits for. The result is empty if the first placement does not
+// wait.
 func firstPlacementWaits(view View, policy Policy) string {
 	alive := 0
 	for _, s := range view.Shards {
@@ -233,10 +234,10 @@ func (p *planner) keep(g *planned) {
 	}
 }
 
-// current lists the shards of a group in the order of preference. The order is that of the target if the target names
-// members (its first one leads). Then comes the leader, then the others. Replacements that the target already names
-// are the last, so that an unfinished move continues to the same shard, and a move whose reason has gone is reversed.
-// A move for balance has no such reason, so its target comes first.
+// current lists the shards of a group in the order of preference. First come the members that the target names, in the
+// order of the target, whose first shard should lead. Then comes the leader, then the other members. The replacements
+// that the target already names come last, so that an unfinished move continues to the same shard, and a move whose
+// reason has gone is reversed. A move for balance has no such reason, so its target comes first.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {
@@ -280,7 +281,7 @@ func (p *planner) place(g *planned) {
 	}
 }
 
-// undo removes the shards that place has added for a group that cannot be placed completely.
+// undo removes the shards that place() has added for a group that cannot be placed completely.
 func (p *planner) undo(g *planned) {
 	for _, i := range g.chosen[g.kept:] {
 		p.shards[i].bytes -= g.Bytes
@@ -311,8 +312,8 @@ func (p *planner) changes(g *planned) bool {
 	return !SameSet(t.Shards, g.old.Shards)
 }
 
-// lead puts the shard that should lead first. For a group with members it is the first shard that was kept, otherwise
-// the shard that leads the fewest groups.
+// lead moves the shard that should lead to the first position. In a group with members, the first shard that was kept
+// should lead. In any other group, the shard that leads the fewest groups should lead.
 func (p *planner) lead(g *planned) {
 	chosen := g.chosen
 	if g.kept == 0 {
@@ -328,8 +329,8 @@ func (p *planner) lead(g *planned) {
 }
 
 // best returns the shard that takes the next copy: the one with the least bytes, then the fewest groups, then the
-// fewest leaders, then the first by name; -1 if no shard can take it. The scan over the shards is linear: even for
-// 1,000 shards a heap is not faster if domains exclude many of them.
+// fewest leaders, then the first by name. It returns -1 if no shard can take the copy. The scan over the shards is
+// linear: even for 1,000 shards a heap is not faster if domains exclude many of them.
 func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {
@@ -366,7 +367,7 @@ func (p *planner) takes(s *load) bool {
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason says why a group got only have copies.
+// reason says why a group got fewer copies than it should have. The argument have is the number of copies that it got.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}

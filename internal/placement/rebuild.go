@@ -23,7 +23,7 @@ type FoundVolume struct {
 	Address string
 	UUID    uuid.UUID
 	Store   uuid.UUID
-	// Generation and Step are those of the superblock.
+	// Generation and Step are the values in the superblock.
 	Generation uint64
 	Step       Step
 	Facts      *FoundFacts // nil if the volume does not know the facts
@@ -79,8 +79,8 @@ type Rebuilt struct {
 	Notes []string
 }
 
-// Rebuild derives the placement of a store from the contents of its volumes. It is pure. given supplies facts that no
-// volume knows, and may be nil. An error describes a contradiction.
+// Rebuild derives the placement of a store from the contents of its volumes. It is pure. The argument given supplies
+// facts that no volume knows, and may be nil. An error describes a contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -196,7 +196,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// At the end no target exists, so only members are woken.
+	// After the restore no target exists, so only members are woken.
 	wakes := func(g Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true

@@ -61,8 +61,8 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 }
 
 // choose returns the UUID of a group. Replicas of a deleted group may still exist when there is a new group of the same
-// name. A majority of the deleted group's members knows that it has ended. So the replicas that remain are either ended
-// or a minority.
+// name. A majority of the deleted group's members knows that the group has ended. Therefore its remaining replicas are
+// either ended or a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
@@ -105,8 +105,8 @@ func (r *Rebuilt) note(format string, args ...any) {
 }
 
 // group derives the state of one group. It takes the members from the replica that has applied the latest membership
-// change. It includes all of them; a member that was not found has no shard. It records in Short if too few were
-// found to continue.
+// change. It includes all these members. A member that was not found has no shard. If too few members were found to
+// continue, the group is recorded in Short.
 func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
 	slices.SortFunc(found, func(a, b located) int {
 		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term),
@@ -180,8 +180,9 @@ func (r *Rebuilt) addMembers(g *Group, newest located, where map[uint64]located)
 	})
 }
 
-// findLeader chooses the member with the highest term among those that claim to lead; if none does, the first voter.
-// It sets the term only if the member leads: a later term of another member would block the leader's writes.
+// findLeader chooses the member with the highest term among those that claim to lead. If no member claims to lead, it
+// chooses the first voter. It sets the term only if the chosen member claims to lead, because a later term of another
+// member would block the leader's writes.
 func (r *Rebuilt) findLeader(g *Group, where map[uint64]located) {
 	for _, m := range g.Members {
 		if f, ok := where[m.RaftID]; ok && m.Role == Voter && f.Leader && f.Term >= g.Term {

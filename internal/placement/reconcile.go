@@ -133,7 +133,7 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, before pai
 	return nil
 }
 
-// unfound records the groups that were not found, but that some shard may have.
+// unfound records the groups that were not found, although some shard may have them.
 func (c *reconciler) unfound(r Rebuilt) {
 	found := map[string]bool{}
 	for _, g := range r.Groups {
@@ -179,8 +179,7 @@ func (c *reconciler) say(ctx context.Context) error {
 	return nil
 }
 
-// lift ends the freeze: it raises the epoch above all epochs that were ever seen, and all processes follow etcd
-// again.
+// lift ends the freeze. It raises the epoch above all epochs that were ever seen. Then all processes follow etcd again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+epochJump)

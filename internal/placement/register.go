@@ -20,19 +20,19 @@ import (
 // leaseSeconds is the time after which a silent shard counts as gone.
 const leaseSeconds = 6
 
-// RegisterShard registers a shard until the returned stop is called. The registration is under a lease that is kept
-// alive, and replaced by a new lease after an outage of etcd.
+// RegisterShard registers a shard until the returned function stop is called. The registration is under a lease that is
+// kept alive, and replaced by a new lease after an outage of etcd.
 //
-// RegisterShard returns ErrNameTaken if another live process is registered under this name with another volume, or
-// with the same or a later generation of this volume. It also does so if that process has an earlier generation of
-// this volume at another address (this volume is then a clone), and if the volume is live under another name. It
-// returns ErrRolledBack if the volume is not a successor of everything ever registered for it, live or not: see
+// RegisterShard returns ErrNameTaken if another live process is registered under this name with another volume, or with
+// the same or a later generation of this volume. It also returns ErrNameTaken if that process has an earlier generation
+// of this volume at another address, because this volume is then a clone, and if the volume is live under another name.
+// It returns ErrRolledBack if the volume is not a successor of everything ever registered for it, live or not: see
 // MayFollow.
 //
-// ctx bounds the first registration. If ctx ends later, the registration ends as if stop were called. stop removes
-// the shard from etcd (within a second) and may be called more than once. refused is called once if the shard cannot
-// be registered again after its lease ran out, because another process now has its name or volume; the shard must
-// then stop serving. It is not called merely because etcd does not answer. stop waits for refused to return.
+// ctx bounds the first registration. If ctx ends later, the registration ends as if stop() were called. stop() removes
+// the shard from etcd (within a second) and may be called more than once. refused() is called once if the shard cannot
+// be registered again after its lease ran out, because another process now has its name or volume. The shard must then
+// stop serving. refused() is not called merely because etcd does not answer. stop() waits until refused() has returned.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -64,9 +64,9 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 }
 
 // MayRegister reports, like RegisterShard, whether a shard may be registered in its next state. It also returns the
-// step of the volume that is registered now; zero if there is none. It writes nothing to etcd or to the volume:
-// otherwise a copy that raised its generation at each refusal would eventually have a later generation than its
-// original.
+// step of the volume that is registered now, or zero if no step is registered. It writes nothing to etcd or to the
+// volume. Otherwise a copy of a volume, whose generation would rise at each refusal, would eventually have a later
+// generation than its original.
 func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Store) registration(shard Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first does what once does, and tries again while etcd is too slow. An attempt without an answer may have written
+// first does what once() does, and tries again while etcd is too slow. An attempt without an answer may have written
 // the registration, which then belongs to this process and does not block the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, func(ctx context.Context) error {
@@ -213,15 +213,15 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 	return r.at(key, found.ModRevision), nil
 }
 
-// renewalsOfALivingShard is the number of renewals after which a registration counts as that of a live process. A
-// single renewal may be by etcd itself, which extends all leases when its leader changes.
+// renewalsOfALivingShard is the number of renewals after which a registration counts as that of a live process. etcd
+// itself may have made a single renewal, because it extends all leases when its leader changes.
 const renewalsOfALivingShard = 2
 
-// gone waits until the process registered under the shard's name, at another address and with an earlier generation
-// of its volume, no longer runs: no process listens at its address, for example after a crash, or its registration
-// has expired. If that process keeps renewing its registration, it is alive, and this volume is a copy of its volume.
-// The later generation does not prove the opposite, because a process that starts on a copy also raises the copied
-// generation.
+// gone waits for the end of another process, which is registered under the shard's name, at another address and with an
+// earlier generation of this volume. That process no longer runs if no process listens at its address, for example
+// after a crash, or if its registration has expired. If it keeps renewing its registration, it is alive, and this
+// volume is a copy of its volume. That this volume has a later generation does not prove the opposite, because a
+// process that starts on a copy also raises the copied generation.
 func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.LeaseID) error {
 	shard := r.shard
 	if there.Address == shard.Address || there.Generation == shard.Generation {
@@ -274,8 +274,8 @@ func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.Lea
 // seconds.
 const goneEvery = 200 * time.Millisecond
 
-// goneMax bounds the wait for a registration to expire, which takes leaseSeconds if etcd is healthy. Tests use a
-// shorter time.
+// goneMax bounds the wait until a registration expires. A registration expires after leaseSeconds if etcd is healthy.
+// Tests use a shorter time.
 var goneMax = 5 * leaseSeconds * time.Second
 
 // refuses reports whether it is certain that no process listens at an address.
@@ -289,8 +289,8 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keep keeps the lease alive, and registers again after the lease was lost, until ctx ends. The error says that
-// another process has the shard's name or volume.
+// keep keeps the lease alive, and registers the shard again after the lease was lost, until ctx ends. An error says
+// that another process has the shard's name or volume.
 func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
 	for {

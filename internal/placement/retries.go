@@ -16,7 +16,8 @@ import (
 // retryMax is the longest pause before a retry after etcd did not answer.
 const retryMax = 2 * time.Second
 
-// retries returns the retries for lists, watches, registrations, plans and grants when etcd does not answer.
+// retries returns the pauses between retries of lists, watches, registrations, plans and grants when etcd does not
+// answer.
 func retries() *backoff.Tries {
 	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }

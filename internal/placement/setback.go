@@ -11,26 +11,28 @@ import (
 // This file contains the only rule that detects an etcd that was set back to an earlier state. A process remembers,
 // for each store:
 //
-//   - The highest revision at which the whole etcd was seen. Every write raises it. The process records it with each
-//     listing, each read, and each look every two seconds, even if nothing came that the process watches.
+//   - The highest revision at which the whole etcd was seen. Every write raises it. The process records the revision
+//     with each listing, each read, and each look every two seconds, even if none of the watched keys has changed.
 //   - The key that was written last among the known keys that are never deleted, and the revision of that write.
 //   - All groups and targets that it follows, and the revision at which each was written.
 //
 // An etcd was set back if its revision is lower, or if one of these keys is missing or was written earlier than the
-// remembered write. The first condition detects most older states. The others detect an etcd that received so many
-// writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
-// reconciled, which raises Meta.EpochBase. Without this rule, the older etcd would soon pass the comparison again,
+// remembered write. The first condition detects most older states. The other conditions detect an etcd that received so
+// many writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
+// reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass the comparison again,
 // because writes raise its revision too.
 
 // Progress is the state up to which a process has seen a store.
 type Progress struct {
 	Store uuid.UUID
 	Mark
-	// SetBack says why etcd was found to be older than a state seen before; empty if it was not.
+	// SetBack says why etcd was found to be older than a state seen before. It is empty if etcd was not found to be
+	// older.
 	SetBack string
 }
 
-// behind says why a state is older than an earlier view of the same store; empty if it is not.
+// behind says why a state is older than an earlier view of the same store. The result is empty if the state is not
+// older.
 func (st *state) behind(seen Progress) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
@@ -50,8 +52,8 @@ func wordsOlder(key string, now, seen int64) string {
 	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
 }
 
-// compare checks whether the state is older than an earlier view. Once it was found to be older, only a higher base
-// ends this, because writes to an older etcd also raise its revision.
+// compare checks whether the state is older than an earlier view. Once the state was found to be older, the finding
+// persists until the base is higher, because writes to an older etcd also raise its revision.
 func (st *state) compare(seen Progress, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
 		if st.setBack = st.behind(seen); st.setBack == "" {
@@ -61,8 +63,8 @@ func (st *state) compare(seen Progress, last *state) {
 	st.base = st.view.Meta.EpochBase
 }
 
-// older names a group or target that is older in this state than in an earlier one; empty if there is none. last may
-// be nil.
+// older names a group or target that is older in this state than in the earlier state last, which may be nil. The
+// result is empty if there is none.
 func (st *state) older(last *state) string {
 	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
 		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
@@ -92,15 +94,17 @@ type memory struct {
 	reportedOdd map[string]int64 // keys that reportOdd has logged, with their revisions
 }
 
-// LastAnswer returns when etcd last answered a Watch or Follow of this Store (zero: never). It also returns why Watch
-// withholds what etcd has held since then (empty: Watch does not withhold it).
+// LastAnswer returns the time at which etcd last answered a Watch or Follow of this Store. The time is zero if etcd
+// never answered. LastAnswer also returns why Watch withholds the content that etcd has had since then. The reason is
+// empty if Watch does not withhold it.
 func (m *memory) LastAnswer() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lastAnswer, m.held
 }
 
-// hold records that etcd has answered, and why its present content is withheld; empty if it is not.
+// hold records that etcd has answered, and why its present content is withheld. The reason is empty if the content is
+// not withheld.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,8 +150,8 @@ func (seen *Progress) keep(before Progress) {
 	}
 }
 
-// Newest returns the mark up to which this process has seen the store if that mark is later than the given one, which
-// is that of a view. Otherwise it returns the given one.
+// Newest takes the mark of a view. If this process has seen the store up to a later mark, Newest returns that later
+// mark. Otherwise it returns the mark of the view.
 func (m *memory) Newest(view Mark) Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,15 +168,15 @@ func (m *memory) setBackSince(st *state, why string) error {
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before returns which state of the store was seen before a read starts. The result of the read cannot be older,
-// because a read asks the majority of etcd's members.
+// before is called before a read starts. It returns up to which state the store was seen until then. The result of the
+// read cannot be older than that state, because a read asks the majority of etcd's members.
 func (m *memory) before() Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.observed
 }
 
-// See sets which state of the store an earlier process has seen.
+// See sets the state up to which an earlier process has seen the store.
 func (m *memory) See(before Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,8 +186,8 @@ func (m *memory) See(before Progress) {
 	}
 }
 
-// isBehind says why etcd, at the time of this read, is older than a listed state; empty if it is not. newest is the
-// present revision in etcd of the state's contentKey.
+// isBehind says why etcd, at the time of this read, is older than a listed state. The result is empty if etcd is not
+// older. newest is the present revision in etcd of the state's contentKey.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

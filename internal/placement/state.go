@@ -197,8 +197,8 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 	return err == nil, err
 }
 
-// drop applies the deletion of one key. Without meta no further view is sent, because a store does not vanish while
-// it is used.
+// drop applies the deletion of one key. If meta is deleted, no further view is sent, because a store does not vanish
+// while it is used.
 func (st *state) drop(name string) bool {
 	st.notOdd(name)
 	kind, rest, _ := strings.Cut(name, "/")

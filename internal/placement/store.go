@@ -31,9 +31,9 @@ var (
 	// ErrStaleLeader says that the group was written by a leader of a later term, or by one that has applied a later
 	// membership.
 	ErrStaleLeader = errors.New("another leader has written the group since")
-	// ErrGroupLimit: a limit of the number of groups is reached; errors.As finds a *LimitError.
+	// ErrGroupLimit means that a limit on the number of groups is reached. errors.As finds a *LimitError.
 	ErrGroupLimit = errors.New("the limit of groups is reached")
-	// ErrNoGroup: the group is not stored.
+	// ErrNoGroup means that the group is not stored.
 	ErrNoGroup = errors.New("no such group")
 	// ErrNotElected says that another planner is elected. Nothing was written.
 	ErrNotElected = errors.New("another planner is elected")
@@ -42,8 +42,8 @@ var (
 // PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt is given another one.
 const PrefixDefault = "/sheaf"
 
-// Store keeps placement in etcd. It is safe for concurrent use. Each of its parts has access only to what its methods
-// need: the parts in etcd have no memory, and the memory has no access to etcd.
+// Store keeps placement in etcd. It is safe for concurrent use. Each of its embedded parts has access only to what its
+// methods need: the parts that access etcd have no memory, and the part memory has no access to etcd.
 type Store struct {
 	keys
 	memory
@@ -134,14 +134,15 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	return g, err
 }
 
-// PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the
-// group with its new Revision, or ErrChanged. It wakes the shards that the group concerns.
+// PutGroup writes a group if the group has not changed since it was read at g.Revision. If g.Revision is 0, PutGroup
+// writes the group only if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the
+// shards that the group concerns.
 func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
 	return s.putGroup(ctx, g, func(Group) (rider, error) { return rider{}, nil })
 }
 
-// PutGroupAsLeader does what PutGroup does, for the leader of a group with several copies: g.Term is its term, and
-// g.ConfIndex the index of the membership that it has applied. If etcd holds a later value of either,
+// PutGroupAsLeader does what PutGroup does, for the leader of a group with several copies. g.Term is the leader's term,
+// and g.ConfIndex is the index of the membership that the leader has applied. If etcd holds a later value of either,
 // PutGroupAsLeader returns ErrStaleLeader: the leader was superseded, or has not applied everything yet, and must not
 // write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
@@ -153,15 +154,16 @@ func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	})
 }
 
-// rider is what the transaction that writes a group does besides: it applies only if onlyIf holds, and does also.
+// rider extends the transaction that writes a group. The transaction then applies only if the conditions onlyIf hold
+// too, and it executes the operations also in addition to its own.
 type rider struct {
 	onlyIf []clientv3.Cmp
 	also   []clientv3.Op
 }
 
-// putGroup writes a group if it is unchanged since it was read, and look returns no error. look is called before each
-// attempt. putGroup tries again if another process writes the target meanwhile, because other shards may then have to
-// be woken, and if onlyIf of the rider is no longer true, because look may then decide otherwise.
+// putGroup writes a group if the group has not changed since it was read, and if look() returns no error. putGroup
+// calls look() before each attempt. It tries again in two cases. If another process writes the target meanwhile, other
+// shards may have to be woken. If a condition of the rider no longer holds, look() may decide otherwise.
 func (s *Store) putGroup(ctx context.Context, g Group, look func(there Group) (rider, error)) (Group, error) {
 	if err := ValidateGroupName(g.Name); err != nil {
 		return Group{}, err
@@ -218,7 +220,7 @@ func (g Group) acceptsLeader(next Group) error {
 	return nil
 }
 
-// SetTargets writes targets, at most 50 in one transaction, and wakes the shards that they concern.
+// SetTargets writes targets, at most 50 in one transaction, and wakes the shards that the targets concern.
 func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	for len(targets) > 0 {
 		names := make([]string, 0, len(targets))
@@ -229,7 +231,7 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 		if err != nil {
 			return err
 		}
-		// The targets for which group or target was written meanwhile are tried again.
+		// A target is tried again if the target or its group was written meanwhile.
 		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
 			return err
 		}
@@ -237,9 +239,9 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	return nil
 }
 
-// setTargets writes each target if neither the target nor its group has changed since they were read. changed holds
-// the targets for which one of the two has changed. It writes only if the conditions in onlyIf hold; otherwise it
-// returns ErrNotElected.
+// setTargets writes each target if neither the target nor its group has changed since they were read. The result
+// changed holds the targets for which the target or its group has changed. setTargets writes only if the conditions in
+// onlyIf hold. Otherwise it returns ErrNotElected.
 func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair,
 	onlyIf ...clientv3.Cmp) (changed []Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))

@@ -9,8 +9,8 @@ import (
 )
 
 // Step is one of the successive states of a volume. Each start of a shard creates a new step, and a shard that writes
-// creates one every few seconds. The superblock of the volume holds the present step, and etcd records each step. So
-// if an image of the volume is restored, etcd knows a later step.
+// creates one every few seconds. The superblock of the volume holds the present step, and etcd records each step.
+// Therefore, if an older image of the volume is restored, etcd knows a later step.
 type Step struct {
 	Number uint64    `json:"number"` // each step adds 1; 0: written by a program that knows no steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
@@ -22,8 +22,8 @@ type VolumeRecord struct {
 	Volume     uuid.UUID `json:"volume"`
 	Generation uint64    `json:"generation"` // the highest generation that was ever registered
 	Step       Step      `json:"step"`       // the step that was registered last
-	// Boot is the process that registered the volume. It is zero if no process did, because the record was written
-	// from the volume's state at that time (Store.Restore).
+	// Boot is the process that registered the volume. Boot is zero if no process registered the volume, because
+	// Store.Restore wrote the record from the volume's state at that time.
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
@@ -36,11 +36,11 @@ func (s Shard) Record() VolumeRecord {
 }
 
 // MayFollow returns nil if a shard may serve its volume, given etcd's record of the volume, or ErrRolledBack with the
-// reason. The process that is registered may serve it. Any other process needs a volume in a later generation (or in
-// the same one, if no process registered it) that is the successor of the registered volume: it must be in the very
-// step that was registered, or in a later one that was made by a process which knew that step to be registered. A
-// volume may know that a later step was registered than the one in etcd. That is not the volume's fault: etcd was set
-// back.
+// reason. The process that is registered may serve the volume. Any other process needs a volume in a later generation
+// (or in the same generation, if no process registered the volume) that is the successor of the registered volume. A
+// successor is in the very step that was registered, or in a later step that was made by a process which knew that the
+// registered step was registered. A volume may know of a registered step that is later than the step in etcd. In this
+// case etcd was set back, and the volume may be served.
 func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil

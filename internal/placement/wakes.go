@@ -12,7 +12,8 @@ import (
 // A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
 // transaction, an empty key wakes/SHARD/GROUP for each shard that either of the two names. It deletes the keys for
 // shards that neither of them names any more. Such a key only means "look again": the true state is read from the
-// keys of the group and its target. Older programs do not write these keys; the keeper (keeper.go) does it for them.
+// keys of the group and its target. Older programs do not write these keys. The keeper (keeper.go) writes the keys for
+// them.
 
 // wakesMax bounds the number of shards that are woken for one group in one transaction. A group and its target name a
 // dozen shards at most.
@@ -50,14 +51,14 @@ func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 // the shard in their target, and the groups that are stored on its volume.
 type Own struct {
 	Shard string
-	// Volume is the shard's volume; zero if there is none. A group on the volume may name another shard, from which
-	// this shard takes the group over.
+	// Volume is the shard's volume. It is zero if the shard has no volume. A group on the volume may name another
+	// shard, from which this shard takes the group over.
 	Volume uuid.UUID
-	// Holds reports whether a group has a folder on the shard's volume. If it is nil, no group has one. It is called
-	// by another goroutine.
+	// Holds reports whether a group has a folder on the shard's volume. If Holds is nil, no group has a folder. Holds
+	// is called on another goroutine.
 	Holds func(group uuid.UUID) bool
-	// Held returns the names of these groups, as far as they are known. If it is nil, none are known. It is called by
-	// another goroutine.
+	// Held returns the names of the groups that have a folder on the volume, as far as these names are known. If Held
+	// is nil, none are known. Held is called on another goroutine.
 	Held func() []string
 }
 
@@ -89,7 +90,8 @@ func (v View) Of(own Own) View {
 	return v
 }
 
-// pair is a group and its target at one revision. If the Revision of either is 0, it does not exist.
+// pair is a group and its target at one revision. If the Revision of the group or the target is 0, that one does not
+// exist.
 type pair struct {
 	group  Group
 	target Target

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// These are the times of the watch.
+// These are the delays and intervals of the watch.
 const (
 	// viewDebounce combines a burst of changes into one view.
 	viewDebounce = 2 * time.Millisecond
@@ -25,7 +25,7 @@ const (
 	lookEvery = 2 * time.Second
 )
 
-// sayFailing is the time without a listing after which a log line is written. Tests use a shorter time.
+// sayFailing is how long the watch goes without a listing before it writes a log line. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
 // View lists the placement now, at one revision. It returns ErrNoMeta if the store does not exist.
@@ -41,13 +41,13 @@ func (s *Store) View(ctx context.Context) (View, error) {
 func (k keys) noMeta() error { return fmt.Errorf("%w: no key %s", ErrNoMeta, k.prefix+metaKey) }
 
 // Watch sends a view as soon as the store exists, and a newer one after changes. Each view is consistent at one
-// revision, and epochs increase; if only the weights of groups have changed, the epoch is the same. A slow reader
-// gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed when ctx
-// ends.
+// revision. Its epoch is higher than that of the view before, or the same if only the weights of groups have changed. A
+// slow reader gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed
+// when ctx ends.
 //
-// If etcd has lost the store, holds another one, or was set back to an earlier state, no view is sent. The reader
-// keeps the last view, and gets the next one after placement was rebuilt or reconciled. A reader that starts in this
-// time gets the present content, with View.Freeze set.
+// If etcd has lost the store, holds another store, or was set back to an earlier state, no view is sent. The reader
+// keeps the last view, and gets the next one after the placement was rebuilt or reconciled. A reader that starts in
+// this time gets the present content, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan View {
 	return s.watch(ctx, &watcher{store: s})
 }
@@ -200,8 +200,8 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 	return counts, nil
 }
 
-// give sends a view of the state, unless holdBack forbids it or nothing has changed. The view replaces one that the
-// reader has not received yet.
+// give sends a view of the state, unless holdBack() returns a reason or nothing has changed. The view replaces one that
+// the reader has not received yet.
 func (w *watcher) give(st *state) {
 	reason := w.holdBack(st)
 	if !w.follow {
@@ -235,7 +235,7 @@ func offer[T any](out chan T, value T) {
 	out <- value
 }
 
-// holdBack says why a state must not be sent; empty if it may be sent.
+// holdBack says why a state must not be sent. The result is empty if it may be sent.
 func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
@@ -262,8 +262,8 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor does what list does, with or without the weights of groups. last is the state that was followed before, for
-// comparison; it may be nil.
+// listFor does what list() does, with or without the weights of groups. last is the state that was followed before, for
+// comparison. It may be nil.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey

@@ -64,9 +64,9 @@ func (g *planned) moving(shards []int) (out []int) {
 	return out
 }
 
-// wave returns the groups, by name, whose targets change now. If the policy does not allow moves, these are all
-// groups. If it does, groups that start to move wait until few enough moves are under way, and groups that lack
-// copies go first. Balance has already applied the limits.
+// wave returns the groups whose targets change now, sorted by name. If the policy does not allow moves, these are all
+// groups whose targets change. If the policy allows moves, groups that start to move wait until few enough moves are
+// under way, and groups that lack copies go first. balance() has already applied the limits.
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0
@@ -106,7 +106,7 @@ func (g *planned) underWay(p *planner) bool {
 	return len(g.voters) > 0 && len(g.old.Shards) > 0 && len(g.moving(p.places(g.old.Shards))) > 0
 }
 
-// leadChanges reports whether a shard other than the leader should lead, and could.
+// leadChanges reports whether a shard other than the present leader should lead, and whether that shard is registered.
 func (g *planned) leadChanges(p *planner) bool {
 	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] &&
 		p.shards[p.find(g.old.Shards[0])].known

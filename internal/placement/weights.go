@@ -128,7 +128,7 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// merged returns the last report on each group, whichever part holds it.
+// merged returns the last report on each group, from whichever part holds that report.
 func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}

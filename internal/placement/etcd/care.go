@@ -86,13 +86,13 @@ func (m *Member) Status() Status {
 	return st
 }
 
-// offset staggers the periodic work of the members, so that no two of them do it at the same moment.
+// offset staggers the periodic work of the members, so that no two members do it at the same moment.
 func (m *Member) offset(every time.Duration) time.Duration {
 	members := m.cfg.members()
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
 }
 
-// each calls do after the time first, and then at the interval every, until ctx ends.
+// each calls do() after the delay first, and then at the interval every, until ctx ends.
 func each(ctx context.Context, first, every time.Duration, do func()) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -191,7 +191,7 @@ func (m *Member) pruneSnapshots() error {
 }
 
 // defragment returns free space of the database to the disk. The member does not answer meanwhile. Therefore each
-// member has its own time slot, and without a quorum it waits for its next slot.
+// member has its own time slot. If the cluster has no quorum, the member waits for its next slot.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

@@ -22,10 +22,10 @@ import (
 // ClientConfig says how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates; empty means the system's authorities. CertFile and
-	// KeyFile are this process's certificate and key; either both are set or none. If any of the three files is set,
-	// TLS is used. The files are read again for each connection, so that certificates can be rotated while the
-	// process runs.
+	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities count.
+	// CertFile and KeyFile are this process's certificate and key; either both are set or none. If any of the three
+	// files is set, TLS is used. The files are read again for each connection, so that certificates can be rotated
+	// while the process runs.
 	CAFile, CertFile, KeyFile string
 	// Credentials, if not nil, replaces these files.
 	Credentials credentials.TransportCredentials
@@ -44,7 +44,7 @@ var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: dialTimeout,
 })
 
-// Dial makes a client for etcd. It returns an error if a file cannot be read. If etcd does not answer, it returns an
+// Dial makes a client for etcd. It returns an error if a file cannot be read. If etcd does not answer, Dial returns an
 // error only with a Username, because it then asks etcd for a token.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	c := clientv3.Config{

@@ -15,7 +15,8 @@ import (
 // peerTimeout bounds the query to one member.
 const peerTimeout = 2 * time.Second
 
-// Peer is one member of a cluster: what the cluster records about it, and what it reports itself.
+// Peer is one member of a cluster. It holds what the cluster records about the member, and what the member itself
+// reports.
 type Peer struct {
 	ID         uint64
 	Name       string // empty if the member was added and has not started yet
@@ -51,7 +52,7 @@ type View struct {
 	Peers     []Peer // by name
 }
 
-// Find returns the first member for which is returns true; nil if there is none.
+// Find returns the first member for which is() returns true, or nil if there is none.
 func (v *View) Find(is func(*Peer) bool) *Peer {
 	for n := range v.Peers {
 		if is(&v.Peers[n]) {

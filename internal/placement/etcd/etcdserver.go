@@ -36,9 +36,9 @@ type Server struct {
 	closeOnce sync.Once
 }
 
-// StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. It listens nowhere:
-// only Client reaches it, from inside this process. Other users of the machine could otherwise read and write the
-// placement, the grants and the signing key. The cluster always has one member.
+// StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. This etcd does not
+// listen on any address: only Client reaches it, from inside this process. Otherwise other users of the machine could
+// read and write the placement, the grants and the signing key. The cluster always has one member.
 func StartEmbedded(dir string) (*Server, error) {
 	cfg, err := config(dir, nil)
 	if err != nil {
@@ -47,9 +47,9 @@ func StartEmbedded(dir string) (*Server, error) {
 	return embedded(dir, cfg)
 }
 
-// StartUnsynced is StartEmbedded for tests, which should not wait for a busy disk: nothing is synced. Writes survive
-// the end of the process, but not a failure of the machine. Clients in other processes reach it without TLS at the
-// addresses of listen, host:port or unix:///path; none: a free port of 127.0.0.1.
+// StartUnsynced is like StartEmbedded, for tests, which should not wait for a busy disk: nothing is synced. Writes
+// survive the end of the process, but not a failure of the machine. Clients in other processes reach this etcd without
+// TLS at the addresses in listen, which are host:port or unix:///path. The default is a free port of 127.0.0.1.
 func StartUnsynced(dir string, listen ...string) (*Server, error) {
 	if len(listen) == 0 {
 		listen = []string{"127.0.0.1:0"}
@@ -143,7 +143,7 @@ func config(dir string, listen []string) (*embed.Config, error) {
 // breaks.
 const progressEvery = time.Minute
 
-// Endpoints returns the client addresses: host:port or unix:///path; none with StartEmbedded.
+// Endpoints returns the client addresses: host:port or unix:///path. With StartEmbedded there are none.
 func (s *Server) Endpoints() []string { return s.endpoints }
 
 // Client connects to the server. The caller closes it before the server.

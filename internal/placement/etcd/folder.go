@@ -82,9 +82,9 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 // its log in files of 64 MiB.
 const asideFreeBytes = 512 << 20
 
-// setAside renames the data, which belong to a member that is no longer in the cluster. It is one rename, so after a
-// crash the folder has either all of the data or none. If the disk is small, setAside removes the data instead,
-// because the quorum has everything that was committed.
+// setAside renames the data, which belong to a member that is no longer in the cluster. A single rename moves all data,
+// so that after a crash the folder has either all of them or none. If the disk is small, setAside removes the data
+// instead, because the quorum has everything that was committed.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
 	err := c.removeAside() // removes data that an earlier replacement has set aside
@@ -107,7 +107,7 @@ func (c *MemberConfig) setAside(f folder) error {
 	return nil
 }
 
-// removeAside removes the data that were set aside. It is called once this member votes, because a quorum then has
+// removeAside removes the data that were set aside. It may do so once this member votes, because a quorum then has
 // everything that was committed.
 func (c *MemberConfig) removeAside() error {
 	entries, err := os.ReadDir(c.Dir)

@@ -40,23 +40,23 @@ type MemberConfig struct {
 	// Cluster maps the names of the members to peer addresses, host:port. If it is empty, this member is the only
 	// one.
 	Cluster map[string]string
-	// Existing says that the cluster already exists. With an empty folder this member then joins the others, or
-	// fails: it never forms a new cluster.
+	// Existing says that the cluster already exists. If this member's folder is empty, the member then joins the
+	// others, or fails. It never forms a new cluster.
 	Existing bool
 	Token    string // distinguishes clusters; empty: "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
 
-	// Certs, if not nil, holds the certificates of this member and replaces ClientTLS and PeerTLS. Clients must
-	// belong to the store. Client connections use the current content of Certs; peer connections use its content and
-	// mode at the start. All members share one certificate, which has the hosts of all.
+	// Certs, if not nil, holds the certificates of this member and replaces ClientTLS and PeerTLS. Clients must belong
+	// to the store. Client connections use the current content of Certs. Peer connections use the content and the mode
+	// that Certs had at the start. All members share one certificate, which has the hosts of all members.
 	Certs *certs.Source
 	// ListenPeerTLS and AdvertisePeerTLS are the addresses, host:port, for peers that use TLS. They are used only
 	// with Certs. All members use the same port for TLS.
 	ListenPeerTLS, AdvertisePeerTLS string
 
-	// CompactionMode is periodic (CompactionRetention is a duration) or revision (CompactionRetention is a number of
-	// revisions). If it is empty, the mode is periodic, 5m.
+	// CompactionMode is "periodic" (CompactionRetention is then a duration) or "revision" (CompactionRetention is then
+	// a number of revisions). The default is "periodic" with 5m.
 	CompactionMode, CompactionRetention string
 	QuotaBytes                          int64 // 0 means 2 GiB
 
@@ -69,10 +69,10 @@ type MemberConfig struct {
 	// does not start.
 	Rejoin bool
 	// JoinTimeout bounds the wait for the other members before etcd starts, if the folder is not sufficient without
-	// them. 0: they are asked once.
+	// them. With 0, this member asks the others only once.
 	JoinTimeout time.Duration
-	// Fatal is called if etcd cannot continue with this folder, and must not return. If it is nil, etcd panics. The
-	// next start knows the reason.
+	// Fatal is called if etcd cannot continue with this folder. It must not return. If Fatal is nil, etcd panics. The
+	// reason is recorded for the next start.
 	Fatal func(error)
 
 	// StartTimeout bounds the wait for the cluster at the start. 0: there is no bound. A member that waits is alive
@@ -152,8 +152,8 @@ type Member struct {
 	care careState
 }
 
-// StartMember starts a member. It returns when the member serves or, if the cluster has no quorum yet, when the
-// member listens: Ready says whether it serves.
+// StartMember starts a member. It returns when the member serves. If the cluster has no quorum yet, it returns when the
+// member listens. Ready says whether the member serves.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
@@ -288,8 +288,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// everywhere adds a host to an address without one: etcd requires an IP, while other programs take an empty host for
-// all addresses.
+// everywhere adds a host to an address that has none. etcd requires an IP address, while for other programs an empty
+// host means all addresses.
 func everywhere(address string) string {
 	if strings.HasPrefix(address, ":") {
 		return "0.0.0.0" + address
@@ -363,7 +363,8 @@ func (m *Member) Endpoint() string {
 	return ""
 }
 
-// errRemoved is the error of a member that the others have removed: etcd itself then stops without an error.
+// errRemoved is the error of a member that the others have removed. It is needed because etcd itself then stops without
+// an error.
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
@@ -394,7 +395,7 @@ func (m *Member) Close() {
 	m.http.close()
 }
 
-// panics receives etcd's message just before etcd panics.
+// panics is called with etcd's message just before etcd panics.
 func (c *MemberConfig) panics(words string) {
 	if !missingEntries.MatchString(words) {
 		return

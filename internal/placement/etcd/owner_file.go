@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// ownerFileName is the name of the file next to etcd's own folder that names its owner. It is needed because etcd
-// ignores its token once it has data.
+// ownerFileName is the name of a file next to etcd's own folder. The file names the owner of that folder. It is needed
+// because etcd ignores its token once it has data.
 const (
 	ownerFileName    = "sheaf-etcd.json"
 	ownerFileVersion = 1
@@ -24,7 +24,7 @@ const (
 	namesShown    = 5 // number of names in an error
 )
 
-// ownerFile is the content of that file.
+// ownerFile is the content of the file ownerFileName.
 type ownerFile struct {
 	Format int    `json:"format"`
 	Name   string `json:"name"`
@@ -37,9 +37,9 @@ func (c *MemberConfig) hasData() bool {
 	return err == nil && len(names) > 0
 }
 
-// refuseForeign refuses a disk that holds something that does not belong to this member. A member without data would
-// otherwise create its folder, or join the others as a new member, next to the files of someone else. refuseForeign
-// writes nothing. A member that has data continues even if other files were added later.
+// refuseForeign refuses a disk that holds something that does not belong to this member. Without this check, a member
+// without data would create its folder, or join the others as a new member, next to the files of someone else.
+// refuseForeign writes nothing. A member that has data continues even if other files were added later.
 func (c *MemberConfig) refuseForeign() error {
 	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))
 	if err != nil || len(aside) > 0 || c.hasData() {

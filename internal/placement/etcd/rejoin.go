@@ -18,7 +18,7 @@ import (
 // rejoinPause is the pause between two looks at the other members.
 const rejoinPause = time.Second
 
-// errWaits says why a member does not start now. It may start later without any change to its configuration.
+// errWaits says why a member does not start now. The member may start later without any change to its configuration.
 type errWaits struct {
 	why   string
 	empty bool
@@ -38,9 +38,9 @@ func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyE
 // emptyExisting returns the error for an empty folder if there is no other member to join.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
-// prepare does what is required before etcd starts on the folder, which is usually nothing. If the disk of this
-// member was replaced, prepare makes the cluster remove the former member and add this one as a new member. It gives
-// up after JoinTimeout.
+// prepare makes the cluster ready for this member before etcd starts on the folder. Usually there is nothing to do. If
+// the disk of this member was replaced, prepare makes the cluster remove the former member and add this one as a new
+// member. prepare gives up after JoinTimeout.
 func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	if len(c.Cluster) == 1 {
 		return false, nil
@@ -128,7 +128,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid holds the answers of the other members at their peer addresses. Each of them answers from its own
+// othersSaid holds the answers of the other members at their peer addresses. Each member answers from its own
 // knowledge.
 type othersSaid struct {
 	endpoints []string // client endpoints of the others
@@ -136,7 +136,7 @@ type othersSaid struct {
 	errs      []string
 }
 
-// othersMember is a member listed in such an answer.
+// othersMember is a member that an answer of another member lists.
 type othersMember struct {
 	ID         uint64   `json:"id"`
 	PeerURLs   []string `json:"peerURLs"`

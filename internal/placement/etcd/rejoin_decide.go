@@ -6,26 +6,26 @@ import (
 )
 
 // A member knows one thing that no other process can know: the content of its folder. A quorum of the others knows
-// the membership. These two facts determine what a member does before it starts, one step at a time. Each step is
-// based on a new look at both, so that a crash between two steps does no harm.
+// the membership. These two facts determine what a member does before it starts, one step at a time. Each step is based
+// on a new look at the folder and the membership, so that a crash between two steps does no harm.
 
 // rejoinStep is the next step of a member.
 type rejoinStep string
 
 const (
-	// stepStart means: start etcd on the folder as it is.
+	// stepStart says to start etcd on the folder as it is.
 	stepStart rejoinStep = "Start"
-	// stepJoin means: start etcd on the empty folder, as the member that was added for this purpose.
+	// stepJoin says to start etcd on the empty folder, as the member that was added for this purpose.
 	stepJoin rejoinStep = "Join"
-	// stepRemove means: make the cluster remove the member whose data are lost.
+	// stepRemove says to make the cluster remove the member whose data are lost.
 	stepRemove rejoinStep = "Remove"
-	// stepSetAside means: rename the data of a member that is no longer in the cluster.
+	// stepSetAside says to rename the data of a member that is no longer in the cluster.
 	stepSetAside rejoinStep = "SetAside"
-	// stepAdd means: make the cluster add this member as a learner.
+	// stepAdd says to make the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait means: look again, because the missing condition may become true on its own.
+	// stepWait says to look again, because the missing condition may become true without any step of this member.
 	stepWait rejoinStep = "Wait"
-	// stepRefuse means: a person must act.
+	// stepRefuse says that a person must act.
 	stepRefuse rejoinStep = "Refuse"
 )
 
@@ -39,8 +39,8 @@ type rejoinInput struct {
 	// the reason.
 	View   *View
 	NoView string
-	// Reported has one id for each other member that answers: the id of this member according to that answer, or 0 if
-	// the answer does not contain this member. An answer may be older than View.
+	// Reported has one entry for each other member that answers. The entry is the id of this member according to that
+	// answer, or 0 if the answer does not contain this member. An answer may be older than View.
 	Reported []uint64
 }
 
@@ -77,7 +77,8 @@ func decideRejoin(in *rejoinInput) rejoin {
 	return rejoin{Step: stepStart}
 }
 
-// alone decides if no quorum of the others answers. In that case nothing is removed, added or renamed.
+// alone returns the next step for the case that no quorum of the others answers. In that case nothing is removed, added
+// or renamed.
 func (in *rejoinInput) alone() rejoin {
 	switch {
 	case in.Folder.Empty && in.Existing:
@@ -94,7 +95,7 @@ func (in *rejoinInput) isMe(peerURLs []string) bool {
 	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
 }
 
-// empty decides for a folder without data if a quorum answers.
+// empty returns the next step for a folder without data if a quorum answers.
 func (in *rejoinInput) empty() rejoin {
 	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
@@ -117,8 +118,8 @@ func (in *rejoinInput) empty() rejoin {
 	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}
 }
 
-// remove decides whether the cluster may remove the member with this id, which it must never do if that could cost
-// the quorum.
+// remove decides whether the cluster may remove the member with this id. The cluster must never remove a member if that
+// could cost the quorum.
 func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	lost := in.View.Find(func(p *Peer) bool { return p.ID == id })
 	switch wait := in.othersNotWell(id); {
@@ -132,8 +133,8 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell says why the membership must not be changed now; empty if it may be. All others must be healthy, so
-// that changes happen one after another, and each leaves a quorum.
+// othersNotWell says why the membership must not be changed now. The result is empty if the membership may be changed.
+// All others must be healthy, so that changes happen one after another, and each leaves a quorum.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

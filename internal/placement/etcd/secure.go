@@ -54,7 +54,7 @@ func (c *MemberConfig) setSecure() error {
 }
 
 // secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
-// follow changes of the certificates. hideHTTP says where etcd's HTTP listens. Peer connections use etcd's own TLS,
+// follow changes of the certificates. See hideHTTP for the address of etcd's HTTP. Peer connections use etcd's own TLS,
 // which reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
@@ -87,20 +87,21 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// httpFolder is the folder, in the folder of a member, in which etcd makes the socket of its HTTP. It exists only while
-// etcd starts.
+// httpFolder is a folder in the folder of a member. etcd makes the socket of its HTTP in httpFolder, which exists only
+// while etcd starts.
 const httpFolder = "http-socket"
 
-// hiddenHTTP is the socket on which etcd serves its HTTP. The zero hiddenHTTP is for a member that needs none.
+// hiddenHTTP is the socket on which etcd serves its HTTP. The zero hiddenHTTP is for a member that needs no such
+// socket.
 type hiddenHTTP struct {
 	name   string
 	folder *os.File
 }
 
-// hideHTTP makes etcd serve its HTTP on a socket to which nobody can connect. etcd cannot do without HTTP: with
-// certificates it would serve HTTP without TLS on the address for clients. Only the owner of the process can reach the
-// socket's folder, and remove deletes the socket's file as soon as etcd listens. The path leads through a descriptor
-// of the folder, because the path of a socket has at most 107 bytes.
+// hideHTTP makes etcd serve its HTTP on a socket to which nobody can connect. etcd's HTTP cannot be switched off, and
+// when this member uses certificates, etcd would serve HTTP without TLS on the address for clients. Only the owner of
+// the process can reach the socket's folder, and the method remove deletes the socket's file as soon as etcd listens.
+// The path leads through a descriptor of the folder, because the path of a socket has at most 107 bytes.
 func (c *MemberConfig) hideHTTP(ec *embed.Config) (hiddenHTTP, error) {
 	if c.Certs == nil {
 		return hiddenHTTP{}, nil
@@ -128,16 +129,16 @@ func (h hiddenHTTP) remove() error {
 	return os.RemoveAll(h.name)
 }
 
-// close releases the folder's descriptor. etcd uses it to look for the socket's file when it stops, so close is called
-// after that.
+// close releases the folder's descriptor. When etcd stops, it uses the descriptor to look for the socket's file.
+// Therefore close is called after etcd has stopped.
 func (h hiddenHTTP) close() {
 	if h.folder != nil {
 		_ = h.folder.Close() // the folder was only opened for its descriptor
 	}
 }
 
-// admit returns an error unless a process of the store calls etcd: callers of the store have no access here. It
-// admits health checks, and calls without TLS, from everyone.
+// admit returns an error unless a process of the store calls etcd. Callers of the store's API have no access to etcd.
+// It admits health checks, and calls without TLS, from everyone.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {
@@ -150,8 +151,8 @@ func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	return nil
 }
 
-// peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must carry the
-// same name as the certificate of this member: all members share that name, and no other process has it.
+// peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must carry the same name
+// as the certificate of this member. All members share that name, and no other process has it.
 func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	if c.Certs == nil {
 		return c.PeerTLS.info()
@@ -171,7 +172,8 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	return out
 }
 
-// peerAddress returns the peer URL of this member or another one, given the address without TLS, host:port.
+// peerAddress returns the peer URL of this member or another one. Its argument is the member's address for connections
+// without TLS, host:port.
 func (c *MemberConfig) peerAddress(address string) url.URL {
 	if c.Certs == nil {
 		return c.PeerTLS.url(address)
@@ -198,8 +200,8 @@ func (c *MemberConfig) peerURL(address string) string {
 	return at.String()
 }
 
-// ownURLs returns the URLs under which the cluster may know this member. During a change to TLS, it may be either of
-// two.
+// ownURLs returns the URLs under which the cluster may know this member. During a change to TLS, the cluster may know
+// either of two URLs.
 func (c *MemberConfig) ownURLs() []string {
 	out := []string{c.peerURL(c.AdvertisePeer)}
 	if c.Certs != nil {
@@ -254,8 +256,8 @@ func (m *Member) announce(ctx context.Context) {
 	}
 }
 
-// Report describes the certificates that a member uses. Authorities and mode are those from its start, because peer
-// connections use these. It returns false if the member has no certificates.
+// Report describes the certificates that a member uses. The authorities and the mode are those that the member had at
+// its start, because its peer connections use these. It returns false if the member has no certificates.
 func (m *Member) Report() (certs.Report, bool) {
 	if m.cfg.Certs == nil {
 		return certs.Report{}, false

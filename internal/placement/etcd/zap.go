@@ -75,8 +75,8 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 // Sync implements zapcore.Core.
 func (c *zapCore) Sync() error { return nil }
 
-// lastWords forwards only what etcd says before it ends the process, as it does when its disk fails. An etcd inside
-// another process has no log of its own, and when it dies, that process dies.
+// lastWords forwards only the messages that etcd logs just before it ends the process. etcd ends the process when its
+// disk fails, for example. An etcd inside another process has no log of its own, and its failure ends that process.
 type lastWords struct {
 	dir    string
 	fields []zapcore.Field
