@@ -12,28 +12,31 @@ import (
 type Call interface {
 	// Caller is the identity that made the call.
 	Caller() *Caller
-	// May reports whether the caller may use a verb in a group; empty: in all groups. The handler asks before it
-	// looks anything up. Its errors are those of Compiled.Decide. Safe for concurrent use.
+	// May returns an error unless the caller may use a verb in a group, or in all groups if the group is empty. The
+	// handler calls May before it looks anything up. The errors are those of Compiled.Decide. Safe for concurrent use.
 	May(verb Verb, group string) error
-	// MayRecord is May for a record of the group. If writes are audited, an allowed put or delete is noted when the
-	// call ends, with its outcome. For calls whose messages are decided individually, Wrote reports the writes.
+	// MayRecord is like May, for a record of the group. If writes are audited, an allowed put or delete is noted when
+	// the call ends, with its outcome. In calls whose messages are decided individually, the handler reports the writes
+	// with Wrote instead.
 	MayRecord(verb Verb, group string, id int64) error
-	// Wrote reports n writes of one message that are done or have failed. what is called during the call, and only
-	// if writes are audited. Leave out refused writes: these are noted as refusals.
+	// Wrote reports n writes of one message that are done or have failed. what(i) returns write i. Wrote calls it
+	// before it returns, and only if writes are audited. Do not report refused writes, because these are noted as
+	// refusals.
 	Wrote(n int, what func(i int) Written)
-	// Can is May without a trace: it writes nothing to the audit log, does not count as a use of a grant, and is
-	// not asked again when the table changes during the call.
+	// Can is like May, but leaves no trace: it writes nothing to the audit log, and does not count as a use of a grant.
+	// The question is not asked again when the table changes during the call.
 	Can(verb Verb, group string) error
 	// Sees reports whether the caller may do anything at all in a group.
 	Sees(group string) bool
-	// Sign and Open sign and check a value that the caller sends back. The value is valid for the given time; 0:
-	// forever. Processes of the store, and gateways that call for a caller, get unsigned values: the gateway signs
-	// and checks the values of its callers. Open returns ErrForged or ErrOutdated.
+	// Sign and Open sign and check a value that the caller sends back. The value is valid for the given time, or
+	// forever if the time is 0. Processes of the store, and gateways that call for a caller, get unsigned values,
+	// because the gateway signs and checks the values of its callers. Open returns ErrForged or ErrOutdated.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
-	// Signs reports whether Sign signs, and Open accepts only signed values.
+	// Signs reports whether Sign signs values and Open accepts only signed values. Otherwise both leave values
+	// unchanged.
 	Signs() bool
-	// Table is the version of the table that decides; 0: there is no table.
+	// Table returns the version of the table that decides, or 0 if there is no table.
 	Table() int64
 }
 
@@ -44,8 +47,9 @@ func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// Everybody is the call of a caller over plaintext, whom nobody can identify. It allows everything and signs nothing.
-// The server puts it into the context of each such call, so that a context without a call indicates a mistake.
+// Everybody is the Call of a caller over plaintext, who cannot be identified. It allows everything and signs nothing.
+// The server puts Everybody into the context of each call over plaintext, so that a context without a Call indicates a
+// mistake.
 var Everybody Call = everybody{}
 
 // everybody implements Call for Everybody.
@@ -81,8 +85,8 @@ func (everybody) Signs() bool { return false }
 // Table implements Call.
 func (everybody) Table() int64 { return 0 }
 
-// CallOf returns the call in a context, or nil if the context has none. Nothing may be done without a call: the
-// functions of this package that take a context then return an error.
+// CallOf returns the call in a context, or nil if the context has none. Nothing may be done without a call. Without
+// one, the functions of this package that take a context return an error.
 func CallOf(ctx context.Context) Call {
 	call, _ := ctx.Value(callKey{}).(Call)
 	return call
@@ -104,7 +108,7 @@ func callOf(ctx context.Context) (Call, error) {
 	return nil, errNoCall
 }
 
-// May asks the call in a context, and refuses if the context has none.
+// May calls the method May of the call in a context. It returns an error if the context has no call.
 func May(ctx context.Context, verb Verb, group string) error {
 	call, err := callOf(ctx)
 	if err != nil {
@@ -113,7 +117,7 @@ func May(ctx context.Context, verb Verb, group string) error {
 	return call.May(verb, group)
 }
 
-// MayRecord asks the call in a context about a record, and refuses if the context has none.
+// MayRecord calls the method MayRecord of the call in a context. It returns an error if the context has no call.
 func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 	call, err := callOf(ctx)
 	if err != nil {

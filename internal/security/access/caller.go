@@ -17,15 +17,14 @@ type Caller struct {
 	subjects []Subject // subjects that grants may name for this caller
 	process  bool      // it is a process of the store that calls others, which a member of etcd does not
 	admin    bool      // administrator by certificate
-	// Expires is the expiry of the token that identifies the caller; zero: the caller is identified by a
-	// certificate.
+	// Expires is the expiry of the token that identifies the caller. It is zero if a certificate identifies the caller.
 	Expires time.Time
 }
 
 // anybody is a subject of every identified caller.
 var anybody = Subject{Kind: Anybody}
 
-// Certified returns the caller with this identity in its certificate. The caller of this function checks that the
+// Certified returns the caller with this identity in its certificate. The code that calls Certified must check that the
 // certificate belongs to the store.
 func Certified(id identity.Identity) Caller {
 	c := Caller{text: string(id.Role), process: id.IsComponent() && id.Role != identity.Etcd,
@@ -84,12 +83,13 @@ func (c *Caller) isKnown() bool { return c.text != "" }
 // IsProcess reports whether the caller is a process of the store itself.
 func (c *Caller) IsProcess() bool { return c.process }
 
-// MayAll reports whether the caller needs no grant: it is a process of the store, or an administrator by certificate.
+// MayAll reports whether the caller needs no grant, because it is a process of the store or an administrator by
+// certificate.
 func (c *Caller) MayAll() bool { return c.process || c.admin }
 
 // String returns the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
-// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For processes of the store it is their role
-// and name.
+// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line has the
+// process's role and name.
 func (c *Caller) String() string {
 	if c.text == "" {
 		return "nobody"

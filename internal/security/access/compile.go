@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Compiled is a table in the form used for decisions. Only the record of first uses and the cache of verified tokens
-// change in it. Safe for concurrent use.
+// Compiled is a table in the form used for decisions. It is immutable, except for the record of first uses and the
+// cache of verified tokens. Safe for concurrent use.
 type Compiled struct {
 	version  int64
 	audience string
@@ -167,7 +167,7 @@ func (r *rights) finish() {
 	}
 }
 
-// allows returns the scope that allows a verb in a group; nil: none does. An empty group means all groups.
+// allows returns the scope that allows a verb in a group, or nil if no scope does. An empty group means all groups.
 func (r *rights) allows(verb Verb, group string) *scope {
 	if r.all.verbs.has(verb) {
 		return &r.all
@@ -189,8 +189,9 @@ func (r *rights) allows(verb Verb, group string) *scope {
 	return nil
 }
 
-// longest returns the scope of the longest prefix of a group: the last one in order that does not sort after the group,
-// or the nearest ancestor of that one which is a prefix of the group.
+// longest returns the scope of the longest prefix of a group. It starts at the last scope, in sorted order, whose
+// prefix does not sort after the group. If the prefix of that scope is not a prefix of the group, longest returns the
+// nearest ancestor whose prefix is.
 func (r *rights) longest(group string) *scope {
 	from, to := 0, len(r.prefixes)
 	for from < to {
@@ -211,7 +212,7 @@ func (r *rights) longest(group string) *scope {
 	return s
 }
 
-// Version returns the version of the table; 0: there is none.
+// Version returns the version of the table, or 0 if there is no table.
 func (c *Compiled) Version() int64 {
 	if c == nil {
 		return 0
@@ -255,9 +256,9 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 	return use{}, false
 }
 
-// Decide reports whether a caller may use a verb in a group; an empty group means all groups. It does not know whether
-// a group exists. A nil table means that the store has none. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name
-// the caller, the verb and the group.
+// Decide returns an error unless a caller may use a verb in a group. An empty group means all groups. Decide does not
+// know whether a group exists. A nil table means that the store has none. Errors are UNAUTHENTICATED or
+// PERMISSION_DENIED, and name the caller, the verb and the group.
 func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 	if _, ok := c.find(caller, verb, group); ok {
 		return nil
@@ -329,8 +330,8 @@ func (c *Compiled) grantsOf(u use) []string {
 	return names
 }
 
-// Use is like Decide, but also returns the names of the grants that allow the use, if it is their first such use since
-// the table was installed.
+// Use is like Decide. It also returns the names of the grants that allow the use, if this is the first such use of
+// these grants since the table was installed.
 func (c *Compiled) Use(caller *Caller, verb Verb, group string) (first []string, err error) {
 	used, ok := c.find(caller, verb, group)
 	if !ok {

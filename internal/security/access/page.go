@@ -13,7 +13,7 @@ const pageLasts = 7 * 24 * time.Hour
 
 // SignPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
 // empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe base64
-// without padding. SignPage refuses if the context has no call.
+// without padding. SignPage returns an error if the context has no call.
 func SignPage(ctx context.Context, group, token string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || token == "" || !call.Signs() {
@@ -33,8 +33,8 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	if err != nil {
 		return "", ErrForged
 	}
-	// Other unsigned values can be recognised by their first byte. An unsigned page token cannot, but it is shorter
-	// than any signed token.
+	// Other unsigned values can be recognised by their first byte. An unsigned page token cannot be recognised in this
+	// way, but it is shorter than any signed token.
 	if len(value) == unsignedPageBytes {
 		return "", errUnsigned
 	}

@@ -1,6 +1,6 @@
-// Package access decides who may make which call. The decision is pure: the connection or a token identifies the
+// Package access decides who may make which call. The decision is pure. The connection or a token identifies the
 // caller, one list says what each call needs, and a Table says what is granted. A call that is not in the list is
-// allowed to nobody. Package guard applies the decision before each call of a server. See
+// allowed to nobody. Package guard applies the decision to each call of a server. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
@@ -38,12 +38,12 @@ type Where uint8
 
 // The values of Where.
 const (
-	// InRequest: the handler knows the groups, and asks Call.May before it looks anything up. Such a request may
-	// have the keys of many groups.
+	// InRequest means that the handler knows the groups from the request, and calls Call.May before it looks anything
+	// up. The request may have keys of many groups.
 	InRequest Where = iota
-	// InGroup: the group in the field group of the request; all groups if that is empty.
+	// InGroup means the group in the field group of the request, or all groups if that field is empty.
 	InGroup
-	// InAll: all groups.
+	// InAll means all groups.
 	InAll
 )
 
@@ -52,12 +52,12 @@ type Rule struct {
 	For   Audience
 	Verb  Verb  // only with Granted
 	Where Where // only with Granted
-	// Lasting: the decision is repeated while the call is open.
+	// Lasting says that the decision is repeated while the call is open.
 	Lasting bool
-	// Apart: each message of the call is decided individually.
+	// Apart says that each message of the call is decided individually.
 	Apart bool
-	// ReturnsSigned: the request or the answer contains values that callers send back, such as a cursor. They are
-	// signed for the caller.
+	// ReturnsSigned says that the request or the answer contains values that callers send back, such as a cursor. These
+	// values are signed for the caller.
 	ReturnsSigned bool
 }
 
@@ -125,7 +125,7 @@ const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 // RuleOf returns the rule of a call by its full name. The zero Rule allows nobody.
 func RuleOf(method string) Rule { return rules[method] }
 
-// Admit decides what can be decided about a call only from its name. c is the table; nil: the store has none. Call.May
+// Admit decides what can be decided about a call by its name. c is the table, or nil if the store has none. Call.May
 // later decides about grants for single groups. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name the caller,
 // the call, and who may make it.
 func (c *Compiled) Admit(caller *Caller, method string) error {
@@ -154,8 +154,8 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for %s", caller, method, rule.For)
 }
 
-// OfStore returns the caller that a certificate identifies; PERMISSION_DENIED if the certificate belongs to another
-// store.
+// OfStore returns the caller that a certificate identifies. It returns PERMISSION_DENIED if the certificate belongs to
+// another store.
 func OfStore(store identity.Store, id identity.Identity, method string) (Caller, error) {
 	if id.Store != store {
 		return Caller{}, status.Errorf(codes.PermissionDenied, "%s may not call %s of the store %s: it is of another store",

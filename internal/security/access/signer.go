@@ -13,7 +13,7 @@ import (
 
 // Signer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
 // group, and the access to that group is decided at each use, so that the value itself gives no right. The signature
-// proves that this store made the value for this caller. Its key is the store's signing key.
+// proves that this store made the value for this caller. It is made with the store's signing key.
 type Signer struct {
 	key []byte
 	id  [8]byte
@@ -33,9 +33,10 @@ func NewSigner(key []byte) (*Signer, error) {
 	return s, nil
 }
 
-// A signed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the
-// value. Little-endian. The MAC is the start of an HMAC-SHA256 of a label, the end, the caller's name with its length,
-// and the value. Values that are not signed begin with format 1.
+// A signed value consists of the format (1 byte), the id of the key (8), the Unix time in seconds at which the value
+// expires, or 0 for never (8), the MAC (16), and the value. Little-endian. The MAC is the start of an HMAC-SHA256 of a
+// label, the time of expiry, the caller's name with its length, and the value. Values that are not signed begin with
+// format 1.
 const (
 	signedFormat = 2
 	signedBytes  = 1 + 8 + 8 + 16
@@ -51,7 +52,7 @@ var (
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Sign signs a value for a caller. ends is the time of expiry; zero: never.
+// Sign signs a value for a caller. The argument ends is the time of expiry. If it is zero, the value never expires.
 func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	out := make([]byte, 0, signedBytes+len(value))
 	out = append(append(out, signedFormat), s.id[:]...)
@@ -64,7 +65,7 @@ func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	return append(out, value...)
 }
 
-// errUnsigned is the ErrOutdated of unsigned values.
+// errUnsigned is the ErrOutdated that is returned for unsigned values.
 var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
 
 // Open returns the original value. It returns ErrForged or ErrOutdated for other values.
@@ -108,8 +109,8 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Sign signs a value for the caller of a context, if that caller gets signed values. Sign refuses if the context has no
-// call.
+// Sign signs a value for the caller of a context, if that caller gets signed values. Sign returns an error if the
+// context has no call.
 func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error) {
 	call, err := callOf(ctx)
 	if err != nil {

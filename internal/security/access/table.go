@@ -10,13 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// Table says who may do what in a store. A store has at most one, in etcd. Without a table, every caller with a
+// Table says who may do what in a store. A store has at most one table, in etcd. Without a table, every caller with a
 // certificate of the store may use all records, as described in docs/security.md. With a table, only granted operations
 // are allowed, except for the store's own processes and administrators by certificate.
 type Table struct {
 	// Version grows by one with each replacement of the table. It is above 0.
 	Version int64 `json:"version"`
-	// Audience is the required audience of tokens; it is mandatory if there are Issuers.
+	// Audience is the required audience of tokens. It must be set if there are Issuers.
 	Audience string   `json:"audience,omitempty"`
 	Grants   []Grant  `json:"grants"`
 	Issuers  []Issuer `json:"issuers,omitempty"`
@@ -33,7 +33,7 @@ type Grant struct {
 	Groups   Groups    `json:"groups"`
 }
 
-// Groups are the groups of a grant: all groups, or those with one of the names or prefixes.
+// Groups says to which groups a grant applies: to all groups, or to those with one of the names or prefixes.
 type Groups struct {
 	All      bool     `json:"all,omitempty"`
 	Names    []string `json:"names,omitempty"`
@@ -46,7 +46,7 @@ type SubjectKind string
 // The kinds of subjects, and which fields of Subject each has.
 const (
 	Certificate SubjectKind = "Certificate" // Name: the certificate's URI ends in client/NAME
-	// Namespace, Name: by a token of an issuer with ServiceAccounts set
+	// Namespace, Name: the ServiceAccount in a token of an issuer with ServiceAccounts set
 	ServiceAccount  SubjectKind = "ServiceAccount"
 	ServiceAccounts SubjectKind = "ServiceAccounts" // Namespace: all ServiceAccounts in it
 	OIDC            SubjectKind = "OIDC"            // Issuer, Name: the subject of a token
@@ -67,12 +67,13 @@ type Subject struct {
 type Issuer struct {
 	// URL is the issuer's name in the iss claim of tokens.
 	URL string `json:"url"`
-	// ServiceAccounts says that the subjects of its tokens are Kubernetes ServiceAccounts.
+	// ServiceAccounts says that the subjects of the issuer's tokens are Kubernetes ServiceAccounts.
 	ServiceAccounts bool `json:"serviceAccounts,omitempty"`
-	// Audiences are the accepted audiences of its tokens, any one of them; empty: the table's audience.
+	// Audiences are the accepted audiences of the issuer's tokens. A token needs one of them. The default is the
+	// table's audience.
 	Audiences []string `json:"audiences,omitempty"`
-	// GroupsClaim is the claim that lists the groups of the subject; empty: groups. It does not apply to
-	// ServiceAccounts.
+	// GroupsClaim is the claim that lists the groups of the subject. The default is "groups". GroupsClaim does not
+	// apply to ServiceAccounts.
 	GroupsClaim string `json:"groupsClaim,omitempty"`
 	// Keys is a JSON Web Key Set (RFC 7517) of public keys for ES256 and RS256, each with a key id.
 	Keys json.RawMessage `json:"keys"`
@@ -80,7 +81,7 @@ type Issuer struct {
 
 // Limits of a table.
 const (
-	// TableBytesMax bounds the JSON of a table: etcd refuses values above 1.5 MiB.
+	// TableBytesMax bounds the JSON of a table, because etcd refuses values above 1.5 MiB.
 	TableBytesMax   = 1_400_000
 	nameBytesMax    = 253
 	issuersMax      = 16
@@ -96,8 +97,8 @@ const (
 // ErrTable is wrapped by all errors about tables.
 var ErrTable = errors.New("no valid table of grants")
 
-// ParseTable reads and validates the JSON of a table. An unknown field is an error: it could be one that restricts
-// rights. Errors wrap ErrTable, and name the field and its value.
+// ParseTable reads and validates the JSON of a table. An unknown field is an error, because it could be a field that
+// restricts rights. Errors wrap ErrTable, and name the field and its value.
 func ParseTable(text []byte) (*Table, error) {
 	t, err := decode(text)
 	if err != nil {
@@ -106,8 +107,9 @@ func ParseTable(text []byte) (*Table, error) {
 	return t, t.validate()
 }
 
-// ParseNext reads a table that replaces the table with version before; 0: there is none. The version in text must equal
-// before. ParseNext increments the version. Its errors are those of ParseTable.
+// ParseNext reads a table that replaces another table. The argument before is the version of the table that it
+// replaces, or 0 if there is none. The version in text must equal before. ParseNext increments that version. Its errors
+// are those of ParseTable.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {

@@ -8,26 +8,27 @@ import (
 )
 
 // Tenant owns the groups of Named routing whose names begin with a prefix, and has quotas for all of them together.
-// Quotas belong to the groups, and apply to every caller that uses them.
+// Quotas belong to the groups, and apply to every caller that uses the groups.
 type Tenant struct {
 	// Name is used by people, in errors and in metrics: 1 to 253 bytes, unique in the table.
 	Name string `json:"name"`
-	// Prefix is the common prefix of its groups' names: 1 to 253 bytes. No prefix in a table begins with another
-	// prefix.
+	// Prefix is the common prefix of the names of the tenant's groups: 1 to 253 bytes. No prefix in a table begins with
+	// another prefix.
 	Prefix string `json:"prefix"`
 	Quotas Quotas `json:"quotas"`
 }
 
-// Quotas are the limits of a tenant. 0: no limit of that kind, except for Groups; at least one is above 0.
+// Quotas are the limits of a tenant. A field that is 0 sets no limit, except for Groups. At least one field is above 0.
 type Quotas struct {
-	// StoredBytes bounds the bytes stored in its groups, without superseded entries and other copies.
+	// StoredBytes bounds the bytes stored in the tenant's groups. It does not count superseded entries, and counts only
+	// one copy of each group.
 	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// Records bounds the records of its groups; versions of one record count once.
+	// Records bounds the number of records in the tenant's groups. All versions of a record together count as one.
 	Records int64 `json:"records,omitempty"`
-	// Groups bounds the number of groups, including empty ones; 0: GroupsDefault. Existing groups beyond the limit
-	// are still served.
+	// Groups bounds the number of groups, including empty ones. The default is GroupsDefault. Existing groups beyond
+	// the limit are still served.
 	Groups int64 `json:"groups,omitempty"`
-	// CallsPerSecond bounds the calls that begin. Each message of a batch counts as one.
+	// CallsPerSecond bounds the number of calls that begin in a second. Each message of a batch counts as one call.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
 	// BytesPerSecond bounds the data and attributes of records, written and read.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
@@ -58,7 +59,7 @@ func AllQuotas() []Quota {
 	return []Quota{StoredBytes, Records, TenantGroups, CallsPerSecond, BytesPerSecond, CallsAtOnce}
 }
 
-// Of returns the limit of one quota; 0: no limit.
+// Of returns the limit of one quota, or 0 if it has no limit.
 func (q *Quotas) Of(quota Quota) int64 {
 	switch quota {
 	case StoredBytes:
@@ -118,7 +119,7 @@ func validateTenants(tenants []Tenant) error {
 	return nil
 }
 
-// TenantOf returns the tenant that owns a group of Named routing; nil: no tenant does.
+// TenantOf returns the tenant that owns a group of Named routing, or nil if no tenant does.
 func TenantOf(tenants []Tenant, group string) *Tenant {
 	for i := range tenants {
 		if strings.HasPrefix(group, tenants[i].Prefix) {

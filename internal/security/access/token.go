@@ -28,7 +28,7 @@ const (
 	tokensKept    = 4096 // tokens that were verified before
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax bounds how long a token is accepted after its verification, regardless of its expiry, because keys
+	// expiryMax bounds how long a token is accepted after its verification, even if its expiry is later, because keys
 	// may be withdrawn.
 	expiryMax = 24 * time.Hour
 )
@@ -137,8 +137,8 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
-// UsableKeys filters a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
-// It sorts them by id, so that the same keys give the same text. Errors wrap ErrTable.
+// UsableKeys reduces a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
+// It sorts the keys by id, so that the same keys give the same text. Errors wrap ErrTable.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &set); err != nil {
@@ -276,7 +276,7 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	return caller, nil
 }
 
-// tokenCache keeps the callers of verified tokens: a verification takes 50 to 150 µs. Safe for concurrent use.
+// tokenCache keeps the callers of verified tokens, because a verification takes 50 to 150 µs. Safe for concurrent use.
 type tokenCache struct {
 	mu   sync.RWMutex
 	kept map[string]Caller

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Lifetimes of the operator's certificates. A leaf is renewed after two thirds of its lifetime.
+// These are the lifetimes of the operator's certificates. A leaf is renewed after two thirds of its lifetime.
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
@@ -40,7 +40,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority with a new key. name is for people; lifetime starts at now.
+// New makes an authority with a new key. The argument name is for people, and the lifetime starts at the time now.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -114,7 +114,7 @@ type Leaf struct {
 	// DNSNames and Addresses are for callers that check host names instead of identities.
 	DNSNames  []string
 	Addresses []net.IP
-	// Server and Client are the permitted usages; at least one.
+	// Server and Client are the permitted usages. At least one must be set.
 	Server, Client bool
 	Now            time.Time
 	Lifetime       time.Duration

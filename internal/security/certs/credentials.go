@@ -15,10 +15,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Expect checks whether a peer has the expected identity; an error names that identity.
+// Expect checks whether a peer has the expected identity. An error names the expected identity.
 type Expect func(peer identity.Identity) error
 
-// Own expects a process of the same store, with that role, and with that name unless it is empty.
+// Own expects a process of the same store, with the given role, and with the given name unless the name is empty.
 func (s *Source) Own(role identity.Role, name string) Expect {
 	want := identity.Identity{Store: s.Identity().Store, Role: role, Name: name}
 	return func(peer identity.Identity) error {
@@ -44,15 +44,15 @@ type AuthInfo struct {
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether the connection itself shows that its calls come from callers of a store. It does if the peer
+// Knows reports whether the connection itself shows that its calls come from callers of a store. That is so if the peer
 // has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)
 }
 
-// Plain reports whether a call came without TLS: its caller is unknown, and the mode of this process admits all such
-// callers.
+// Plain reports whether a call arrived without TLS. The caller of such a call is unknown, and the mode of this process
+// admits all such callers.
 func Plain(ctx context.Context) bool {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -62,7 +62,7 @@ func Plain(ctx context.Context) bool {
 	return ok && info.Plain
 }
 
-// PeerOf returns the identity that made a call; false: the peer is unknown, or there is no TLS.
+// PeerOf returns the identity that made a call. It returns false if the peer is unknown, or if there is no TLS.
 func PeerOf(ctx context.Context) (identity.Identity, bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -74,8 +74,8 @@ func PeerOf(ctx context.Context) (identity.Identity, bool) {
 
 // ServerOptions are the options of Server.
 type ServerOptions struct {
-	// Anonymous admits callers that present no certificate: another mechanism identifies them, or none does. A
-	// presented certificate must still be valid.
+	// Anonymous admits callers that present no certificate. Another mechanism may identify them, or they remain
+	// unknown. A presented certificate must still be valid.
 	Anonymous bool
 }
 
@@ -84,14 +84,14 @@ func (s *Source) Server(o ServerOptions) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, server: o}
 }
 
-// Client returns the credentials of a client that accepts only servers that expect accepts. The server's address does
-// not matter.
+// Client returns the credentials of a client that accepts a server only if expect() returns no error for it. The
+// server's address does not matter.
 func (s *Source) Client(expect Expect) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, expect: expect}
 }
 
-// base returns the configuration of each connection. Sessions are not resumed: a peer presents its certificate each
-// time.
+// base returns the configuration of each connection. Sessions are not resumed, so that a peer presents its certificate
+// each time.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// GrantsFile contains the word GrantsRequired if the store has a table of grants. A process that then finds no table,
-// because the first one is not yet written or etcd was lost, admits only administrators and the store's own processes.
-// Without the file, a store without a table is open to all its callers.
+// GrantsFile is a file that contains the word GrantsRequired if the store has a table of grants. If a process then
+// finds no table, because the first table is not written yet or etcd was lost, it admits only administrators and the
+// store's own processes. Without the file, a store without a table is open to all its callers.
 const GrantsFile = "grants"
 
 // GrantsRequired is the content of GrantsFile.

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Install writes files into a folder atomically, and creates the folder if needed: a reader that uses Open, or a single
-// link, finds either the old or the new files. The layout is that of a mounted Secret: each name is a link through
-// ..data, which one rename replaces. Only the owner may read the files.
+// Install writes files into a folder atomically, and creates the folder if needed. A reader that uses Open, or that
+// reads a single link, finds either the old or the new files. The layout is that of a mounted Secret: each name is a
+// link through ..data, which one rename replaces. Only the owner may read the files.
 func Install(dir string, content map[string][]byte) (err error) {
 	fail := func(err error) error { return fmt.Errorf("put certificates into %s: %w", dir, err) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {

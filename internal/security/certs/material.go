@@ -18,18 +18,19 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Names of files in a folder. Kubernetes mounts a Secret with these keys in this form.
+// These are the names of the files in a folder of certificates. Kubernetes mounts a Secret with these keys in this
+// form.
 const (
 	CertificateFile = "tls.crt" // leaf, then the chain to the authority, in PEM
 	KeyFile         = "tls.key"
 	BundleFile      = "ca.crt" // authorities that verify peers
-	// ClientBundleFile holds the authorities of callers, if these differ: BundleFile then vouches only for the
-	// store's own processes.
+	// ClientBundleFile holds the authorities of callers, if these differ from those in BundleFile. BundleFile then
+	// vouches only for the store's own processes.
 	ClientBundleFile = "client-ca.crt"
 	// ModeFile holds a Mode as text.
 	ModeFile = "mode"
-	// The certificate presented to servers, if it differs: public authorities permit only one usage per
-	// certificate.
+	// ClientCertificateFile is the certificate that the process presents to servers, if it differs from
+	// CertificateFile. It may have to differ, because public authorities permit only one usage per certificate.
 	ClientCertificateFile = "client.crt"
 	ClientKeyFile         = "client.key"
 )
@@ -61,7 +62,7 @@ type material struct {
 	grantsRequired bool
 }
 
-// files are the contents of a folder at one moment; nil: the file does not exist.
+// files holds the contents of a folder's files at one moment. A content is nil if the file does not exist.
 type files map[string][]byte
 
 // readFiles reads the files of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and
@@ -77,8 +78,8 @@ func readFiles(dir string) (files, error) {
 	}
 }
 
-// newest returns the newest target that contains the files of a folder: the folder itself, if it is not replaced as a
-// whole.
+// newest returns the present target of the link ..data, which contains the files of a folder. If there is no such link,
+// it returns the folder itself.
 func newest(dir string) string {
 	if there, err := filepath.EvalSymlinks(filepath.Join(dir, dataLink)); err == nil {
 		return there
@@ -169,9 +170,10 @@ func (f files) material(now time.Time) (*material, error) {
 	return out, nil
 }
 
-// Check reports whether a certificate and its key, which are files of content, can be used for all of these usages at
-// the given time, with the authorities in the file bundle. Errors name the file and its problem, and contain no part of
-// a key. The caller compares the certificate's identity and hosts.
+// Check returns an error unless a certificate and its key can be used for all given usages at the given time. The
+// certificate, the key and the bundle of authorities are names of files in content. Errors name the file and its
+// problem, and contain no part of a key. Check does not compare the certificate's identity and hosts: the caller has
+// to.
 func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
 	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
 	f := files(content)
@@ -287,8 +289,8 @@ func BundleHash(certs []*x509.Certificate) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// verify checks whether a chain is trusted for that usage. The leaf decides which authorities apply: those of the
-// store's processes or those of callers. by is the file of these authorities.
+// verify checks whether a chain is trusted for the given usage. The leaf decides which authorities apply: those of the
+// store's processes or those of callers. The result by is the file of these authorities.
 func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
 	id, err := identity.OfCertificate(chain[0])
 	if err != nil {

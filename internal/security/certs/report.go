@@ -16,15 +16,15 @@ type Report struct {
 	NotAfter             time.Time `json:"not_after"`
 	PlaintextConnections int       `json:"plaintext_connections"`
 	Error                string    `json:"error,omitempty"` // why newer files are not in use
-	// GrantsVersion is the version of the table of grants in use, 0 if there is none; nil: the process does not
-	// decide about calls, or its version does not report it.
+	// GrantsVersion is the version of the table of grants in use, or 0 if there is no table. It is nil if the process
+	// does not decide about calls, or if its program is too old to report this version.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
-	// UnknownKeys counts, by issuer, the tokens since the start of the process that name a key which is not in the
-	// table.
+	// UnknownKeys has the number of tokens, by issuer, that named a key which was not in the table. It counts from the
+	// start of the process.
 	UnknownKeys map[string]int64 `json:"unknown_keys,omitempty"`
 }
 
-// Decides is the component that decides about the calls of a process. *guard.Guard implements it.
+// Decides is implemented by the component that decides about the calls of a process, which is *guard.Guard.
 type Decides interface {
 	Version() int64
 	UnknownKeys() map[string]int64

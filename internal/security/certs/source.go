@@ -63,8 +63,8 @@ type Status struct {
 // Open reads a folder, whose content must be valid. The Source checks the folder again until Close.
 func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
 
-// InMemory makes a Source from content, which maps file names to file contents, instead of from a folder. The files
-// must be valid, and remain in use until Replace.
+// InMemory makes a Source from memory instead of from a folder. The argument content maps file names to file contents.
+// The files must be valid, and remain in use until Replace.
 func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
 	given := files(maps.Clone(content))
 	return start(cfg, &given)
@@ -127,7 +127,7 @@ func (s *Source) Close() {
 // Identity returns the identity of this process, which never changes.
 func (s *Source) Identity() identity.Identity { return s.current.Load().identity }
 
-// Dir returns the folder; empty: the files are in memory.
+// Dir returns the folder. It is empty if the files are in memory.
 func (s *Source) Dir() string { return s.cfg.Dir }
 
 // HasClientCertificate reports whether the certificate presented to servers differs from that presented to callers.
@@ -229,10 +229,11 @@ func (s *Source) closeUntrusted(now time.Time) {
 	}
 }
 
-// errPlaintext is the reason for which an existing plaintext connection is closed.
+// errPlaintext is the reason why an existing plaintext connection is closed.
 var errPlaintext = errors.New("it is plaintext, and TLS is required now")
 
-// trouble returns the reason for which a connection must be closed; nil: there is none. name is the connection's peer.
+// trouble returns the reason why a connection must be closed, or nil if it may remain open. The result name is the
+// connection's peer.
 func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	if c.plain.Load() {
 		if m.mode == Required {
@@ -308,7 +309,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn: gRPC sets options of the socket.
+// SyscallConn implements syscall.Conn, because gRPC sets options of the socket.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if below, ok := c.Conn.(syscall.Conn); ok {
 		return below.SyscallConn()

@@ -8,8 +8,8 @@
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/client/NAME
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/admin/NAME
 //
-// A process verifies its peer by this name, and not by a host name or an address, because these pass from one pod to
-// the next.
+// A process verifies its peer by this name, and not by a host name or an address, because another pod may have the same
+// host name or address later.
 package identity
 
 import (
@@ -59,11 +59,11 @@ type Identity struct {
 // IsComponent reports whether the identity belongs to a part of the store, and not to one of its callers.
 func (i Identity) IsComponent() bool { return i.Role != "" && i.Role != Client && i.Role != Admin }
 
-// Serves reports whether other processes connect to this one: a process that does not serve presents its certificate
+// Serves reports whether other processes connect to this one. A process that does not serve presents its certificate
 // only to servers.
 func (i Identity) Serves() bool { return i.Role == Gateway || i.Role == Shard || i.Role == Etcd }
 
-// ErrName is wrapped by all errors about names that are not identities.
+// ErrName is wrapped by all errors about names that do not identify a process of a store.
 var ErrName = errors.New("not the name of a process of a store")
 
 // ID returns the identity as a SPIFFE ID. Parse must accept its parts.

@@ -9,16 +9,17 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of one address, and of all addresses together, each for one server.
+// These are the limits of one address, and of all addresses together. Each server counts for itself.
 const (
 	// handshakesPerSecond is the handshake rate of an address, and handshakesAtOnce its burst. A handshake costs a
 	// server more than a millisecond.
 	handshakesPerSecond = 50
 	handshakesAtOnce    = 100
-	// waitingMax bounds the connections of an address that wait for their turn to start a handshake: the last of
-	// them waits five seconds, while clients wait for 20 s.
+	// waitingMax bounds the number of connections of an address that wait for their turn to start a handshake. The last
+	// of 250 connections waits five seconds, and clients give up after 20 s.
 	waitingMax = 250
-	// shakingMax bounds the handshakes in progress of an address, and shakingInAll those of all addresses.
+	// shakingMax bounds the number of handshakes in progress of an address. shakingInAll bounds that of all addresses
+	// together.
 	shakingMax   = 128
 	shakingInAll = 4096
 	// excessPerSecond is the rate of points for all connections of an address together, beyond the allowance of
@@ -47,7 +48,7 @@ func newAddress() *address {
 	}
 }
 
-// forgettable reports whether the address could be dropped without any effect on it.
+// forgettable reports whether the record of the address could be dropped without any effect on the address.
 func (a *address) forgettable(now time.Time) bool {
 	return a.users == 0 && a.handshakes.TokensAt(now) >= handshakesAtOnce && a.excess.TokensAt(now) >= excessAtOnce
 }
@@ -63,7 +64,7 @@ func newAddresses() addresses {
 	return addresses{known: map[netip.Prefix]*address{}, others: newAddress(), sweepAt: sweepFirst}
 }
 
-// of returns the address of a connection.
+// of returns the record of a connection's address.
 func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	key := prefix(remote)
 	if a := s.known[key]; a != nil {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits of the calls that anybody may make (health checks) on a connection whose caller is not identified. They exist
-// because every open call holds its headers and a goroutine.
+// These limits apply to the calls that anybody may make (health checks), on a connection whose caller is not
+// identified. They exist because every open call holds its headers and a goroutine.
 const (
 	anonymousCallsMax = 4
 	anonymousBytesMax = 4 << 10 // bytes of the names and values in the headers
@@ -29,7 +29,7 @@ type Calls struct {
 // Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
 type Counted interface{ Calls() *Calls }
 
-// CallsOf returns the Calls of the connection of a call; nil: the connection has none.
+// CallsOf returns the Calls of the connection of a call, or nil if the connection has none.
 func CallsOf(ctx context.Context) *Calls {
 	if p, ok := peer.FromContext(ctx); ok {
 		if counted, ok := p.AuthInfo.(Counted); ok {
@@ -61,8 +61,9 @@ func (c *Calls) Refuse() {
 	}
 }
 
-// Anonymous begins a call that anybody may make; the call ends with ctx. If no caller was identified on the connection,
-// Anonymous returns RESOURCE_EXHAUSTED if too many such calls are open or if the headers have too many bytes.
+// Anonymous begins a call that anybody may make. The call ends when ctx ends. If no caller was identified on the
+// connection, Anonymous returns RESOURCE_EXHAUSTED if too many such calls are open or if the headers have too many
+// bytes.
 func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
 	if c == nil || c.admitted.Load() {
 		return nil

@@ -19,14 +19,15 @@ const (
 	// dropTime is how long new connections of an address are dropped after a refusal. The kernel of an honest
 	// client retries after a second.
 	dropTime = time.Second
-	// droppedMax bounds the addresses whose new connections are dropped at a time: the kernel compares the address
-	// of each new connection with all of them. Connections of further addresses are refused individually.
+	// droppedMax bounds the number of addresses whose new connections are dropped at a time, because the kernel
+	// compares the address of each new connection with all of them. Connections of further addresses are refused
+	// individually.
 	droppedMax = 64
 )
 
-// dropping makes the kernel drop the new connections of some addresses before they reach the server: it costs a server
-// about 40 µs to accept and close a connection. The filter is attached to the listener's socket: it needs no privilege,
-// and disappears with the socket. Safe for concurrent use.
+// dropping makes the kernel drop the new connections of some addresses before they reach the server, because it costs a
+// server about 40 µs to accept and close a connection. The filter is attached to the listener's socket. It needs no
+// privilege, and disappears with the socket. Safe for concurrent use.
 type dropping struct {
 	lasts  time.Duration // duration of the drop; longer in tests
 	attach func(fd int, program []unix.SockFilter) error
@@ -53,8 +54,8 @@ func (d *dropping) listens(config *net.ListenConfig) {
 	}
 }
 
-// begin drops the new connections of an address for a while. begun is false if they are already dropped, or if the
-// maximum is reached or there is no listener.
+// begin drops the new connections of an address for a while. The result begun is false if they are already dropped, if
+// the maximum is reached, or if there is no listener.
 func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,8 +71,8 @@ func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	return true, nil
 }
 
-// end lets an address connect again. If the kernel refuses the filter without the address, end is retried: otherwise
-// the address would be dropped forever.
+// end lets an address connect again. If the kernel refuses the filter without the address, end is called again later,
+// because otherwise the address would be dropped forever.
 func (d *dropping) end(who netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +110,7 @@ func (d *dropping) apply() error {
 	return failed
 }
 
-// attach attaches a filter to a socket, in place of the present one; an empty program removes it.
+// attach attaches a filter to a socket, in place of the present filter. An empty program removes the present filter.
 func attach(fd int, program []unix.SockFilter) error {
 	if len(program) > 0 {
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -126,8 +127,9 @@ func attach(fd int, program []unix.SockFilter) error {
 	return nil
 }
 
-// Offsets in a packet of the IP header fields that a filter compares. The offsets of a TCP socket's filter count from
-// the TCP header; those from networkHeader on count from the IP header (linux/filter.h, SKF_NET_OFF).
+// These are the offsets, in a packet, of the IP header fields that a filter compares. In the filter of a TCP socket,
+// offsets count from the TCP header. Offsets from networkHeader on count from the IP header (linux/filter.h,
+// SKF_NET_OFF).
 const (
 	networkHeader = 0xfff00000
 	source4       = networkHeader + 12

@@ -16,16 +16,16 @@ const (
 	clientPrefaceBytes = 24 // "PRI * HTTP/2.0 ...", which begins a connection
 )
 
-// Costs and allowances of frames. Honest clients stay within the allowances.
+// These are the costs and allowances of frames. Honest clients remain within the allowances.
 const (
-	// continuationBytes of a CONTINUATION frame cost one point in addition to the frame's own: they are decrypted
-	// and discarded.
+	// continuationBytes is the number of bytes of a CONTINUATION frame that cost one point, in addition to the point of
+	// the frame itself, because these bytes are decrypted and discarded.
 	continuationBytes = 1 << 10
-	// creditFirst is the initial number of points of a connection, for its first SETTINGS. A higher number could be
-	// gained again by reconnecting.
+	// creditFirst is the initial number of points of a connection, for its first SETTINGS. It is low, because a client
+	// could gain these points again by reconnecting.
 	creditFirst = 8
-	// creditMax is the maximum number of points that a connection can save: a client may cancel several calls at
-	// once (hedging, a closed web page).
+	// creditMax is the maximum number of points that a connection can save. A client needs saved points when it cancels
+	// several calls at once (hedging, a closed web page).
 	creditMax = 256
 	// resetCost is the cost of a reset in points. A call earns one point, so up to half of a client's calls may be
 	// reset, at any rate.
@@ -37,8 +37,8 @@ const (
 	updateBytes = 8
 )
 
-// frames follows what a client sends on one connection, from its first byte on, and counts what honest clients do not
-// send. Not safe for concurrent use.
+// frames follows the bytes that a client sends on one connection, from the first one on, and counts the frames that
+// honest clients do not send. Not safe for concurrent use.
 //
 //	+---------------+------+-------+-------------+---------+
 //	| length (24)   | type | flags | stream (32) | payload |
@@ -56,8 +56,8 @@ type frames struct {
 
 func newFrames() frames { return frames{skip: clientPrefaceBytes, credit: creditFirst} }
 
-// take processes the next bytes. It returns the number of points beyond the connection's allowance; written is the
-// number of bytes that the server has written on the connection so far.
+// take processes the next bytes. It returns the number of points beyond the connection's allowance. The argument
+// written is the number of bytes that the server has written on the connection so far.
 func (f *frames) take(b []byte, written int64) (excess int) {
 	for len(b) > 0 {
 		if f.skip > 0 {
@@ -104,7 +104,8 @@ func (f *frames) hold(rest []byte) {
 	}
 }
 
-// cost returns the points of the frame whose header was received; negative: the frame earns points.
+// cost returns the cost, in points, of the frame whose header was received. A negative cost means that the frame earns
+// points.
 func (f *frames) cost(written int64) int {
 	switch f.header[3] {
 	case frameHeaders:

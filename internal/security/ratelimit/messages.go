@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Limits of the incomplete messages that a server holds.
+// These are the limits of the incomplete messages that a server holds.
 const (
 	// messageTime is the longest time that a message may take to arrive.
 	messageTime = 2 * time.Minute
@@ -24,7 +24,7 @@ const (
 	prefixBytes = 5
 	// endedMax bounds the streams that are remembered after their end because data may still arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the size from which a first message counts as incomplete if nothing follows it.
+	// firstBytesMin is the size from which the first message of a stream counts as incomplete if nothing follows it.
 	firstBytesMin = 64 << 10
 )
 
@@ -38,9 +38,9 @@ type held struct {
 }
 
 // messages counts the memory that gRPC holds for data that a client has sent on one connection and no handler has read.
-// gRPC receives a whole message before Sheaf sees any of it. For that, gRPC opens the window of the stream to the
+// gRPC receives a whole message before Sheaf sees any of it. To receive it, gRPC opens the window of the stream to the
 // length of the message, and updates the window of the connection as bytes arrive. The reader and the writer of the
-// connection use messages concurrently.
+// connection use the messages object concurrently.
 //
 // Both directions of a connection show what a stream holds. The lengths before messages show how much of a message has
 // arrived, and the window updates of the server show what the server has read.
@@ -94,9 +94,9 @@ func memoryOf(length int) int64 {
 	return 1<<size + frameBytes
 }
 
-// begin takes the header of a frame of data, and the data that arrived with the header. It reports whether to pass the
-// data of the frame to take. That is not necessary for a complete message that is the only one of its stream, as in
-// most calls.
+// begin takes the header of a frame of data, and the data that arrived with the header. It reports whether the data of
+// the frame must be passed to take(). That is not necessary for a complete message that is the only message of its
+// stream, as in most calls.
 func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	if flags&flagEndStream != 0 && flags&flagPadded == 0 && length >= prefixBytes && len(rest) >= prefixBytes &&
 		int(binary.BigEndian.Uint32(rest[1:])) == length-prefixBytes && m.open.Load() == 0 {
@@ -132,7 +132,7 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	return true
 }
 
-// take takes data of the current frame. last says that the frame ends with this data.
+// take processes data of the current frame. The argument last says that the frame ends with this data.
 func (m *messages) take(b []byte, last bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,8 +156,8 @@ func (m *messages) take(b []byte, last bool) {
 func (m *messages) over() {
 	s := m.now
 	if m.end {
-		// The handler has the only message of the stream, so gRPC holds nothing. Of several messages, gRPC
-		// holds those that the handler has not asked for.
+		// If the stream had only one message, the handler has it, and gRPC holds nothing. If the stream had several
+		// messages, gRPC holds those that the handler has not asked for.
 		if s.ended || s.whole == 1 && s.message == 0 {
 			m.forget(m.nowID)
 		}
@@ -165,7 +165,8 @@ func (m *messages) over() {
 	m.now = nil
 }
 
-// take follows the messages of a stream. b is data of a frame, and memory is the memory of the whole frame.
+// take follows the messages of a stream. The argument b is data of a frame, and memory is the memory of the whole
+// frame.
 func (s *incoming) take(b []byte, memory int64) {
 	for len(b) > 0 {
 		if s.left == 0 {
@@ -336,7 +337,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	s := m.streams[id]
 	switch {
 	case kind == frameReset:
-		// The client has not ended the stream: the server discards what the client still sends.
+		// The client has not ended the stream. The server discards the data that the client still sends.
 		if s == nil {
 			if m.streams == nil {
 				m.streams = map[uint32]*incoming{}

@@ -1,7 +1,8 @@
 // Package ratelimit keeps clients that flood a gRPC server from using up its processors and its memory. It limits the
-// rate of handshakes per address. It also limits the rate at which HTTP/2 frames are read that honest clients do not
-// send (streams that are reset immediately, endless settings): see docs/adr/0047-floods-are-read-slowly.md. It counts
-// and limits the memory of incomplete messages: see docs/adr/0051-memory-before-the-decision.md.
+// rate of handshakes per address. Honest clients do not send certain HTTP/2 frames (streams that are reset immediately,
+// endless settings), and ratelimit limits the rate at which the server reads such frames (see
+// docs/adr/0047-floods-are-read-slowly.md). It also counts and limits the memory of incomplete messages (see
+// docs/adr/0051-memory-before-the-decision.md).
 package ratelimit
 
 import (
@@ -21,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Reasons in metrics and log lines.
+// These are the reasons in metrics and log lines.
 const (
 	reasonQueue   = "handshakes_waiting"  // refused: too many connections of the address are waiting
 	reasonDropped = "connections_dropped" // the kernel drops new connections of the address for a second
@@ -36,7 +37,7 @@ const (
 var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed, reasonHeld, reasonLate,
 	reasonUnknown}
 
-// unknownMax bounds the connections on which no caller of the store was identified.
+// unknownMax bounds the number of connections on which no caller of the store was identified.
 const unknownMax = 256
 
 const (
@@ -58,16 +59,16 @@ var errHeld = errors.New("flood: the client leaves too many bytes of messages wi
 
 // Config configures a Guard.
 type Config struct {
-	// MessagesOnly removes the limits of handshakes and frames: only messages are counted and limited.
+	// MessagesOnly removes the limits of handshakes and frames, so that only messages are counted and limited.
 	MessagesOnly bool
-	// HeldBytesMax bounds the memory of incomplete messages on all connections that are not exempt; default: 256
+	// HeldBytesMax bounds the memory of incomplete messages on all connections that are not exempt. The default is 256
 	// MiB.
 	HeldBytesMax int64
-	// Known reports peers that the handshake has identified as callers of the store. Other connections may hold
-	// little until Calls.Admit is called. nil: all peers are known.
+	// Known reports whether the handshake has identified a peer as a caller of the store. Connections of other peers
+	// may hold little until Calls.Admit is called. If Known is nil, all peers count as known.
 	Known func(credentials.AuthInfo) bool
-	// Exempt reports peers that are not read slowly: those that forward the calls of many others. nil: no peer is
-	// exempt.
+	// Exempt reports whether a peer is never read slowly, because it forwards the calls of many others. If Exempt is
+	// nil, no peer is exempt.
 	Exempt func(credentials.AuthInfo) bool
 	Logger *slog.Logger // nil: nothing is logged
 }
@@ -144,7 +145,8 @@ func (g *Guard) limited(reason string, remote net.Addr) {
 	}
 }
 
-// Credentials returns the credentials of a server whose connections are watched; inner performs their handshakes.
+// Credentials returns the credentials of a server whose connections are watched. The argument inner performs the
+// handshakes.
 func (g *Guard) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &guarded{TransportCredentials: inner, guard: g}
 }
@@ -224,7 +226,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	return c
 }
 
-// shed closes the connection that holds the most, if all connections together hold more than HeldBytesMax.
+// shed closes the connection that holds the most memory, if all connections together hold more than HeldBytesMax.
 func (g *Guard) shed() {
 	g.mu.Lock()
 	var most *conn
@@ -269,7 +271,7 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	return from, nil
 }
 
-// Listens prepares the server's listener. Without it, all connections are accepted before they are limited.
+// Listens prepares the server's listener. Without this call, all connections are accepted before they are limited.
 func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 
 // drop makes the kernel drop the new connections of an address for a while.
@@ -314,8 +316,9 @@ type handshake struct {
 	inAll     *list.Element
 }
 
-// begin registers a handshake. If the address has too many, it closes the oldest one of the address. If there are too
-// many in all, it also closes the oldest one of all. An honest handshake takes milliseconds.
+// begin registers a handshake. If the address has too many handshakes in progress, begin closes the oldest handshake of
+// the address. If there are too many handshakes in all, it also closes the oldest one of all. An honest handshake takes
+// milliseconds.
 func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	h := &handshake{raw: raw, from: from}
 	var closing []*handshake
@@ -407,8 +410,8 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// holdsTooMuch closes a connection that holds too much. Before a read, gRPC has processed all frames of the previous
-// reads, so the calls of these frames are decided.
+// holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It is called before
+// a read. By then, gRPC has processed all frames of the previous reads, so the calls of these frames are decided.
 func (c *conn) holdsTooMuch() error {
 	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()

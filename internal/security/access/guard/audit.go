@@ -24,7 +24,7 @@ type Event struct {
 	Verb   string `json:"verb,omitempty"`
 	Group  string `json:"group,omitempty"`
 	Shard  string `json:"shard,omitempty"` // with Kind admin: the shard that the call is about
-	// IDs of records, in decimal: for a refusal the first record, for writes the first 100.
+	// IDs are ids of records, in decimal. A refusal has the id of the first record, and writes have the first 100 ids.
 	IDs     []string `json:"ids,omitempty"`
 	Records int      `json:"records,omitempty"` // with Kind write; Code says whether they were written
 	Grants  []string `json:"grants,omitempty"`  // the grants that allow a first use
@@ -50,8 +50,8 @@ const (
 // auditPatience bounds the wait of Close for lines to be written. Tests use a longer time.
 var auditPatience = 2 * time.Second
 
-// Audit writes events as lines of JSON. Callers never wait for it: if its reader is slow, lines are dropped and
-// counted. A nil Audit accepts events and writes nothing. Safe for concurrent use.
+// Audit writes events as lines of JSON. The code that reports an event never waits: if the reader of the log is slow,
+// lines are dropped and counted. A nil Audit accepts events and writes nothing. Safe for concurrent use.
 type Audit struct {
 	cfg     AuditConfig
 	out     io.WriteCloser

@@ -38,7 +38,7 @@ type call struct {
 	wrote   access.Written // noted when the call ends; NoVerb: nothing
 }
 
-// ask is one question to May.
+// ask is a question that the method May answered.
 type ask struct {
 	verb  access.Verb
 	group string
@@ -133,7 +133,8 @@ func (c *call) may(verb access.Verb, group string, id *int64) error {
 	return nil
 }
 
-// inTable is May for a store with a table: without one, the rule of the method has already decided.
+// inTable is like May, for a store with a table. If the store has no table, inTable allows everything, because the rule
+// of the method has already decided.
 func (c *call) inTable(verb access.Verb, group string) error {
 	if c.guard.table() == nil {
 		return nil
@@ -146,7 +147,7 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return
 	}
-	// Writes in the same group with the same outcome share one line: one line for each write would displace all
+	// Writes in the same group with the same outcome share one line, because one line for each write would displace all
 	// other lines from the queue.
 	type alike struct {
 		verb  access.Verb
@@ -206,8 +207,8 @@ func (c *call) note(e Event) {
 	c.guard.cfg.Audit.note(e)
 }
 
-// finished reports the end of a write or an administrative call. It leaves out calls that processes of the store make
-// all the time.
+// finished reports the end of a write or an administrative call to the audit log. It leaves out calls that processes of
+// the store make all the time.
 func (c *call) finished(group, shard string, err error) {
 	c.mu.Lock()
 	wrote := c.wrote
@@ -223,8 +224,8 @@ func (c *call) finished(group, shard string, err error) {
 	}
 }
 
-// last makes the call a lasting one, which is checked again until the returned function is called. end ends the call
-// with an error.
+// last makes the call a lasting one, which is checked again until the returned function is called. If a check refuses
+// the call, last's argument end is called with the error, and ends the call.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
 	g := c.guard
@@ -274,7 +275,7 @@ func (c *call) revoke(err error) {
 	}
 }
 
-// revoked returns the error that ended the call; nil: it was not ended.
+// revoked returns the error that ended the call, or nil if no check has ended it.
 func (c *call) revoked() error {
 	if err := c.ended.Load(); err != nil {
 		return *err

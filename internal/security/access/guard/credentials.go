@@ -7,7 +7,7 @@ import (
 )
 
 // Credentials returns server credentials that accept callers without a certificate only while the table of grants has
-// token issuers: certified accepts only callers with a certificate, open accepts all.
+// token issuers. The argument certified accepts only callers with a certificate. The argument open accepts all callers.
 func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
 	return &chosen{TransportCredentials: certified, open: open, guard: g}
 }

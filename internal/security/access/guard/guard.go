@@ -1,5 +1,5 @@
-// Package guard applies package access before each call of a gRPC server: it identifies the caller, follows the table
-// of grants, and checks open streams again when the table changes. See
+// Package guard applies the decisions of package access to each call of a gRPC server. It identifies the caller,
+// follows the table of grants, and checks open streams again when the table changes. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package guard
 
@@ -29,21 +29,21 @@ type Config struct {
 	Store identity.Store
 	// Who returns the identity in the certificate of the call's connection.
 	Who func(ctx context.Context) (identity.Identity, bool)
-	// Open reports whether a call arrived over plaintext, which the mode allows. Its caller cannot be identified,
-	// so its call is access.Everybody. nil: no connection is plaintext.
+	// Open reports whether a call arrived over plaintext, as the certs.Mode of the process allows. The caller cannot be
+	// identified, so the Call in the context is access.Everybody. If Open is nil, no connection is plaintext.
 	Open func(ctx context.Context) bool
-	// Follow passes the current table of grants to take, and passes it again after each change, until ctx ends. nil
-	// bytes mean that there is no table.
+	// Follow passes the current table of grants to the function take, and passes the new table after each change, until
+	// ctx ends. nil bytes mean that there is no table.
 	Follow func(ctx context.Context, take func(table []byte))
-	// Required reports whether callers must wait while the store has no table; nil: such a store is open to all its
-	// callers.
+	// Required reports whether callers must wait while the store has no table. If Required is nil, a store without a
+	// table is open to all its callers.
 	Required func() bool
 	// Key returns the store's signing key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
 	// Forwarded says that gateways of the store name the caller in a header. A gateway that sends no such header is
 	// refused.
 	Forwarded bool
-	// Audit receives refusals and completed operations; nil: no audit log.
+	// Audit receives refusals and completed operations. If Audit is nil, there is no audit log.
 	Audit *Audit
 	// Logger receives log lines; nil: nothing is logged.
 	Logger *slog.Logger
@@ -101,8 +101,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// The signing key is read every keyRetry until it is known. Later it is read every keyAgain, because an etcd that was
-// rebuilt has another key.
+// The signing key is read at the interval keyRetry until it is known. After that, it is read at the interval keyAgain,
+// because an etcd that was rebuilt has another key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
@@ -156,7 +156,7 @@ func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 		"the key of the store's cursors is not known here yet: etcd does not answer")
 }
 
-// Close stops following the table. The last table remains in use. It may be called again.
+// Close stops following the table. The last table remains in use. Close may be called again.
 func (g *Guard) Close() {
 	g.stop()
 	<-g.done
@@ -168,11 +168,11 @@ func (g *Guard) Collectors() []prometheus.Collector { return g.counts.all() }
 // tokens reports whether tokens can identify callers now, so that callers need no certificate.
 func (g *Guard) tokens() bool { return g.table().HasIssuers() }
 
-// Version returns the version of the table in use; 0: none is known, or the store has none.
+// Version returns the version of the table in use. It returns 0 if no table is known yet, or if the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }
 
-// UnknownKeys counts the tokens whose keys are not in the table, by issuer. It includes issuers of earlier tables, of
-// which there are few.
+// UnknownKeys returns the numbers of tokens whose keys are not in the table, by issuer. They include issuers of earlier
+// tables, of which there are few.
 func (g *Guard) UnknownKeys() map[string]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,7 +193,7 @@ func (g *Guard) noteUnknown(err error) {
 	g.unknown[unknown.Issuer]++
 }
 
-// table returns the table in use; nil: none is known, or the store has none.
+// table returns the table in use. It returns nil if no table is known yet, or if the store has none.
 func (g *Guard) table() *access.Compiled {
 	if now := g.current.Load(); now != nil {
 		return now.table
@@ -286,13 +286,13 @@ var (
 		"the operator writes it, or sheaf auth table set does")
 )
 
-// errUndecided is returned if a decision has to wait for the table but the function may not wait.
+// errUndecided is returned if a decision has to wait for the table, but the function that decides may not wait.
 var errUndecided = errors.New("the table of grants is not known yet")
 
 // These are the headers of calls.
 const (
 	tokenHeader = "authorization"
-	// callerHeader is the header in which a gateway names the caller to a shard.
+	// callerHeader is the header in which a gateway names the original caller to a shard.
 	callerHeader = "sheaf-caller"
 	// unnamedHeader replaces callerHeader if the gateway has no caller to name. Its value is "process" if a process
 	// of the store called the gateway, and "everybody" if the call came over plaintext. A call whose caller was
@@ -340,7 +340,8 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 	return c, nil
 }
 
-// enteredKey is the context key under which Guard.headers leaves the call that it has made.
+// enteredKey is the context key under which Guard.headers stores the call object that it has made. enter() reuses that
+// object.
 type enteredKey struct{}
 
 // identify identifies the caller.

@@ -21,8 +21,9 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 		grpc.ChainStreamInterceptor(g.stream)}
 }
 
-// headers decides about a call when its headers have arrived, before gRPC reads any of its message. The connection's
-// reader calls it, so it must never wait: what cannot be decided yet is decided once the message has arrived.
+// headers decides about a call when its headers have arrived, before gRPC reads any of its message. The goroutine that
+// reads the connection calls headers, so headers must never wait. If a decision is not possible yet, it is made once
+// the message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	switch access.RuleOf(info.FullMethodName).For {
@@ -87,8 +88,8 @@ func (g *Guard) undecided(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Plaintext returns the options of a gRPC server without a Guard, all of whose connections are plaintext: each call is
-// access.Everybody.
+// Plaintext returns the options of a gRPC server without a Guard, all of whose connections are plaintext. The Call in
+// each context is access.Everybody.
 func Plaintext() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
@@ -135,8 +136,8 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	return err
 }
 
-// await runs a handler until it ends or the call is revoked. A handler that waits for its caller continues until gRPC
-// has ended the stream, which happens when await returns.
+// await runs a handler until it ends or the call is revoked. If the call is revoked while the handler waits for its
+// caller, the handler continues until gRPC has ended the stream. gRPC ends the stream when await returns.
 func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error {
 	revoked := make(chan struct{})
 	over := c.last(func(error) { close(revoked) })
@@ -161,8 +162,8 @@ type guarded struct {
 // Context implements grpc.ServerStream.
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions returns the options with which a gateway names the caller to shards. That is the caller of the call in
-// the context of the outgoing call.
+// DialOptions returns the options with which a gateway names the caller to shards. This is the caller of the Call in
+// the context of the outgoing gRPC call.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
