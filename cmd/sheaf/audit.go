@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access/guard"
 )
 
-// auditFlags say where a process of a store logs what it refuses and does.
+// auditFlags hold the flags of the audit log, in which a process of a store records what it refuses and does.
 type auditFlags struct {
 	path   string
 	writes bool

@@ -159,7 +159,8 @@ func (f *etcdFlags) fill() (err error) {
 const joinTimeout = 30 * time.Second
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
-	// Members connect by HTTP, which uses the proxy from the environment, and etcd has no setting to change that.
+	// Members connect to each other by HTTP, which would use the proxy from the environment. etcd has no setting
+	// against that.
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		if err := os.Setenv(name, "*"); err != nil {
 			return err

@@ -225,8 +225,8 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// removeMember removes a member. If the request goes to the member that is removed, that member may report that it
-// has stopped instead of the success. removeMember then asks another member, which no longer knows the removed one.
+// removeMember removes a member. If the request goes to the very member that is removed, that member may report that it
+// has stopped, instead of success. removeMember then asks another member, which no longer lists the removed member.
 func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
 	stopped := false
 	return whenConnected(ctx, func() error {
@@ -244,8 +244,8 @@ func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error
 // memberPause is the time between two attempts to change the members.
 const memberPause = 500 * time.Millisecond
 
-// whenConnected repeats a change of the members while etcd refuses it because its members connected too recently
-// (etcd requires five seconds), or while the member that is asked is stopping.
+// whenConnected repeats a change of the members while etcd refuses the change because its members connected too
+// recently (etcd requires five seconds), or while the member that receives the request is stopping.
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()

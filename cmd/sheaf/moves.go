@@ -71,8 +71,8 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 	return list.GetMoves(), nil
 }
 
-// watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one;
-// elsewhere, outputs follow each other.
+// watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one.
+// Elsewhere, outputs follow each other.
 func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

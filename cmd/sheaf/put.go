@@ -101,8 +101,8 @@ func openSource(args []string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// orInterrupted returns when do returns or when ctx ends. A read of standard input cannot be interrupted, so it is
-// left running.
+// orInterrupted returns when do() returns or when ctx ends. A read of standard input cannot be interrupted, so do() may
+// still run then.
 func orInterrupted(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()

@@ -185,7 +185,7 @@ func memberWord(m placement.Member) string {
 	return word
 }
 
-// showRebuilt prints what would be written. The table is data; the other lines are for people.
+// showRebuilt prints what would be written. The table goes to standard output. The other lines are messages for people.
 func (a *app) showRebuilt(r placement.Rebuilt) {
 	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
 		r.Meta.Copies)

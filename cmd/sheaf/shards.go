@@ -136,8 +136,8 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
 }
 
 // The state of a draining shard is read every drainLook. An early read may happen before the gateway or the planner has
-// seen the order to drain, or another shard that has just started. A reason to give up therefore counts only if
-// drainLooks reads in a row report one.
+// seen the order to drain, or before it has seen another shard that has just started. A reason to give up therefore
+// counts only if drainLooks reads in a row report one.
 const (
 	drainLook  = time.Second
 	drainLooks = 5

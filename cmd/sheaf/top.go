@@ -94,14 +94,14 @@ type storeSeen struct {
 	err      error  // the query failed, and the other fields are empty
 }
 
-// reading is what shards said of their traffic at a time.
+// reading holds what the shards reported about their traffic at one time.
 type reading struct {
 	at     time.Time
 	shards []*recordv1.Shard
 }
 
 // since returns in words what callers of all shards did after an earlier reading. It leaves out a shard without sums in
-// both readings, and one that has started in between: what it did is not known.
+// both readings, and a shard that has started in between, because the traffic of such a shard is not known.
 func (r *reading) since(before *reading) string {
 	earlier := map[string]*recordv1.Shard{}
 	for _, s := range before.shards {

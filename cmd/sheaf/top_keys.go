@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onQuit calls cancel when q is typed. Until restore is called, the terminal passes on each key at once and shows none;
-// Ctrl-C and Ctrl-Z work as before. If standard input is not a terminal, onQuit does nothing.
+// onQuit calls cancel() when q is typed. Until restore() is called, the terminal passes on each key at once and shows
+// none. Ctrl-C and Ctrl-Z work as before. If standard input is not a terminal, onQuit does nothing.
 func onQuit(cancel context.CancelFunc) (restore func()) {
 	fd := int(os.Stdin.Fd())
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -30,7 +30,7 @@ func onQuit(cancel context.CancelFunc) (restore func()) {
 	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }
 }
 
-// quits reads keys and reports whether q was among them; false: the input ended before.
+// quits reads keys until q is typed, and then returns true. It returns false if the input ends before.
 func quits(keys io.Reader) bool {
 	var key [1]byte
 	for {

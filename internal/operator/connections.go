@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// connectionRest is how long an unused connection is kept. Pools are reconciled more often than that.
+	// connectionRest is how long an unused connection is kept. Pools are reconciled more often, so the connections to
+	// their shards are kept.
 	connectionRest = 2 * time.Minute
 	// connectionBuffer is the size of each connection's read buffer in bytes. Answers are small, and there are about
 	// a thousand connections.
@@ -34,7 +35,7 @@ type connections struct {
 	closed bool
 }
 
-// wayTo identifies a shard and the credentials for it. It changes when the operator gets other keys.
+// wayTo identifies a shard and the credentials for it. The value for a shard changes when the operator gets other keys.
 type wayTo struct {
 	fleet.ShardAt
 	keys *certs.Source // nil: without TLS
@@ -46,8 +47,8 @@ type connection struct {
 	used time.Time
 }
 
-// to returns the connection to a shard. kept is true if the connection was used before, in which case the process at
-// its address may be gone.
+// to returns the connection to a shard. The result kept is true if the connection was used before. In that case the
+// process at its address may no longer run.
 func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,8 +23,8 @@ func (k *Keys) Set(store string, files map[string][]byte) error {
 	if there := k.stores[store]; there != nil && there.Replace(files) == nil {
 		return nil
 	}
-	// These are the store's first files, or those of another store with the same name, which the existing source does
-	// not accept.
+	// The files are the first ones of the store, or they belong to another store with the same name. The existing
+	// source does not accept files of another store.
 	made, err := certs.InMemory(certs.Config{}, files)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package operator gives the controllers access to what they must not import themselves: the placement in etcd, and the
-// shards over gRPC.
+// Package operator gives the controllers access to the placement in etcd, and to the shards over gRPC. The controllers
+// must not import the packages for these themselves.
 package operator
 
 import (
@@ -47,7 +47,7 @@ func NewPlacements(keys *Keys) *Placements {
 	return &Placements{keys: keys, open: map[string]*placed{}}
 }
 
-// Open connects, or returns the existing connection if its parameters have not changed.
+// Open connects to etcd, or returns the existing connection if its parameters have not changed.
 func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
 	error) {
 	p.mu.Lock()
@@ -103,8 +103,8 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	var err error
 	if out.client, err = etcd.Dial(cfg); err != nil {
 		out.close()
-		// Administrators know the keys of the Secret. The folder has another name each time, so the error leaves it
-		// out.
+		// The error names the keys of the Secret, which administrators know. It leaves out the folder, which has
+		// another name each time.
 		if access.Secret != "" {
 			return nil, fmt.Errorf("secret %s: %s", access.Secret, strings.ReplaceAll(err.Error(),
 				out.folder+string(filepath.Separator), ""))
@@ -240,7 +240,7 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 	}
 }
 
-// translate converts the placement's errors to those that the controllers know.
+// translate converts the errors of package placement to those that the controllers know.
 func translate(err error) error {
 	for from, to := range map[error]error{
 		placement.ErrPlacementLost: fleet.ErrPlacementLost, placement.ErrOtherStore: fleet.ErrOtherStore,

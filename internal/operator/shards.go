@@ -50,7 +50,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Shar
 			return nil, err
 		case err != nil:
 			s.drop(conn)
-			// The process at this address may have restarted, or may have left its address to another one.
+			// The process at this address may have restarted, or another process may have the address now.
 			if code := status.Code(err); kept && ctx.Err() == nil && (code == codes.Unavailable || code == codes.Canceled) {
 				continue
 			}
@@ -60,7 +60,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Shar
 	}
 }
 
-// describeOver asks over a given connection.
+// describeOver asks a shard for its report over a given connection.
 func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.ShardReport, error) {
 	admin := recordv1.NewAdminServiceClient(conn)
 	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
@@ -130,9 +130,9 @@ func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (fleet.
 	return p.look(ctx, id)
 }
 
-// Forget removes the entries of a shard that is gone for good. It fails while the shard holds a group or is the
-// target of one. For a shard that still runs and is about to be stopped, it keeps the record that no group may be
-// placed there.
+// Forget removes the entries of a shard that is gone for good. It fails while the shard holds a group or is the target
+// of one. For a shard that still runs and is about to be stopped, Forget keeps the record that no group may be placed
+// on the shard.
 func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	p, id, err := r.of(store)
 	if err != nil {

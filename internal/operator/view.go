@@ -67,7 +67,7 @@ func sharedBy(view placement.View, g fleet.GroupPlace) []string {
 	return placement.SharedDomains(from, g.Target, view.Domain)
 }
 
-// describe fills in the view from which the plan was made, and the counts in it.
+// describe fills out with the view from which the plan was made, and with the counts of the plan.
 func describe(out *fleet.PlacementState, planned placement.Planned) {
 	view := planned.View
 	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0

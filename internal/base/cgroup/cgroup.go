@@ -10,7 +10,8 @@ import (
 )
 
 // MemoryLimit returns the memory limit of this process in bytes: the smallest limit of its cgroup and of the cgroups
-// above. It returns 0 if there is no limit. It supports cgroups of version 1 and 2. root is / except in tests.
+// above. It returns 0 if there is no limit. It supports cgroups of version 1 and 2. The argument root is / except in
+// tests.
 func MemoryLimit(root string) int64 {
 	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // no such file: no cgroups
 	limit := int64(0)

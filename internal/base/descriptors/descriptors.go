@@ -16,10 +16,10 @@ const (
 	// reservePart is the fraction of descriptors that is reserved for files: a quarter, but at most reserveMax.
 	reservePart = 4
 	reserveMax  = 4096
-	// connectionsMin connections are accepted in any case, so that a process remains reachable even if its files need
-	// almost all descriptors.
+	// connectionsMin is the number of connections that are accepted in any case, so that a process remains reachable
+	// even if its files need almost all descriptors.
 	connectionsMin = 16
-	// said is the time for which a refusal is reported, and the time between two lines of the log.
+	// said is how long a refusal is reported, and also the time between two log lines about refusals.
 	said = time.Minute
 )
 

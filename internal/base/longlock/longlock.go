@@ -1,16 +1,16 @@
-// Package longlock provides a mutex for long operations: a goroutine may hold it during input and output.
+// Package longlock provides a mutex for long operations. A goroutine may hold the mutex during input and output.
 //
 // A goroutine that waits for a sync.Mutex is not durably blocked for testing/synctest, which assumes that a mutex is
-// held only briefly. If the holder sleeps in virtual time, for example because of a slow disk in a test, time would
-// stop forever. A goroutine that waits for a Mutex of this package waits on a channel, and is durably blocked. ADR 48
-// states the cost.
+// held only briefly. If the holder slept in virtual time, for example because of a slow disk in a test, time would stop
+// forever. A goroutine that waits for a Mutex of this package waits on a channel, and is durably blocked. ADR 48 states
+// the cost.
 package longlock
 
 import "sync/atomic"
 
 // Mutex is a mutual exclusion lock like sync.Mutex. Its zero value is unlocked. Unlock hands the lock to the goroutine
-// that has waited longest, so that a goroutine that locks it repeatedly cannot starve others. It must not be copied
-// after its first use. A Mutex for which a bubble of testing/synctest has waited belongs to that bubble.
+// that has waited longest, so that a goroutine that locks it repeatedly cannot starve others. A Mutex must not be
+// copied after its first use. A Mutex for which a bubble of testing/synctest has waited belongs to that bubble.
 type Mutex struct {
 	wanted atomic.Int32 // number of holders and waiters
 	queue  atomic.Pointer[queue]
@@ -28,7 +28,7 @@ func (m *Mutex) Lock() {
 	}
 }
 
-// TryLock locks m unless it is held, and reports whether it did.
+// TryLock locks m unless m is held, and reports whether it has locked m.
 func (m *Mutex) TryLock() bool { return m.wanted.CompareAndSwap(0, 1) }
 
 // Unlock unlocks m. It panics if m is not locked.

@@ -1,4 +1,5 @@
-// Package parallel processes many items, several at a time. Its callers must handle the errors of single items.
+// Package parallel processes many items, several at a time. The function that processes an item must itself handle the
+// item's errors.
 package parallel
 
 import (
@@ -7,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Each calls do for all items, at most `most` at a time. It returns when all calls have returned.
+// Each calls do() for all items, with at most `most` calls at a time. It returns when all calls have returned.
 func Each[T any](items iter.Seq[T], most int, do func(T)) {
 	var all errgroup.Group
 	all.SetLimit(most)

@@ -22,10 +22,10 @@ const (
 	connectionsMax = 256
 )
 
-// Server returns a server for HTTP pages that limits what each connection holds, and for how long. By default, net/http
-// accepts 1 MiB of headers, and keeps connections that are idle or whose client does not read. If there are more than
-// 256 connections, the server closes the oldest one, so that the next caller is served. The registry, unless it is nil,
-// gets the metrics of the connections.
+// Server returns a server for HTTP pages that limits how much memory each connection holds, and for how long. By
+// default, net/http accepts 1 MiB of headers, and keeps connections that are idle or whose client does not read. If
+// there are more than 256 connections, the server closes the oldest one, so that the next caller is served. The
+// registry, unless it is nil, gets the metrics of the connections.
 func Server(pages http.Handler, registry prometheus.Registerer) *http.Server {
 	c := &connections{open: map[net.Conn]*list.Element{}}
 	closed := prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_http_closed_connections_total",

@@ -5,8 +5,8 @@ import (
 	"net/http/pprof"
 )
 
-// Profiles serves the profiles for go tool pprof, below /debug/pprof/. A client that can reach it sees the command
-// line of the process and can keep a processor busy, so serve it only on a loopback address.
+// Profiles serves the profiles for go tool pprof, below /debug/pprof/. A client that can reach the profiles sees the
+// command line of the process and can keep a processor busy. Therefore serve them only on a loopback address.
 func Profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // also serves heap, goroutine, allocs, block and mutex

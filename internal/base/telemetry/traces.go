@@ -29,23 +29,25 @@ type Process struct {
 	Shard   string // sheaf.shard
 }
 
-// Traces sends the spans of a process to an OpenTelemetry collector. A nil Traces sends nothing: its methods do
-// nothing. Safe for concurrent use.
+// Traces sends the spans of a process to an OpenTelemetry collector. The methods of a nil Traces do nothing. Safe for
+// concurrent use.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	logger   *slog.Logger
 }
 
-// tracesStopTime bounds the sending of the last spans: a process that ends does not wait longer for a collector.
+// tracesStopTime bounds the sending of the last spans. A process that ends does not wait longer for a collector.
 const tracesStopTime = 3 * time.Second
 
-// tracedServices is the prefix of the methods that have spans: those that clients call. Streams between shards have
-// none, because they last as long as the shards. Health checks have none, because they are called all the time.
+// tracedServices is the prefix of the methods that have spans, which are those that clients call. Streams between
+// shards have no spans, because they last as long as the shards. Health checks have no spans, because they are called
+// all the time.
 const tracedServices = "/sheaf.record.v1."
 
-// StartTraces starts to send traces if the standard variables of OpenTelemetry request it (an OTLP endpoint is set, and
-// neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER disables it); otherwise it returns nil. It does not wait for the
-// collector: spans that cannot be sent are logged and dropped. The error reports invalid variables.
+// StartTraces starts to send traces if the standard variables of OpenTelemetry request traces. They do if an OTLP
+// endpoint is set, and neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER disables traces. Otherwise StartTraces
+// returns nil. It does not wait for the collector. Spans that cannot be sent are logged and dropped. The error reports
+// invalid variables.
 func StartTraces(ctx context.Context, process Process, logger *slog.Logger) (*Traces, error) {
 	if !tracesWanted() {
 		return nil, nil //nolint:nilnil // nil is a Traces that sends nothing
@@ -120,8 +122,8 @@ func (t *Traces) Tracer() trace.Tracer {
 	return t.provider.Tracer("sheaf.dev/sheaf")
 }
 
-// Stop sends the remaining spans, for at most 3 s. It logs spans that cannot be sent: an unavailable collector is not
-// an error of the process.
+// Stop sends the remaining spans, for at most 3 s. It logs that spans cannot be sent, and returns no error, because an
+// unavailable collector is not an error of the process.
 func (t *Traces) Stop() {
 	if t == nil {
 		return

@@ -14,15 +14,15 @@ type EtcdAccess struct {
 	Prefix    string   // empty: the default of sheaf
 	Store     string   // name of the store below the prefix
 	Secret    string   // Secret with ca.crt; empty: no TLS
-	// ClientCert is true if the Secret also holds tls.crt and tls.key.
+	// ClientCert says that the Secret also holds tls.crt and tls.key.
 	ClientCert bool
 	// Own means that the etcd belongs to the store: its members and the store's processes have certificates of the store.
 	// Foreign means that the store's processes have certificates of the store, but the etcd does not.
 	Own, Foreign bool
 }
 
-// EtcdAccessOf returns the access to the etcd of a store. secret is the Secret that etcd.external.tlsSecretRef names,
-// or nil if there is none.
+// EtcdAccessOf returns the access to the etcd of a store. The argument secret is the Secret that
+// etcd.external.tlsSecretRef names, or nil if it names none.
 func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess {
 	access := EtcdAccess{Store: Placement(store.Namespace, store.Name)}
 	access.Own = HasTLS(store) && store.Spec.Etcd.External == nil

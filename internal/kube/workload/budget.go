@@ -25,8 +25,9 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 // ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single copy
 // of each group, one shard at a time may be evicted. Its groups are unavailable until the shard returns, which is
 // certain because a local volume stays on its node. With several copies, no shard may be evicted while a group lacks a
-// copy, with one exception. except names the remaining shards of a failure domain that is being emptied, or with a
-// single copy those of a cordoned node. The budget does not count these shards, and does not prevent their eviction.
+// copy, with one exception. The argument except names the remaining shards of a failure domain that is being emptied.
+// With a single copy, it names the shards of a cordoned node. The budget does not count the shards in except, and does
+// not prevent their eviction.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...string) *policyv1.PodDisruptionBudget {
 	b := budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
 	if len(except) > 0 {

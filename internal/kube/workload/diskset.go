@@ -13,7 +13,7 @@ import (
 
 // These are the annotations of PersistentVolumes and StorageClasses that belong to DiskSets.
 const (
-	// AnnotationDevice is the device path. It is only for people.
+	// AnnotationDevice holds the device path, for people only.
 	AnnotationDevice = "sheaf.dev/device"
 	// AnnotationFileSystem is on the StorageClass. It names the file system that the kubelet makes on a blank disk of
 	// the class.
@@ -72,8 +72,8 @@ func ClassFileSystem(class *storagev1.StorageClass) string {
 	return class.Parameters[fsTypeParameter]
 }
 
-// FreeClaim returns the claim for which a free disk is reserved. Nobody creates this claim. Its namespace is one that
-// may have the disk.
+// FreeClaim returns the claim for which a free disk is reserved. This claim never exists. Its namespace is one that may
+// use the disk.
 func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: set.Spec.Namespaces[0], Name: "sheaf-free-" + volume,

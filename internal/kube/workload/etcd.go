@@ -26,8 +26,8 @@ const (
 // EtcdMembersMax is the largest number of members of a managed etcd.
 const EtcdMembersMax int32 = 3
 
-// ValidEtcdMembers reports whether a managed etcd may have so many members; 0 stands for the default. The CRD refuses
-// other numbers, but a later version of it may have admitted one.
+// ValidEtcdMembers reports whether a managed etcd may have n members. 0 stands for the default. The CRD refuses all
+// other numbers, but a later version of the CRD may have admitted another number.
 func ValidEtcdMembers(n int32) bool { return n == 0 || n == 1 || n == EtcdMembersMax }
 
 // EtcdMembers returns the number of members of a managed etcd. It is 0 if there is no managed etcd, or if the spec asks
@@ -59,9 +59,9 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 	}
 }
 
-// EtcdStatefulSet returns the StatefulSet of a managed etcd. state is EtcdNew until the cluster has formed, and
-// EtcdExisting from then on, so that an empty member never forms a cluster of its own. The update strategy is
-// OnDelete: only the operator replaces pods.
+// EtcdStatefulSet returns the StatefulSet of a managed etcd. The argument state is EtcdNew until the cluster has
+// formed, and EtcdExisting from then on, so that an empty member never forms a cluster of its own. The update strategy
+// is OnDelete: only the operator replaces pods.
 func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.StatefulSet, error) {
 	managed := store.Spec.Etcd.Managed
 	if managed == nil {
@@ -108,8 +108,8 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	}, nil
 }
 
-// setTransport adds to a template an annotation with the transport and the authorities with which its members start.
-// A change of either restarts the members.
+// setTransport adds an annotation to a template. The annotation identifies the transport and the authorities with which
+// the members start. A change of either restarts the members.
 func setTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
 	if !HasTLS(store) {
 		return
@@ -175,7 +175,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			SecurityContext:          containerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-			// A member is ready only once a majority runs, so its start may take as long as that of the slowest other member.
+			// A member is ready only once a majority of the members runs. Therefore its start may take as long as that
+			// of the slowest other member.
 			ReadinessProbe: httpProbe("/readyz", 5, 2),
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},

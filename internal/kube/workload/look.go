@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// AnnotationLooked is on the volume of a disk that a claim may get. Its value says why: LookedBlank or
-	// LookedReleased.
+	// AnnotationLooked is on the volume of a disk that a claim may get. Its value says why the claim may get the disk:
+	// LookedBlank or LookedReleased.
 	AnnotationLooked = "sheaf.dev/looked"
 	// AnnotationLooks is on the volume through which a Job looks at a disk. It names the PersistentVolume of the disk.
 	AnnotationLooks = "sheaf.dev/looks"
 
 	// LookedBlank says that a Job found the disk blank.
 	LookedBlank = "blank"
-	// LookedReleased says that an administrator gave the disk, with whatever is on it, by AnnotationRelease.
+	// LookedReleased says that an administrator released the disk by AnnotationRelease, regardless of its content.
 	LookedReleased = "released"
 )
 

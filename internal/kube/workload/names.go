@@ -1,4 +1,4 @@
-// Package workload makes Kubernetes objects from specs, without I/O. All names are in this file.
+// Package workload makes Kubernetes objects from specs, without I/O. The names of all objects are in names.go.
 package workload
 
 import (
@@ -31,9 +31,9 @@ const (
 // ComponentOperator is the component of the operator's own pods, which the operator's chart creates.
 const ComponentOperator = "operator"
 
-// These are the names inside pods.
+// These names are used inside pods.
 const (
-	// ClaimTemplate is the name of the claim template and the volume of shards and etcd members.
+	// ClaimTemplate is the name of the claim template, and of the volume, of shards and etcd members.
 	ClaimTemplate = "data"
 	// DataDir is the mount path of the volume named ClaimTemplate.
 	DataDir = "/data"

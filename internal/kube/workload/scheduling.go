@@ -14,8 +14,8 @@ import (
 // time.
 const gatewayAwaySeconds = 10
 
-// schedule applies a component's scheduling spec to a pod. Tolerations are added to those of the operator; affinity
-// and spread constraints replace those of the operator.
+// schedule applies a component's scheduling spec to a pod. Tolerations in the spec are added to those of the operator.
+// Affinity and spread constraints in the spec replace those of the operator.
 func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]string) {
 	if s == nil {
 		return
@@ -94,9 +94,9 @@ func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpre
 	}}
 }
 
-// apart returns a constraint that places the pods of one Deployment on different nodes: no usable node has two more of
-// these pods than another. If there are more pods than nodes, pods share nodes. A node that is cordoned, down, or
-// tainted does not count. Pods of an older template do not count, because they are being replaced.
+// apart returns a constraint that places the pods of one Deployment on different nodes. No usable node may have two
+// more of these pods than another usable node. If there are more pods than nodes, pods share nodes. A node that is
+// cordoned, down, or tainted does not count. Pods of an older template do not count, because they are being replaced.
 func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	return corev1.TopologySpreadConstraint{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -118,8 +118,8 @@ func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	}
 }
 
-// extraEnv returns the environment variables that a spec adds to those of the operator. The API server has refused the
-// names that the operator sets.
+// extraEnv returns the environment variables that a spec adds to those of the operator. None of them has a name that
+// the operator sets, because the API server refuses such names.
 func extraEnv(asked []v1alpha1.EnvVar) (env []corev1.EnvVar) {
 	for _, v := range asked {
 		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})

@@ -19,7 +19,7 @@ type ShardInput struct {
 	Store *v1alpha1.RecordStore // status.storeUID must be set
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
-	// Image is used for the shard unless the store names an image.
+	// Image is the image of the shard, unless the store names another image.
 	Image  string
 	Number int32
 	// Parked means that the shard has no pod.
@@ -200,8 +200,9 @@ func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 	return args
 }
 
-// shardEnv returns environment variables with the values that only the pod knows. The failure domain is the node. If
-// the spec asks for the node's zone or region, it is the label that Kubernetes copies from the node to its pods.
+// shardEnv returns environment variables with the values that only the pod knows. The failure domain is the node by
+// default. If the spec asks for the node's zone or region, the failure domain is the value of the label that Kubernetes
+// copies from the node to its pods.
 func shardEnv(topologyKey string) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{

@@ -25,15 +25,15 @@ const (
 	KeyBundle       = "ca.crt"        // authorities of the store's processes; also in the Secrets of callers
 	KeyClientBundle = "client-ca.crt" // authorities of callers
 	KeyMode         = "mode"          // the transport that the processes have to use, as v1alpha1.TLSTransport
-	// KeyClientCert is the certificate that the process shows to servers, if it differs from the one that it shows to
-	// callers.
+	// KeyClientCert is the certificate that the process presents to servers, if it differs from the certificate that
+	// the process presents to callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
 	keyGrants     = "grants" // means that nobody is admitted without a grant table; see certs.GrantsFile
 )
 
-// grantsRequired means that the operator writes a grant table for each store, so that a process without a table has to
-// wait for it.
+// grantsRequired means that the operator writes a grant table for each store, so that a process that finds no table has
+// to wait for one.
 const grantsRequired = "required"
 
 // Transport returns the name of the ConfigMap with the authorities that all processes of a store trust, and with the
@@ -59,11 +59,11 @@ func AdminTLS(store string) string { return store + "-admin-tls" }
 func ClientTLS(store, client string) string { return store + "-client-" + client + "-tls" }
 
 // OperatorTLS returns the name of the Secret with the operator's certificate for connections to the processes of a
-// store, if the operator does not issue it itself. No pod mounts it.
+// store, if the operator does not issue that certificate itself. No pod mounts this Secret.
 func OperatorTLS(store string) string { return store + "-operator-tls" }
 
-// HasTLS reports whether the pods of a store get certificates. They do with any transport, unless the store served
-// before TLS was introduced.
+// HasTLS reports whether the pods of a store get certificates. They get certificates with any transport, unless the
+// store already served before TLS was introduced.
 func HasTLS(store *v1alpha1.RecordStore) bool {
 	return store.Status.TLS != nil && store.Status.TLS.WithoutImage == ""
 }
@@ -86,8 +86,8 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	sources := []corev1.VolumeProjection{
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
-		// These keys hold the certificate that the process shows to servers, if it is another one than the certificate
-		// that it shows to callers. Missing keys are omitted.
+		// These keys hold the certificate that the process presents to servers, if it differs from the certificate that
+		// the process presents to callers. Missing keys are omitted.
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(
@@ -126,8 +126,8 @@ func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, 
 	}
 }
 
-// annotationAuthorityOf is on ConfigMaps in other namespaces. It names the store whose authorities they hold, as
-// NAMESPACE/NAME.
+// annotationAuthorityOf is on ConfigMaps in other namespaces. It names the store whose authorities such a ConfigMap
+// holds, as NAMESPACE/NAME.
 const annotationAuthorityOf = "sheaf.dev/authority-of"
 
 // Published returns the name of the ConfigMaps that hold the authorities of a store in other namespaces. The name

@@ -31,11 +31,11 @@ const (
 // WipeDevice is the path of the disk in the wiping container.
 const WipeDevice = "/dev/wipe"
 
-// wipeRetries is how often a pod that failed to wipe is created again.
+// wipeRetries is how many times a pod that failed to wipe is created again.
 const wipeRetries = 3
 
-// WipeToken identifies the data that is lost when a disk is wiped. It consists of the claim and of a hash of the
-// volume, the claim's UID, the node and the device. It changes if any of these changes.
+// WipeToken identifies the data that is lost when a disk is wiped. It consists of the claim and a hash of the volume,
+// the claim's UID, the node and the device. The token changes if any of these changes.
 func WipeToken(pv *corev1.PersistentVolume) string {
 	ref, device := pv.Spec.ClaimRef, ""
 	if ref == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// addressFlag is host:port on the command line. An empty host means all addresses of the machine; an empty
+// addressFlag is an address, host:port, on the command line. An empty host means all addresses of the machine. An empty
 // value means no address.
 type addressFlag struct {
 	value    *string
@@ -31,13 +31,14 @@ func HTTPVar(flags *pflag.FlagSet, value *string, normal, usage string) {
 	flags.Var(&addressFlag{value: value, optional: true}, "http", usage)
 }
 
-// PprofVar adds the flag for the address of profiles; empty: profiles are not served.
+// PprofVar adds the flag for the address of profiles. If it is empty, profiles are not served.
 func PprofVar(flags *pflag.FlagSet, value *string) {
 	flags.Var(&addressFlag{value: value, optional: true, loopback: true}, "pprof",
 		"address of /debug/pprof/, for go tool pprof: of the loopback device, as 127.0.0.1:6060; empty: none")
 }
 
-// AdvertiseVar adds a flag for the address that other processes are told to use; empty: the listen address.
+// AdvertiseVar adds a flag for the address under which other processes reach this one. The default is the listen
+// address.
 func AdvertiseVar(flags *pflag.FlagSet, value *string, name, usage string) {
 	flags.Var(&addressFlag{value: value, optional: true, host: true}, name, usage)
 }

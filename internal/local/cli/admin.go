@@ -14,7 +14,7 @@ import (
 // SortedKeys returns the keys of a map, sorted.
 func SortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// DamageJSON is a place of damage as the commands print it.
+// DamageJSON describes one place of damage, as the commands print it.
 type DamageJSON struct {
 	Group       string   `json:"group"`
 	Shard       string   `json:"shard,omitempty"`
@@ -43,7 +43,8 @@ func DamagesJSON(damages []*recordv1.Damage) []DamageJSON {
 	return rows
 }
 
-// DamageWords names the group, the shard if known, file, offset, the kind of damage, and the affected ids.
+// DamageWords returns a text that names the group, the shard if known, the file, the offset, the kind of damage, and
+// the affected ids.
 func DamageWords(d *recordv1.Damage) string {
 	of := ""
 	if d.GetShard() != "" {
@@ -54,7 +55,8 @@ func DamageWords(d *recordv1.Damage) string {
 		IDsWords(d.GetIds(), d.GetIdsUnknown()))
 }
 
-// IDsWords names the records that damage affects, as the end of a sentence; empty: it affects none.
+// IDsWords names the records that damage affects, as the end of a sentence. It returns an empty text if the damage
+// affects none.
 func IDsWords(ids []int64, unknown bool) string {
 	switch {
 	case unknown:

@@ -31,7 +31,7 @@ var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Conn talks to a gateway (or a shard): it uses the public client for records, and adds the calls that only
+// Conn talks to a gateway (or a shard). It uses the public client for records, and adds the calls that only
 // administrators make.
 type Conn struct {
 	*client.Client
@@ -43,10 +43,10 @@ type Conn struct {
 	waits atomic.Pointer[waits] // nil: no notes are printed
 }
 
-// Dial prepares connections to HOST:PORT; it sends nothing yet. If no server listens there, calls fail immediately,
+// Dial prepares connections to HOST:PORT. It sends nothing yet. If no server listens there, calls fail immediately,
 // because the person who typed the command wants to know now. If a server has answered before and is then unavailable,
 // calls wait for it. callTimeout bounds each call with one answer whose context has no deadline, and the time for which
-// streams try to resume; 0: no bound.
+// streams try to resume. With 0 there is no bound.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
@@ -67,15 +67,15 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if perCall != nil {
 		own = append(slices.Clone(options), grpc.WithPerRPCCredentials(perCall))
 	}
-	// With the passthrough resolver, the attempt to connect looks the name up, and its error describes a problem of
-	// the name.
+	// With the passthrough resolver, the attempt to connect looks the name up, and the error of the attempt describes a
+	// problem with the name.
 	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
 		grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
-		// The address of a Service may lead to a gateway on a failed node: the next attempt is likely to reach
-		// another gateway.
+		// The address of a Service may lead to a gateway on a failed node. The next attempt is likely to reach another
+		// gateway.
 		grpc.WithContextDialer(liveness.Dial),
-		// Commands that poll continue across a restart of the server: they must notice soon that it is back.
+		// Commands that poll continue while the server restarts. They must notice soon that the server is back.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: 5 * time.Second}),
 	)...)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// Store stores the content of data as one record: by Put up to 1 MiB, by Upload above. It needs 1 MiB of memory. Data
-// that can be read again from the start (a ReadSeeker at its start) are sent again when that is safe.
+// Store stores the content of data as one record. It uses Put for up to 1 MiB, and Upload for more. It needs 1 MiB of
+// memory. Data that can be read again from the start (a ReadSeeker at its start) are sent again when that is safe.
 func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
 	error) {
 	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))
@@ -31,8 +31,8 @@ func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, option
 	return c.Upload(ctx, key, from, options)
 }
 
-// Fetch reads a record of any size into w; empty version: the newest. It writes the data in pieces, each after its
-// CRC32C was checked.
+// Fetch reads a version of a record of any size into w. The default is the newest version. Fetch writes the data in
+// pieces, each after its CRC32C was checked.
 func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.Writer) (client.Record, error) {
 	record, err := c.Get(ctx, key, &client.GetOptions{Version: version, BytesMax: dataBytesMax})
 	if errors.Is(err, client.ErrTooLarge) {
@@ -47,8 +47,8 @@ func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.W
 	return record, nil
 }
 
-// dataOf returns the data of a record that a scan has returned. A scan leaves large data out: dataOf reads such data by
-// another call, which closeData ends.
+// dataOf returns the data of a record that a scan has returned. A scan leaves large data out. dataOf reads such data by
+// another call, which closeData() ends.
 func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
 	if r.HasData {
 		return bytes.NewReader(r.Data), func() {}, nil

@@ -1,5 +1,5 @@
-// Package cli implements the commands of the sheaf binary beyond their flags: talking to a server, printing, importing
-// and exporting trees. Commands return errors; only main prints them and chooses the exit code (ExitCode).
+// Package cli implements the commands of the sheaf binary, except for their flags. It talks to a server, prints, and
+// imports and exports trees. Commands return errors. Only main prints them and chooses the exit code (ExitCode).
 package cli
 
 import (
@@ -36,15 +36,15 @@ type coded struct {
 func (e *coded) Error() string { return e.Err.Error() }
 func (e *coded) Unwrap() error { return e.Err }
 
-// Usagef returns an error for wrong usage of a command: exit code 2.
+// Usagef returns an error for wrong usage of a command, with exit code 2.
 func Usagef(format string, args ...any) error {
 	return &coded{Code: exitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// countMax bounds the concurrency: more helps neither disks nor servers.
+// countMax bounds the concurrency. A higher concurrency helps neither disks nor servers.
 const countMax = 1024
 
-// count checks a flag that sets a degree of concurrency; 0 becomes the default.
+// count checks a flag that sets a degree of concurrency, and replaces 0 by the default.
 func count(flag string, n *int, normal int) error {
 	if *n < 0 || *n > countMax {
 		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)
@@ -55,12 +55,12 @@ func count(flag string, n *int, normal int) error {
 	return nil
 }
 
-// NotFoundf returns an error for a missing object: exit code 3.
+// NotFoundf returns an error for a missing object, with exit code 3.
 func NotFoundf(format string, args ...any) error {
 	return &coded{Code: exitNotFound, Err: fmt.Errorf(format, args...)}
 }
 
-// NotBlankf returns an error for a disk that holds something: exit code 4.
+// NotBlankf returns an error for a disk that holds something, with exit code 4.
 func NotBlankf(format string, args ...any) error {
 	return &coded{Code: exitNotBlank, Err: fmt.Errorf(format, args...)}
 }
@@ -86,7 +86,7 @@ func ExitCode(err error) int {
 }
 
 // Describe returns an error as text for a person. For a gRPC status, the text has its code, reason, message and field
-// violations, and a hint what to do if one is known.
+// violations, and, if there is one, a hint what to do.
 func Describe(err error, server string) string {
 	var carrier interface {
 		error
@@ -131,7 +131,7 @@ func Describe(err error, server string) string {
 	return strings.ReplaceAll(strings.Join(words, ": "), "\n", "; ") // joined errors have a line each
 }
 
-// endOf returns the context error that ended a call; nil: there was none.
+// endOf returns the context error that ended a call, or nil if no context error ended it.
 func endOf(err error) error {
 	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, end) {
@@ -141,7 +141,7 @@ func endOf(err error) error {
 	return nil
 }
 
-// hintFor says what to do if the message of a status does not; empty: nothing is known.
+// hintFor says what to do if the message of a status does not say so. It returns an empty text if it has no hint.
 func hintFor(s *status.Status, server string) string {
 	switch {
 	case infoOf(s).GetReason() == reason.GroupFailed:
@@ -165,8 +165,8 @@ func hintFor(s *status.Status, server string) string {
 	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
 }
 
-// hintForTLS says what to do if only one end of a connection speaks TLS, or one end does not trust the other; empty:
-// the message has another cause. It matches texts of crypto/tls and crypto/x509.
+// hintForTLS says what to do if only one end of a connection speaks TLS, or if one end does not trust the other end. It
+// returns an empty text if the message has another cause. It matches texts of crypto/tls and crypto/x509.
 func hintForTLS(message string) string {
 	for _, one := range []struct{ says, hint string }{
 		{"tls: first record does not look like a TLS handshake",
@@ -199,7 +199,7 @@ func codeWords(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// metadataWords returns the metadata that the message does not already contain; empty: none.
+// metadataWords returns the metadata that the message does not already contain. The result may be empty.
 func metadataWords(metadata map[string]string, message string) string {
 	told := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()\"", r) })
 	pairs := make([]string, 0, len(metadata))
@@ -224,8 +224,8 @@ func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// retryable reports whether a write that carries a request id, or a read, may be retried: it was certainly not applied,
-// or the server recognises the repetition.
+// retryable reports whether a read, or a write that carries a request id, may be retried after an error. It may be
+// retried if it was certainly not applied, or if the server recognises the repetition.
 func retryable(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {

@@ -32,7 +32,7 @@ type ExportOptions struct {
 	Quiet    bool
 }
 
-// Kinds of failures of an export.
+// These are the kinds of failures of an export.
 const (
 	failThere = "there already"
 	failWrite = "cannot be written"
@@ -63,13 +63,13 @@ type exporter struct {
 	files, bytes, symlinks, noPath, privileged atomic.Int64
 
 	// For the progress display only: the number of processed records of the scan, whatever their outcome, and the
-	// total. The bytes of the files are not known in advance.
+	// total. The number of bytes of the files is not known in advance.
 	done, total atomic.Int64
 	totalKnown  atomic.Bool
 }
 
 // Export writes records back as files. Records that import made go to their path, with mode and time. The scan uses one
-// snapshot per group. Records that fail do not end the export: they are counted and listed.
+// snapshot per group. A record that cannot be exported does not end the export. It is counted and listed.
 func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (ExportReport, error) {
 	if err := count("workers", &opts.Workers, 8); err != nil {
 		return ExportReport{}, err
@@ -114,7 +114,7 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 	return report, err
 }
 
-// count asks for the number of records. If that fails, the progress display says less.
+// count asks the server for the number of records. If the request fails, the progress display shows no total.
 func (e *exporter) count(ctx context.Context) {
 	listed, err := recordv1.AllGroups(ctx, e.conn.Admin, &recordv1.ListGroupsRequest{Group: e.opts.Group})
 	if err != nil {
@@ -166,7 +166,7 @@ func (e *exporter) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// record writes one record. An error ends the export; problems with a single record are only counted.
+// record writes one record. An error ends the export. Problems with a single record are only counted.
 func (e *exporter) record(ctx context.Context, r client.Record) error {
 	name, failed, ok := e.names.take(r)
 	if failed != nil {
@@ -206,7 +206,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 	return nil
 }
 
-// leftError is the reason for which a record is not written, other than a failed write.
+// leftError is the reason why a record is not written, if the reason is not a failed write.
 type leftError struct {
 	kind string
 	err  error
@@ -221,7 +221,7 @@ func (e *exporter) fail(kind, name string, err error) {
 	e.failed.add(failure{Kind: kind, Path: name, What: Describe(err, "")}, e.out)
 }
 
-// write writes a temporary file and renames it, so that the name never leads to a partial file.
+// write writes a temporary file and renames it, so that a partial file never has the final name.
 func (e *exporter) write(ctx context.Context, name string, r client.Record) (err error) {
 	dir, err := e.root.in(path.Dir(name), true)
 	if err != nil {
@@ -282,9 +282,9 @@ func (e *exporter) writeFile(dir folder, aside string, r client.Record, data io.
 // privileges are the mode bits that change the rights of a file: setuid, setgid and sticky.
 const privileges = 0o7000
 
-// modeOf returns the mode that import stored; 0644 if there is none. Without setuid, it leaves out the bits of
-// privileges, and left reports whether there were any. Owners are not restored, so a program with these bits would run
-// with the rights of the user who unpacks it instead of those of its original owner.
+// modeOf returns the mode that import stored, or 0644 if there is none. If setuid is false, modeOf leaves out the bits
+// of privileges, and the result left reports whether there were any. Owners are not restored, so a program with these
+// bits would run with the rights of the user who unpacks it instead of those of its original owner.
 func modeOf(r client.Record, setuid bool) (mode uint32, left bool) {
 	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)
 	switch {
@@ -296,7 +296,7 @@ func modeOf(r client.Record, setuid bool) (mode uint32, left bool) {
 	return uint32(bits &^ privileges), bits&privileges != 0
 }
 
-// mtimeOf returns the time that import stored, else the record's timestamp.
+// mtimeOf returns the time that import stored, or the record's timestamp if there is no such time.
 func mtimeOf(r client.Record) unix.Timespec {
 	seconds, nanos, ok := strings.Cut(string(r.Attributes[attributeMtime]), ".")
 	s, err1 := strconv.ParseInt(seconds, 10, 64)

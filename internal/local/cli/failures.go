@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// reportedFailures is the number of failures of each kind that are printed; --failures lists all.
+// reportedFailures is the number of failures of each kind that are printed. The file of --failures lists all.
 const reportedFailures = 20
 
 // failure is one file or record that was not imported, exported or deleted as it should be.
@@ -47,7 +47,8 @@ type firsts[K comparable, V any] struct {
 	m  map[K]V
 }
 
-// take returns the first value of the key, and true; if there is none, it stores the value.
+// take returns the first value of the key, and true. If the key has no value yet, take stores the given value as the
+// first one.
 func (f *firsts[K, V]) take(key K, value V) (first V, taken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

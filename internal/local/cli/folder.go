@@ -12,9 +12,9 @@ import (
 )
 
 // folder is the descriptor of an open folder. Paths below it are opened component by component, and no component may be
-// a symbolic link. So nothing is read or written through a link, even if somebody renames a component meanwhile.
-// (os.Root follows links that stay inside.) Paths have slashes and no ".."; "." and the empty path are the folder
-// itself.
+// a symbolic link. Therefore nothing is read or written through a link, even if somebody renames a component meanwhile.
+// os.Root is not used, because it follows links that do not lead out of the folder. Paths have slashes and no "..". The
+// path "." and the empty path are the folder itself.
 type folder int
 
 // linkError reports that a path leads through a symbolic link.
@@ -33,8 +33,8 @@ func openFolder(name string) (folder, error) {
 
 func (f folder) close() { _ = unix.Close(int(f)) } // nothing was written to it
 
-// in opens the folder rel below f, as the start of other paths. With create, it makes missing folders, with mode 0755
-// minus the umask.
+// in opens the folder rel below f, as the start of other paths. If create is true, it makes missing folders, with mode
+// 0755 minus the umask.
 func (f folder) in(rel string, create bool) (folder, error) {
 	at := f
 	for end := 0; ; end++ {
@@ -69,7 +69,7 @@ func (f folder) in(rel string, create bool) (folder, error) {
 	}
 }
 
-// open opens rel below f. Flags are those of open(2); with O_PATH it opens a link itself.
+// open opens rel below f. The flags are those of open(2). With O_PATH, open opens a link itself.
 func (f folder) open(rel string, flags int) (*os.File, error) {
 	dir, err := f.in(path.Dir(rel), false)
 	if err != nil {

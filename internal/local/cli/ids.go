@@ -30,8 +30,8 @@ func ParseID(s string) (int64, error) {
 var negativeNumber = regexp.MustCompile(`^-[0-9]+$`)
 
 // protectNegativeIDs allows a negative id on the command line without "--" before it: `sheaf get -5`. A flag parser
-// would read it as flags, so the id is rewritten in hexadecimal. The value of a flag ("--timestamp -5") remains
-// unchanged.
+// would read such an id as flags, so protectNegativeIDs rewrites the id in hexadecimal. The value of a flag
+// ("--timestamp -5") remains unchanged.
 func protectNegativeIDs(args []string) []string {
 	out := make([]string, len(args))
 	copy(out, args)

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// The attributes that import writes and export reads.
+// These are the attributes that import writes and export reads.
 const (
 	attributePath  = "path"  // below the imported folder, with the prefix; slash-separated, bytes as in the file system
 	attributeMode  = "mode"  // permission bits with setuid, setgid and sticky, octal: "0644"
@@ -26,7 +26,8 @@ const (
 	attributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
 )
 
-// Limits of an import. Memory stays below about the sum of importBytesMax, one chunk per upload, and gRPC's buffers.
+// These are the limits of an import. Its memory remains below about the sum of importBytesMax, one chunk per upload,
+// and gRPC's buffers.
 const (
 	importBytesMax = 32 << 20 // bytes of files that are read but not yet stored
 	importUploads  = 2        // concurrent uploads of files above 1 MiB
@@ -61,7 +62,7 @@ type ImportOptions struct {
 	knownIDs map[nameHash]int64 // for sequence with Resume: ids that were assigned before, by path
 }
 
-// Kinds of failures of an import.
+// These are the kinds of failures of an import.
 const (
 	failUnreadable = "unreadable"
 	failNoID       = "no id"
@@ -80,8 +81,8 @@ type importer struct {
 	conn *Conn
 	out  *Output
 	ids  idScheme
-	// fresh: no other import has this import id, so a put that the server reports as repeated comes from this run
-	// (the gateway also retries puts).
+	// fresh says that no other import has this import id. If the server then reports a put as repeated, this run has
+	// already sent that put (the gateway also retries puts).
 	fresh bool
 
 	root    folder
@@ -107,16 +108,16 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// there is the record in which Update found an older state of this file, and whose version the put replaces;
-	// nil: there is no such record.
+	// there is the record in which Update found an older state of this file. The put replaces the version of this
+	// record. It is nil if there is no such record.
 	there *client.Record
-	// same says that the record and the file differ in nothing that can be seen without reading the file, so that
-	// their bytes have to be compared.
+	// same says that no difference between the record and the file can be seen without reading the file. Their bytes
+	// then have to be compared.
 	same bool
 }
 
-// Import imports a tree into the store. The report is valid even if an error ends the import. Files that fail do not
-// end it: they are counted and listed.
+// Import imports a tree into the store. The report is valid even if an error ends the import. A file that cannot be
+// imported does not end the import. It is counted and listed.
 func Import(ctx context.Context, conn *Conn, out *Output, opts ImportOptions) (ImportReport, error) {
 	im := &importer{opts: opts, conn: conn, out: out}
 	if err := im.prepare(ctx); err != nil {
@@ -198,7 +199,7 @@ func (im *importer) prepareIDs(ctx context.Context) error {
 }
 
 // chooseImportID chooses the import id. A first import and an update use a random one, so that files deleted since an
-// earlier import are stored again. A resumed import uses the same one for the same folder, prefix and scheme.
+// earlier import are stored again. A resumed import uses the same import id for the same folder, prefix and scheme.
 func (o *ImportOptions) chooseImportID() error {
 	if o.ImportID != "" {
 		return nil
@@ -284,7 +285,7 @@ func (im *importer) run(ctx context.Context) error {
 	return err
 }
 
-// stage runs do in the given number of workers, and calls through when all workers have ended.
+// stage runs do() in the given number of workers, and calls through() when all workers have ended.
 func stage(ctx context.Context, g *errgroup.Group, workers int, do func(context.Context) error, through func()) {
 	g.Go(func() error {
 		defer through()
@@ -296,7 +297,7 @@ func stage(ctx context.Context, g *errgroup.Group, workers int, do func(context.
 	})
 }
 
-// readAll reads files from ready until it is closed.
+// readAll imports the files that arrive on the channel ready, until the channel is closed.
 func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
 	for j := range ready {
 		if err := im.read(ctx, j); err != nil {
@@ -306,7 +307,7 @@ func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
 	return nil
 }
 
-// take processes an item of the walk: it assigns id and group and passes the item on.
+// take processes an item of the walk. It assigns an id and a group to the item, and passes the item on.
 func (im *importer) take(ctx context.Context, item Item) error {
 	switch {
 	case item.Err != nil:
@@ -338,8 +339,8 @@ func (im *importer) take(ctx context.Context, item Item) error {
 	}
 }
 
-// count counts files and bytes, for the progress display only. It runs in parallel to the import, which then finds the
-// inodes in the cache.
+// count counts files and bytes, for the progress display only. It runs in parallel to the import, and the import then
+// finds the inodes in the kernel's cache.
 func (im *importer) count(ctx context.Context) {
 	err := Walk(ctx, im.opts.Dir, 2, false, func(item Item) error {
 		im.totalFiles.Add(1)

@@ -16,8 +16,9 @@ import (
 )
 
 // deleteGone deletes the records below the prefix whose path is no longer a file or link of the tree. It deletes a
-// record only in the version that it has seen, and only if nothing exists at its path at that moment. If the tree could
-// not be read completely, or holds no file at all, deleteGone deletes nothing, because the disk may not be mounted.
+// record only if the record still has the version that deleteGone has seen, and only if nothing exists at the record's
+// path at that moment. If the tree could not be read completely, or holds no file at all, deleteGone deletes nothing,
+// because the disk may not be mounted.
 func (im *importer) deleteGone(ctx context.Context) error {
 	switch {
 	case im.blind.Load():

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// idScheme assigns ids to the files of a tree. An error concerns one file.
+// idScheme assigns ids to the files of a tree. An error concerns only the given file.
 type idScheme func(rel string) (int64, error)
 
-// newIDScheme parses the value of --id. Sequence numbers the files in the order of the calls, starting at first; files
-// in known keep their ids.
+// newIDScheme parses the value of --id. The scheme "sequence" numbers the files in the order of the calls, starting at
+// FirstID. Files in knownIDs keep their ids.
 func (o *ImportOptions) newIDScheme() (idScheme, error) {
 	if file, ok := strings.CutPrefix(o.ID, "map:"); ok {
 		return mapIDs(file)

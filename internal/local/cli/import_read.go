@@ -58,8 +58,8 @@ func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 
 func formatMtime(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// timestampOf returns the timestamp of the record. If the time does not fit into Unix nanoseconds, it is zero, so that
-// the commit time is used.
+// timestampOf returns the timestamp of the record. If the time does not fit into Unix nanoseconds, the result is zero,
+// so that the commit time is used.
 func timestampOf(t time.Time) time.Time {
 	if !time.Unix(0, t.UnixNano()).Equal(t) {
 		return time.Time{}
@@ -86,7 +86,8 @@ func (im *importer) read(ctx context.Context, j job) error {
 	if j.item.Type == fs.ModeSymlink {
 		return im.readSymlink(ctx, j)
 	}
-	// If the file was replaced since the walk, do not follow links, and do not wait for the writer of a pipe.
+	// The file may have been replaced since the walk. Therefore open does not follow a link, and does not wait for the
+	// writer of a pipe.
 	f, err := im.root.open(j.item.Path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)
@@ -119,8 +120,8 @@ func (im *importer) reserve(ctx context.Context, size int64) (int64, error) {
 	return n, im.memory.Acquire(ctx, n)
 }
 
-// readSmall reads a whole file. If the file changes meanwhile, readSmall reads it again, and stores the result of the
-// third attempt, up to the size that the file had before that attempt.
+// readSmall reads a whole file. If the file changes meanwhile, readSmall reads it again. It stores the result of the
+// third attempt in any case, up to the size that the file had before that attempt.
 func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState) error {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -157,7 +158,7 @@ func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState)
 }
 
 // readUnsized reads a file whose reported size is 0. On /proc and on file systems that do not know sizes, such a file
-// may have content: readUnsized reads it to its end.
+// may have content. readUnsized reads the file to its end.
 func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileState) error {
 	var first [512]byte
 	n, err := f.ReadAt(first[:], 0)
@@ -212,7 +213,8 @@ func (im *importer) stampOf(j job, s fileState) fileStamp {
 }
 
 // optionsOf returns the options for the put of a file. If the lookup found no record, the put succeeds only if there is
-// still none, so that two files with the same id are detected. Otherwise it replaces only the version that was found.
+// still no record, so that two files with the same id are detected. Otherwise the put replaces only the version that
+// was found.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	var version string
 	if j.there != nil {
@@ -294,8 +296,8 @@ func sameBytes(a, b io.Reader) (bool, error) {
 	}
 }
 
-// readLarge uploads a file above 1 MiB. It starts again from the beginning if the server asks for that, or if the file
-// has become shorter meanwhile. A file whose reported size is 0 is read to its end.
+// readLarge uploads a file above 1 MiB. It starts again from the beginning if the server asks for a new attempt, or if
+// the file has become shorter meanwhile. A file whose reported size is 0 is read to its end.
 func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
@@ -362,8 +364,8 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	}
 }
 
-// countingReader counts the bytes read for the progress display, and counts bytes that are read again only once. It
-// keeps the source's errors, so that they can be distinguished from the server's.
+// countingReader counts the bytes read for the progress display. It counts bytes that are read again only once. It
+// keeps the source's errors, so that they can be distinguished from the server's errors.
 type countingReader struct {
 	io.ReadSeeker
 	n           interface{ Add(int64) int64 }

@@ -29,8 +29,8 @@ type ImportReport struct {
 	ImportID     string  `json:"importId,omitempty"`
 }
 
-// NotKept counts properties of the tree that its records do not have. Files that were already stored and were not read
-// are not counted.
+// NotKept counts properties of the tree that its records do not keep. It does not count files that were already stored
+// and were not read.
 type NotKept struct {
 	EmptyFolders int64 `json:"emptyFolders"`
 	HardLinks    int64 `json:"hardLinks"`  // files with more than one name: each name becomes a separate record
@@ -45,7 +45,7 @@ func (r *ImportReport) NotImported() int64 {
 	return r.Failed.Total() - r.Failed[failMixed] - r.Failed[failKept]
 }
 
-// Mixed counts files that changed while they were read: they are stored, perhaps as a mixture.
+// Mixed counts files that changed while they were read. They are stored, perhaps as a mixture of two states.
 func (r *ImportReport) Mixed() int64 { return r.Failed[failMixed] }
 
 // NotDeleted counts the records that --delete did not delete although their files are gone.
@@ -96,8 +96,8 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	}
 }
 
-// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count: where SELinux runs,
-// every file has one, and a file that is written gets a new one.
+// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count, because every file
+// has a label on a machine with SELinux, and a file that is written gets a new label.
 func hasAttributes(fd int) bool {
 	var names [1 << 10]byte
 	size, err := unix.Flistxattr(fd, names[:])

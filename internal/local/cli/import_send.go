@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// send stores the readers' files, batch by batch. Several senders run in parallel, so one batch at a time per sender
-// keeps the server busy.
+// send stores the files that were read, batch by batch. Several senders run in parallel, so one batch at a time per
+// sender is enough to keep the server busy.
 func (im *importer) send(ctx context.Context) error {
 	var again []*put // puts to be sent again
 	for {
@@ -100,8 +100,8 @@ var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
 // waitRetry waits before a retry of p, and gives up if the server has given no conclusive answer for importPatience. An
-// exceeded deadline does not say what the server was waiting for: waitRetry then takes the reason from a read of the
-// record.
+// exceeded deadline does not say what the server was waiting for. In this case waitRetry reads the record, and takes
+// the reason from that read.
 func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	if silent := im.silence(); silent > importPatience {
 		if why := im.conn.whyOf(ctx, p.job.key); why != nil && status.Code(err) == codes.DeadlineExceeded {
@@ -118,7 +118,7 @@ func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	}
 }
 
-// complete completes one file: it is stored (err nil), or was refused. A returned error ends the import.
+// complete completes one file, which is stored (err is nil) or was refused. A returned error ends the import.
 func (im *importer) complete(ctx context.Context, p *put, size int64, repeated bool, err error) error {
 	im.lastSuccess.Store(time.Now().UnixNano())
 	switch {
@@ -135,7 +135,8 @@ func (im *importer) complete(ctx context.Context, p *put, size int64, repeated b
 	return nil
 }
 
-// completeTaken finds out what already has the id of a file: the file itself, an older state of it, or another file.
+// completeTaken finds out what already has the id of a file: the file itself, an older state of the file, or another
+// file.
 func (im *importer) completeTaken(ctx context.Context, p *put, size int64, repeated bool) error {
 	patient, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
@@ -179,8 +180,8 @@ var (
 	errOlder     = errors.New("an older state of it is stored")
 )
 
-// compare compares a record with a file. nil means that the record is this file; otherwise the error wraps errOtherFile
-// or errOlder.
+// compare compares a record with a file. It returns nil if the record is this file. Otherwise the error wraps
+// errOtherFile or errOlder.
 func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	attributes := r.Attributes
 	name, ok := attributes[attributePath]
@@ -219,7 +220,8 @@ func (im *importer) countThere(size int64) {
 	im.seenBytes.Add(size)
 }
 
-// lookUp asks the server, in batches, which files it already has. It passes the files to store on to ready.
+// lookUp asks the server, in batches, which files it already has. It sends the files that have to be stored to the
+// channel ready.
 func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	const most = 256
 	batch := make([]job, 0, most)

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// Kinds of failures of records whose paths do not make one tree.
+// These are the kinds of failures of records whose paths do not make one tree.
 const (
 	failOutside = "path leads outside"
 	failTwice   = "path exported twice"
@@ -22,8 +22,8 @@ const (
 const noPathDir = "_records"
 
 // treeNames gives records their paths in one tree. No two records have the same path, no path leads out of the tree,
-// and no file or link is the folder of another path. So nothing is written through a link of the same tree, not even
-// when an archive is unpacked. Safe for concurrent use.
+// and no file or link is the folder of another path. Therefore nothing is written through a link of the same tree, not
+// even when an archive is unpacked. Safe for concurrent use.
 type treeNames struct {
 	prefix string // only paths below it; it is removed
 
@@ -32,7 +32,7 @@ type treeNames struct {
 }
 
 // take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree.
-// failed says why; it is nil if the prefix excludes the record.
+// The result failed then says why. It is nil if the prefix excludes the record.
 func (n *treeNames) take(r client.Record) (name string, failed *failure, ok bool) {
 	p, imported := r.Attributes[attributePath]
 	name = string(p)

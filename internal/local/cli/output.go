@@ -36,8 +36,8 @@ func (o *Output) Sayf(format string, args ...any) {
 // clearLine returns to the start of the terminal line and clears it.
 const clearLine = "\r\x1b[K"
 
-// SetLine rewrites the last line of a terminal, truncated to its width; empty: it removes the line. Lines of Sayf
-// appear above it. It must be called only if Terminal is true. Safe for concurrent use.
+// SetLine rewrites the last line of a terminal, truncated to the terminal's width. With an empty text, it removes the
+// line. Lines of Sayf appear above it. It must be called only if Terminal is true. Safe for concurrent use.
 func (o *Output) SetLine(line string) {
 	if f, ok := o.Err.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {

@@ -12,8 +12,7 @@ import (
 // Program is the state that the commands of one binary share: output, and the mapping of errors to exit codes.
 type Program struct {
 	Out *Output
-	// Check validates the global flags before a command runs; an error is wrong usage. nil: there is nothing to
-	// validate.
+	// Check, if not nil, validates the global flags before a command runs. An error counts as wrong usage.
 	Check  func() error
 	format string
 }
@@ -34,7 +33,7 @@ func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) e
 	if err == nil {
 		return nil
 	}
-	// A command marks its errors as done; any other error is cobra's: an unknown command or flag, a missing
+	// A command wraps its errors in the type done. Any other error is cobra's: an unknown command or flag, or a missing
 	// argument.
 	if d, ok := errors.AsType[*done](err); ok {
 		return d.err
@@ -53,13 +52,13 @@ func oneLine(text string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// done marks an error that a command returned, as opposed to an error of the flag parser.
+// done wraps an error that a command returned, to distinguish it from an error of the flag parser.
 type done struct{ err error }
 
 func (d *done) Error() string { return d.err.Error() }
 func (d *done) Unwrap() error { return d.err }
 
-// Done marks an error of a PreRunE as the command's own: it is not wrong usage. Done returns nil for nil.
+// Done marks an error of a PreRunE as the command's own error, which is not wrong usage. Done returns nil for nil.
 func Done(err error) error {
 	if err == nil {
 		return nil
@@ -85,7 +84,7 @@ func (p *Program) Body(run func(ctx context.Context, args []string) error) func(
 	}
 }
 
-// Complete offers fixed values for a flag of cmd, which must exist.
+// Complete offers fixed values for the completion of a flag of cmd. The flag must exist.
 func Complete(cmd *cobra.Command, flag string, values ...string) {
 	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {

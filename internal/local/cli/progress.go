@@ -18,7 +18,7 @@ type tally struct {
 // ones distort the remaining time.
 const fileBytes = 16 << 10
 
-// done returns the completed fraction, 0 to 1; negative: the total is unknown.
+// done returns the completed fraction, 0 to 1. It is negative if the total is unknown.
 func (t tally) done() float64 {
 	var done, whole float64
 	if t.totalFiles > 0 {
@@ -33,8 +33,8 @@ func (t tally) done() float64 {
 	return min(done/whole, 1)
 }
 
-// progress shows the progress of an operation: a line that is rewritten on a terminal, otherwise a line from time to
-// time.
+// progress shows the progress of an operation. On a terminal, it rewrites one line. Otherwise it prints a line from
+// time to time.
 type progress struct {
 	out      *Output
 	verb     string
@@ -48,7 +48,7 @@ type progress struct {
 	shown    sync.WaitGroup
 }
 
-// startProgress starts the display; quiet shows nothing.
+// startProgress starts the display. If quiet is true, nothing is shown.
 func startProgress(out *Output, quiet bool, verb, unit string, read func() tally) *progress {
 	p := &progress{out: out, verb: verb, unit: unit, read: read, begin: time.Now(), end: make(chan struct{})}
 	p.moved = p.begin
@@ -92,7 +92,8 @@ func (p *progress) show() {
 	p.out.SetLine(line)
 }
 
-// Bar draws a completed fraction, 0 to 1, followed by a blank; nothing if it is negative, which means unknown.
+// Bar draws a completed fraction, 0 to 1, followed by a blank. It draws nothing if the fraction is negative, which
+// means that it is unknown.
 func Bar(done float64) string {
 	const width = 20
 	if done < 0 {
@@ -102,7 +103,8 @@ func Bar(done float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 
-// stillAfter is the time without progress after which a line says so, instead of the remaining time.
+// stillAfter is how long an operation goes without progress before the line says that nothing happens, instead of the
+// remaining time.
 const stillAfter = 10 * time.Second
 
 // line returns the completed fraction and the remaining time at the rate so far, followed by the completed amount and

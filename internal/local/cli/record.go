@@ -67,8 +67,8 @@ func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 // FormatCRC formats a CRC32C as 8 hexadecimal digits.
 func FormatCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
-// WriteJSONLine writes a record and its data, read from data, as one line of JSON. The data may have any size: they are
-// streamed. A nil data omits the field.
+// WriteJSONLine writes a record as one line of JSON, with the record's data, which it reads from the argument data. The
+// data may have any size, because they are streamed. If data is nil, the field is omitted.
 func WriteJSONLine(w io.Writer, r client.Record, data io.Reader) error {
 	line, err := json.Marshal(JSONOf(r))
 	if err != nil {
@@ -126,7 +126,7 @@ func attributeWords(attributes map[string][]byte) string {
 	return strings.Join(pairs, " ")
 }
 
-// printable reports whether a value can be shown unchanged: an escape sequence in it must not reach the terminal.
+// printable reports whether a value can be shown unchanged. An escape sequence in a value must not reach the terminal.
 func printable(v []byte) bool {
 	if !utf8.Valid(v) {
 		return false
@@ -150,7 +150,7 @@ func displayName(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-// shortName is displayName with the middle of very long names left out.
+// shortName is like displayName, but leaves out the middle of a very long name.
 func shortName(name string) string {
 	const most = 256
 	name = displayName(name)

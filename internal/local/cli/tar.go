@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// WriteScanJSON writes every record of a scan as a line of JSON; see WriteJSONLine.
+// WriteScanJSON writes every record of a scan as a line of JSON (see WriteJSONLine).
 func (c *Conn) WriteScanJSON(ctx context.Context, options *client.ScanOptions, w io.Writer) error {
 	for r, err := range c.Scan(ctx, options) {
 		if err != nil {
@@ -45,17 +45,17 @@ type TarReport struct {
 	Failed     Failed // records that are not in the archive
 }
 
-// paxPrefix begins the keywords of a member's properties. GNU tar treats them as extended attributes, and warns about
-// keywords that it does not know.
+// paxPrefix is the prefix of the PAX keywords of a member's properties. GNU tar treats them as extended attributes, and
+// warns about keywords that it does not know.
 const paxPrefix = "SCHILY.xattr.user.sheaf."
 
 // paxKeys escapes the characters that a keyword must not contain, in the same way as GNU tar and star.
 var paxKeys = strings.NewReplacer("%", "%25", "=", "%3D", "\x00", "%00")
 
-// WriteScanTar writes every record of a scan as a member of a tar archive: GROUP/ID.bin, or with Paths at the path that
-// export would give it. Every member has the record's version, id, group and attributes in PAX records
-// SCHILY.xattr.user.sheaf.version, .id, .group and .attribute.KEY. Records that have no place in one tree are counted
-// and listed.
+// WriteScanTar writes every record of a scan as a member of a tar archive. The member's name is GROUP/ID.bin. With
+// Paths, it is the path that export would give the record. Every member has the record's version, id, group and
+// attributes in PAX records SCHILY.xattr.user.sheaf.version, .id, .group and .attribute.KEY. Records that have no place
+// in one tree are counted and listed.
 func (c *Conn) WriteScanTar(ctx context.Context, out *Output, options *client.ScanOptions, opts TarOptions,
 	w io.Writer) (TarReport, error) {
 	t := &tarWriter{opts: opts, archive: tar.NewWriter(w)}
@@ -91,8 +91,8 @@ type tarWriter struct {
 	names   treeNames // with Paths
 }
 
-// header returns the header of a record's member, and whether mode bits were left out of it. A failure means that the
-// record has no place in the archive.
+// header returns the header of a record's member, and whether mode bits were left out of the header. A failure means
+// that the record has no place in the archive.
 func (t *tarWriter) header(r client.Record) (h *tar.Header, left bool, failed *failure) {
 	id, at := strconv.FormatInt(r.Key.ID, 10), mtimeOf(r)
 	h = &tar.Header{
@@ -151,7 +151,7 @@ func (t *tarWriter) write(h *tar.Header, data io.Reader) (*failure, error) {
 	return nil, err
 }
 
-// withData calls use with the data of a record of a scan.
+// withData calls use() with the data of a record of a scan.
 func (c *Conn) withData(ctx context.Context, r client.Record, use func(io.Reader) error) error {
 	data, closeData, err := c.dataOf(ctx, r)
 	if err != nil {

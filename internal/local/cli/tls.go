@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// Environment variables that replace missing flags.
+// These environment variables replace missing flags.
 const (
 	envCA   = "SHEAF_CA"
 	envCert = "SHEAF_CERT"
@@ -20,7 +20,7 @@ const (
 	envToken = "SHEAF_TOKEN_FILE"
 )
 
-// TLS holds the TLS settings for a server; without any of them, the connection is plaintext.
+// TLS holds the TLS settings for connections to a server. If none is set, the connection is plaintext.
 type TLS struct {
 	files client.TLSFiles
 	token string // file

@@ -41,7 +41,7 @@ type VerifyGroupReport struct {
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
 	TornBytes int64  `json:"tornBytes,omitempty"`
-	// the replica is still joining: it has no data that count yet
+	// the replica is still joining, and its data do not count yet
 	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // as found before a repair
 	Error       string          `json:"error,omitempty"`       // why it could not be checked, or repaired
@@ -79,15 +79,16 @@ type verifier struct {
 	total         atomic.Int64 // bytes of all files; 0: unknown
 }
 
-// depthMax is the maximum depth at which volumes are searched: the folder of sheaf dev holds them two levels down.
+// depthMax is the maximum depth at which volumes are searched. The folder of `sheaf dev` holds volumes two levels down.
 const depthMax = 4
 
 // verifyGroupsMax is the maximum number of groups of a volume that are checked at a time, if there are enough
-// processors: a group of one segment keeps one of them busy. Each group needs memory for the positions of its entries.
+// processors. A group of one segment keeps one processor busy. Each group needs memory for the positions of its
+// entries.
 const verifyGroupsMax = 4
 
-// VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks volumes meanwhile; a volume in
-// use is an error. The report lists the defects.
+// VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks the volumes meanwhile. A volume
+// that is in use is an error. The report lists the defects.
 func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
 	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
 	v.report.Groups = []VerifyGroupReport{}
@@ -107,8 +108,8 @@ func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Ou
 	return v.report, err
 }
 
-// startProgress shows the progress until stop is called. It computes the total in parallel, but not for a repair, which
-// reads some bytes more than once.
+// startProgress shows the progress until stop() is called. It computes the total in parallel. For a repair, it computes
+// no total, because a repair reads some bytes more than once.
 func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var counting sync.WaitGroup
@@ -171,7 +172,7 @@ func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	return nil
 }
 
-// wasVolume reports whether a folder without a superblock was a volume: it contains groups.
+// wasVolume reports whether a folder without a superblock was a volume. It was a volume if it contains groups.
 func wasVolume(dir string) bool {
 	ids, err := volume.GroupsIn(vfs.OS{}, dir)
 	return err == nil && len(ids) > 0
@@ -182,7 +183,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// lockedBy calls do while it holds a volume's lock. A folder without a lock file is not a volume: no process serves it.
+// lockedBy calls do() while it holds a volume's lock. A folder without a lock file is not a volume, and no process
+// serves it.
 func (v *verifier) lockedBy(dir string, do func() error) error {
 	name := filepath.Join(dir, "lock")
 	if !exists(name) {
@@ -205,7 +207,7 @@ func (v *verifier) lockedBy(dir string, do func() error) error {
 	return errors.Join(do(), lock.Close())
 }
 
-// mayRepair refuses to repair a volume with exchanged groups: their journal entries have no destination.
+// mayRepair refuses to repair a volume with exchanged groups, because their journal entries have no destination.
 func (v *verifier) mayRepair(dir string) error {
 	if !v.repair {
 		return nil

@@ -32,8 +32,8 @@ type waits struct {
 	last     error         // the last answer
 }
 
-// NoteWaits arranges that say is called if the first answer takes longer than a second. Call NoteWaits before the first
-// call. say is called at most once, from another goroutine, with one line.
+// NoteWaits makes the connection call say() if the first answer takes longer than a second. Use NoteWaits before the
+// first call. say() is called at most once, on another goroutine, with one line.
 func (c *Conn) NoteWaits(say func(note string)) { c.noteWaits(noteAfter, say) }
 
 func (c *Conn) noteWaits(after time.Duration, say func(string)) {
@@ -105,8 +105,8 @@ func (w *waits) why(ctx context.Context, request any) string {
 	return note + " (Ctrl-C ends it)"
 }
 
-// probe reads the metadata of the record of a request, and returns the error of the read. It also returns nil if the
-// request names no record.
+// probe reads the metadata of the record of a request, and returns the error of the read. If the request names no
+// record, it returns nil.
 func (w *waits) probe(ctx context.Context, request any) error {
 	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
 	if !ok || keyed.GetKey() == nil {
@@ -115,8 +115,8 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	return w.conn.whyOf(ctx, client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()})
 }
 
-// whyOf returns the error of a short read of a record, which says what calls to its group are waiting for; nil: the
-// record can be read.
+// whyOf reads a record with a short deadline, and returns the error of the read. The error says what calls to the
+// record's group are waiting for. It is nil if the record can be read.
 func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)
 	defer cancel()
@@ -127,7 +127,8 @@ func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 // probing marks the context of a call that is a probe, not one of the command's own calls.
 type probing struct{}
 
-// waitsOf returns the waits that observe a call; nil: none, for example for health checks of a server.
+// waitsOf returns the waits object that observes a call. It returns nil if none does, for example for health checks of
+// a server.
 func (c *Conn) waitsOf(ctx context.Context, method string) *waits {
 	if ctx.Value(probing{}) != nil || !strings.HasPrefix(method, "/sheaf.") {
 		return nil

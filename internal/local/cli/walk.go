@@ -20,9 +20,9 @@ type Item struct {
 }
 
 // Walk visits everything below root except folders that hold something and can be read. It follows no symbolic link,
-// even if somebody replaces a folder by a link meanwhile. With sorted, it visits sequentially in the order of the
-// names, folder by folder. Without sorted, several goroutines call visit concurrently, and folders are read in pieces.
-// The first error of visit ends the walk.
+// even if somebody replaces a folder by a link meanwhile. If sorted is true, Walk visits sequentially in the order of
+// the names, folder by folder. Otherwise several goroutines call visit() concurrently, and folders are read in pieces.
+// The first error of visit() ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
 	at, err := openFolder(root)
 	if err != nil {

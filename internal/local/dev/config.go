@@ -45,18 +45,18 @@ type Config struct {
 	Version string
 	Traces  *telemetry.Traces // nil: no traces are sent
 	Logger  *slog.Logger      // nil: nothing is logged
-	// Progress is called from time to time while Start waits; NotYet says what it waits for. nil: not called.
+	// Progress, if not nil, is called from time to time while Start waits. Status.NotYet says what Start waits for.
 	Progress func(Status)
 
 	seams seams
 }
 
-// seams are hooks for tests of this package; the zero value changes nothing.
+// seams are hooks for tests of this package. The zero value changes nothing.
 type seams struct {
 	audit *guard.Audit  // the audit log of gateway and shards
 	look  time.Duration // interval of the certificate checks; 0: the default of the processes
 
-	// Replacements for parts of the store, for a store in memory; nil: the store uses its own part.
+	// These functions replace parts of the store, for a store in memory. If one is nil, the store uses its own part.
 	etcd     func() (*clientv3.Client, error)
 	disk     func(shard string) vfs.FS
 	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards

@@ -40,7 +40,7 @@ type Dev struct {
 	gateway  *gateway.Gateway
 	http     *http.Server
 	httpAddr string
-	// waits says what a start waits for; empty once all parts run. Until then only Start uses the fields above.
+	// waits says what a start waits for. It is empty once all parts run. Until then only Start uses the fields above.
 	waits   atomic.Pointer[string]
 	secured *secured // nil: the store speaks plaintext
 
@@ -51,9 +51,9 @@ type Dev struct {
 // etcdPatience bounds the requests of a start to etcd, which runs in the same process.
 const etcdPatience = time.Minute
 
-// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady). HTTP
-// answers from the beginning, so that /status shows what a start waits for; Config.Progress gets the same information.
-// ctx bounds only the start. The folder is locked until Stop or Kill. Errors say what to do.
+// Start starts a store on a folder and returns when its gateway listens. Groups may then still be loading (see
+// WaitReady). HTTP answers from the beginning, so that /status shows what a start waits for; Config.Progress gets the
+// same information. ctx bounds only the start. The folder is locked until Stop or Kill. Errors say what to do.
 func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	return d, nil
 }
 
-// waitFor records what a start waits for; empty: all parts run.
+// waitFor records what a start waits for. An empty text means that all parts run.
 func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
 
 // reportProgress reports to Config.Progress what the start waits for, from time to time, until the returned function is
@@ -140,7 +140,7 @@ func (d *Dev) reportProgress() (end func()) {
 	}
 }
 
-// startEtcd starts etcd. The first time, it also creates the store in it.
+// startEtcd starts etcd. The first time, it also creates the store in etcd.
 func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	connect := d.cfg.seams.etcd
 	if connect == nil {
@@ -217,7 +217,7 @@ func (d *Dev) startRenewing() {
 	d.background.Go(func() { d.secured.keep(ctx, d.cfg.Logger) })
 }
 
-// startShards starts all shards concurrently: each waits only for its own disk and etcd.
+// startShards starts all shards concurrently. Each shard waits only for its own disk and for etcd.
 func (d *Dev) startShards(ctx context.Context) error {
 	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
 	errs := make([]error, len(d.shards))
@@ -296,10 +296,11 @@ func (d *Dev) startHTTP(ctx context.Context) error {
 	return nil
 }
 
-// Addr is the gateway's address.
+// Addr returns the gateway's address.
 func (d *Dev) Addr() string { return d.gateway.Addr() }
 
-// HTTPAddr returns the address of the web page, metrics, health and status; empty: there is none.
+// HTTPAddr returns the address of the web page, metrics, health and status. It is empty if the store does not serve
+// them.
 func (d *Dev) HTTPAddr() string { return d.httpAddr }
 
 // Settings returns the number of shards and the routing.
@@ -315,8 +316,8 @@ func (d *Dev) EtcdErr() <-chan error {
 	return d.etcd.Err()
 }
 
-// Stop stops gracefully: first the gateway, then the shards, which sync and write hints, then etcd. If ctx ends first,
-// the remaining parts stop without waiting. Acknowledged writes are on disk in either case.
+// Stop stops the store gracefully: first the gateway, then the shards, which sync and write hints, then etcd. If ctx
+// ends first, the remaining parts stop without waiting. Acknowledged writes are on disk in either case.
 func (d *Dev) Stop(ctx context.Context) error {
 	var errs []error
 	if d.gateway != nil {
@@ -364,7 +365,7 @@ func (d *Dev) close() error {
 	d.background.Wait()
 	d.secured.close()
 	if d.client != nil {
-		// A client without a connection returns the end of its context, which Close has caused.
+		// A client that has no connection returns the error of its own context, which Close has cancelled.
 		if err := d.client.Close(); !errors.Is(err, context.Canceled) {
 			errs = append(errs, err)
 		}

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Names in the folder of a dev store.
+// These are the names in the folder of a dev store.
 const (
 	settingsName = "dev.json"
 	lockName     = "lock"
@@ -79,7 +79,7 @@ func (e usageError) Error() string { return string(e) }
 // Is implements errors.Is.
 func (usageError) Is(target error) bool { return target == ErrUsage }
 
-// enoughShards rejects more copies than shards: two copies of a group never share a shard.
+// enoughShards rejects more copies than shards, because two copies of a group never share a shard.
 func (f *folder) enoughShards(shards int) error {
 	if copies := f.settings.copies(); shards < copies {
 		return usageError(fmt.Sprintf(
@@ -187,7 +187,7 @@ func (f *folder) readSettings(cfg Config) error {
 	return f.fit(cfg)
 }
 
-// fit rejects flags that contradict the folder's settings; missing flags are taken from the settings.
+// fit rejects flags that contradict the folder's settings. It takes missing flags from the settings.
 func (f *folder) fit(cfg Config) error {
 	s := &f.settings
 	if cfg.Mode != "" && cfg.Mode != s.Routing.Mode {
@@ -226,8 +226,8 @@ func (f *folder) fit(cfg Config) error {
 	return f.writeSettings()
 }
 
-// shardsWithData returns how many shards must run so that every group is served: one more than the last shard with a
-// group's folder.
+// shardsWithData returns how many shards must run so that every group is served. Shards are numbered from 0, so this is
+// one more than the number of the last shard with a group's folder.
 func (f *folder) shardsWithData() (int, error) {
 	entries, err := os.ReadDir(f.path(shardsName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status is the status of a dev store; its JSON is served at /status.
+// Status is the status of a dev store. Its JSON is served at /status.
 type Status struct {
 	Summary page.Summary      `json:"summary"` // the state in a sentence, and what to do
 	Dir     string            `json:"dir"`
@@ -73,8 +73,8 @@ func (d *Dev) status() Status {
 	return s
 }
 
-// servingCopies counts the copies of groups that serve, and those that should. A group that moves has one copy more
-// than intended, which counts in neither number.
+// servingCopies returns how many copies of groups serve, and how many should serve. A group that moves has one copy
+// more than intended. That copy counts in neither number.
 func servingCopies(shards []status.Shard, groups, copies int) (serving, want int) {
 	there, serves := map[string]int{}, map[string]int{}
 	for _, one := range shards {
@@ -92,7 +92,7 @@ func servingCopies(shards []status.Shard, groups, copies int) (serving, want int
 	return serving, max(want, groups*copies)
 }
 
-// firstReason returns the first reason that the shards report for not serving; empty: they report none.
+// firstReason returns the first reason that the shards report for not serving. It is empty if they report none.
 func firstReason(shards []status.Shard) string {
 	for _, one := range shards {
 		for _, g := range one.Groups {
@@ -109,8 +109,8 @@ func firstReason(shards []status.Shard) string {
 	return ""
 }
 
-// summarize sets the summary sentence. copies is the configured number of copies of a group: a group serves while a
-// majority of them does.
+// summarize sets the summary sentence. The argument copies is the configured number of copies of a group. A group
+// serves while a majority of its copies serves.
 func (s *Status) summarize(copies int) {
 	f := page.Facts{Load: page.Load{
 		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone,
@@ -173,8 +173,8 @@ func addLoad(sum *status.Load, l status.Load) {
 // progressEvery is the interval between two progress reports of a wait.
 const progressEvery = 2 * time.Second
 
-// WaitReady returns when every group that can serve does, or ctx ends. progress, which may be nil, is called with the
-// status from time to time.
+// WaitReady returns when every group that can serve does serve, or when ctx ends. progress(), which may be nil, is
+// called with the status from time to time.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -199,8 +199,8 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// waitRouted returns when the gateway knows a leader of every group of Hash routing: the gateway learns of groups
-// through etcd, shortly after the shards have created them.
+// waitRouted returns when the gateway knows a leader of every group of Hash routing. It has to wait, because the
+// gateway learns of groups through etcd, shortly after the shards have created them.
 func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var owned atomic.Int64
@@ -248,7 +248,7 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// reportRouted reports to progress for how many groups the gateway knows a leader, until ctx ends.
+// reportRouted calls progress() with the number of groups for which the gateway knows a leader, until ctx ends.
 func (d *Dev) reportRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()

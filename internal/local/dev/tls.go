@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// Folders below the store's folder, if Config.TLS is set.
+// These are the folders below the store's folder, if Config.TLS is set.
 const (
 	tlsName       = "tls"
 	authorityName = "authority" // certificate and key of the store's authority
@@ -34,7 +34,7 @@ const (
 	callerName    = "admin" // certificate and key for callers of the store
 )
 
-// secured holds the certificates of the parts of a store, with Config.TLS. A nil value means a store in plaintext.
+// secured holds the certificates of the parts of a store that has Config.TLS. It is nil if the store speaks plaintext.
 type secured struct {
 	dir       string
 	authority *authority.Authority
@@ -53,7 +53,7 @@ type holder struct {
 	hosts    []string // names by which callers reach it
 }
 
-// secure creates the authority of a store the first time, and a certificate for its callers.
+// secure creates a certificate for the callers of a store. The first time, it also creates the authority of the store.
 func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams seams) (*secured, error) {
 	s := &secured{dir: dir, registry: registry, seams: seams, store: identity.Store{Domain: "sheaf.dev",
 		Namespace: storeName, UID: store}}
@@ -134,7 +134,7 @@ func (s *secured) open(h holder, logger *slog.Logger) (*certs.Source, error) {
 	return source, nil
 }
 
-// keep renews all certificates after a third of their lifetime, until ctx ends.
+// keep renews all certificates whenever a third of their lifetime has passed, until ctx ends.
 func (s *secured) keep(ctx context.Context, logger *slog.Logger) {
 	for {
 		select {
@@ -205,7 +205,7 @@ func (s *secured) caller() (credentials.TransportCredentials, error) {
 	return client.TLS(s.files())
 }
 
-// CallerFiles returns the files that a caller of the store needs; empty: the store does not use TLS.
+// CallerFiles returns the files that a caller of the store needs. The names are empty if the store does not use TLS.
 func (d *Dev) CallerFiles() client.TLSFiles {
 	if d.secured == nil {
 		return client.TLSFiles{}
