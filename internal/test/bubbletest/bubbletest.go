@@ -1,9 +1,8 @@
 // Package bubbletest runs whole shards, gateways and clients in the virtual time of testing/synctest. A test waits for
 // events and never for a real clock, so a slow machine cannot make it fail.
 //
-// A bubble must not contain a socket, a file of the operating system or another process, because a goroutine that
-// waits for one of these stops virtual time. Therefore connections go through a Net, files are in a vfstest.NewMem,
-// and etcd runs in memory.
+// A bubble must not contain a socket, a real file or another process, because a goroutine that waits for one of these
+// stops virtual time. Therefore connections go through a Net, files are in a vfstest.NewMem, and etcd runs in memory.
 package bubbletest
 
 import (
@@ -17,14 +16,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Run runs a test in a bubble with a network of its own. Everything that the test starts has ended when Run returns:
-// t.Cleanup of the inner test also runs in the bubble.
+// Run runs a test in a bubble with a network of its own. Everything that the test starts has ended when Run returns.
+// The functions that the inner test registers with t.Cleanup also run in the bubble.
 func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, NewNet()) })
 }
 
-// Net is a network in memory: it holds listeners by address. Safe for concurrent use.
+// Net is a network in memory. It holds its listeners by address. Safe for concurrent use.
 type Net struct {
 	mu        sync.Mutex // guards the fields below
 	ports     int
@@ -70,7 +69,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Listen listens at an address "host:port"; port 0 selects a port that was never used. An address in use is an error.
+// Listen listens at an address "host:port". Port 0 selects a port that was never used. An address in use is an error.
 func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(at)
 	if err != nil {

@@ -17,10 +17,10 @@ const bufferBytes = 256 << 10
 
 // conn is one end of a connection in memory.
 //
-// It replaces google.golang.org/grpc/test/bufconn, which creates four timers for each connection that fire
+// It replaces google.golang.org/grpc/test/bufconn, which creates, for each connection, four timers that fire
 // immediately. Under the race detector, Go 1.26 runs such timers of one bubble concurrently with a single context of
-// the detector, and crashes. This crash ended the race step of a run. Eight goroutines that call time.AfterFunc(0, f)
-// in a bubble reproduce it.
+// the detector, and crashes. This crash once ended the race step of a run of the gate. Eight goroutines that call
+// time.AfterFunc(0, f) in a bubble reproduce it.
 type conn struct {
 	in, out *half
 	closed  atomic.Bool
@@ -44,8 +44,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told gives an error the text of a socket's error if this end was closed. Clients distinguish it by this text from a
-// connection that the other end refused.
+// told gives an error the text of a socket's error if this end was closed. By this text, clients distinguish the error
+// from that of a connection that the other end refused.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
@@ -83,12 +83,12 @@ type half struct {
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond
 	data    bytes.Buffer // written but not yet read
-	// noReader is set when the reading end is closed, and noWriter when the writing end is.
+	// noReader is set when the reading end is closed. noWriter is set when the writing end is closed.
 	noReader, noWriter bool
 	readBy, writeBy    deadline
 }
 
-// deadline is a time after which reads or writes fail. It has a timer only until that time.
+// deadline is a time after which reads or writes fail. Its timer exists only until that time.
 type deadline struct {
 	timer  *time.Timer // nil: there is no deadline, or it has passed
 	passed bool
@@ -100,7 +100,7 @@ func newHalf() *half {
 	return h
 }
 
-// change calls set to change the state, and wakes the waiting reads and writes.
+// change calls set() to change the state, and wakes the waiting reads and writes.
 func (h *half) change(set func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 )
 
 // NoiseVariable is the environment variable with the seed of the noise, a decimal uint64. If it is set, a goroutine
-// that has read from a connection sometimes yields its processor or keeps it busy before it continues. Thus goroutines
-// run in orders that are rare on an idle machine. `make soak-proc` sets the variable (hack/noise.sh). The seed
-// determines the delays of each connection, but not the order of the goroutines.
+// that has read from a connection sometimes yields its processor or keeps it busy before it continues. As a result,
+// goroutines run in orders that are rare on an idle machine. `make soak-proc` sets the variable (hack/noise.sh). The
+// seed determines the delays of each connection, but not the order of the goroutines.
 const NoiseVariable = "SHEAF_NOISE"
 
 const (
@@ -53,7 +53,7 @@ func newNoise() *noise {
 	return &noise{random: rand.New(rand.NewPCG(seed, noisyEnds.Add(1)))}
 }
 
-// next draws the next delay: how often to yield, or how long to keep the processor. Half of all delays are empty.
+// next draws the next delay: how many times to yield, or how long to keep the processor. Half of all delays are empty.
 func (n *noise) next() (yields int, spin time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

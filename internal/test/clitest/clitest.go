@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Outcome is the outcome of a program that ended.
+// Outcome is the result of a program that has ended.
 type Outcome struct {
 	Code           int // -1 if it was killed
 	Stdout, Stderr string
@@ -43,8 +43,8 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 		return into, nil
 	}
 	for _, name := range packages {
-		// The cache of test results records which files a test looks at. Because of this call, the test runs again if the
-		// program has changed.
+		// Go's cache of test results records which files a test looks at. Because of this call of os.Stat, the test
+		// runs again if the program has changed.
 		if _, err := os.Stat(filepath.Join(dir, path.Base(name))); err != nil {
 			return "", fmt.Errorf("%s=%s: run `make build`: %w", BinVariable, dir, err)
 		}
@@ -52,7 +52,7 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 	return dir, nil
 }
 
-// Main implements TestMain. It calls set with the folder of the commands of the named packages (see Programs).
+// Main implements TestMain. It calls set() with the folder of the commands of the named packages (see Programs).
 func Main(m *testing.M, set func(dir string), packages ...string) {
 	os.Exit(func() int {
 		into, err := os.MkdirTemp("", "sheaf-test-bin-")
@@ -71,7 +71,7 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 	}())
 }
 
-// longest is the time after which a program is killed. No test should need nearly that long.
+// longest is how long a program may run before it is killed. No program should need nearly that long.
 const longest = 10 * time.Minute
 
 // Run runs a program and waits for it. If who is not nil, the program runs as that user.

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// shared is started by the first test that needs it. A start before M.Run would compete with that test.
+// shared holds the etcd that all tests share. The first test that needs it starts it. A start before M.Run would
+// compete with that test.
 var shared struct {
 	once   sync.Once
 	server *etcd.Server
@@ -38,8 +39,8 @@ func Shared(tb testing.TB) *etcd.Server {
 	return shared.server
 }
 
-// use makes one call to etcd. After that call, etcd has started all goroutines that remain, so that tests do not
-// mistake them for leaks of their own.
+// use makes one call to etcd. After that call, all lasting goroutines of etcd have started, so that no test mistakes
+// them for goroutines that it has leaked itself.
 func use(server *etcd.Server) error {
 	client, err := server.Client()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// Own is an etcd for a single test, which can stop it and set it back to an earlier state. Not safe for concurrent
-// use.
+// Own is an etcd for a single test. The test can stop this etcd and set it back to an earlier state. Not safe for
+// concurrent use.
 type Own struct {
 	tb      testing.TB
 	dir     string
@@ -18,7 +18,7 @@ type Own struct {
 	Address string
 }
 
-// NewOwn starts an etcd. It ends with the test.
+// NewOwn starts an etcd, which ends with the test.
 func NewOwn(tb testing.TB) *Own {
 	tb.Helper()
 	o := &Own{tb: tb, dir: filepath.Join(tb.TempDir(), "etcd"), Address: "unix://" + filepath.Join(tb.TempDir(), "s")}
@@ -36,7 +36,7 @@ func (o *Own) Start() {
 	}
 }
 
-// Stop stops the etcd; its data remains.
+// Stop stops the etcd. Its data remains.
 func (o *Own) Stop() { o.server.Close() }
 
 // Backup copies the data of the etcd, and returns the folder of the copy. The etcd is stopped during the copy.

@@ -9,7 +9,8 @@ import (
 )
 
 // Wipe deletes everything that etcd holds, including leases, as if etcd had lost its volumes. It deletes the keys
-// first, so that a process that registers again while leases end one by one keeps its new key, which has a new lease.
+// before it revokes the leases one by one. A process that registers again meanwhile keeps its new key, because that key
+// has a new lease.
 func Wipe(ctx context.Context, client *clientv3.Client) error {
 	if _, err := client.Delete(ctx, "\x00", clientv3.WithFromKey()); err != nil {
 		return err

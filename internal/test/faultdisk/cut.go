@@ -61,7 +61,8 @@ func NewCutter(before *Image, record []Op) *Cutter {
 	return &Cutter{durable: slices.Clone(before.pages), record: record}
 }
 
-// Cut cuts the power after the first done operations of the record. done must not be less than in the previous call.
+// Cut cuts the power after a number of operations of the record, which is the argument done. It must not be less than
+// in the previous call.
 func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	if done > len(c.record) || done < c.flushed {
 		panic(fmt.Sprintf("faultdisk: a cut at %d, after one at %d or later, of %d", done, c.flushed, len(c.record)))
@@ -79,7 +80,7 @@ func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	return &Image{left}, left.keep(c.record[c.flushed:done], s)
 }
 
-// keep applies the surviving ones of the pending writes to a disk's content.
+// keep applies those of the pending writes that survive to a disk's content.
 func (p pages) keep(pending []Op, s Survival) Loss {
 	random := rand.New(rand.NewPCG(s.Seed, 2))
 	order := make([]int, len(pending))

@@ -57,7 +57,7 @@ func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
 	return f.Calls&calls != 0 && (f.Bytes == 0 || offset < f.Offset+f.Bytes && f.Offset < offset+bytes)
 }
 
-// meet waits or returns an error as the faults demand. It also returns an error if the range is not inside the disk.
+// meet waits or returns an error if a fault requires it. It also returns an error if the range is not inside the disk.
 // Called with mu held.
 func (d *Device) meet(calls Calls, offset, bytes int64) error {
 	if err := d.inside(offset, bytes); err != nil {

@@ -3,10 +3,10 @@ package faultdisk
 // PageBytes is the unit in which the content of a disk is kept and shared between images.
 const PageBytes = 4096
 
-// Image is the content of a disk at one moment. It does not change, and shares equal pages with other images.
+// Image is the content of a disk at one moment. It is immutable, and shares equal pages with other images.
 type Image struct{ pages pages }
 
-// pages are the content of a disk; a nil page holds zeros. A page is never changed, only replaced, so a copy of the
+// pages are the content of a disk. A nil page holds zeros. A page is never changed, only replaced, so a copy of the
 // slice is a copy of the disk.
 type pages []*[PageBytes]byte
 

@@ -57,7 +57,7 @@ func Shares(v *fleet.PlacementView, domain string, groups ...string) *fleet.Plac
 	return v
 }
 
-// PoolOf returns a pool whose shards have these states. Each shard has 4 groups.
+// PoolOf returns a pool whose shards have the given states. Each shard has 4 groups.
 func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.ShardPool {
 	pool := v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}}
 	pool.Spec.Shards = &wanted

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// NewestLeft returns the newest version of each id, ignoring the indexes that are gone. Reads must return these
-// versions.
+// NewestLeft returns the newest version of each id, without the entries whose indexes are in gone. Reads must return
+// these versions.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
 	for _, frames := range g.Frames {
@@ -32,7 +32,7 @@ func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	return newest
 }
 
-// Folder is a group on disk that was built using only the codec.
+// Folder is the folder of a group that was built using only the codec.
 type Folder struct {
 	FS       vfs.FS
 	Dir      string

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// guardVariable turns a process that imports this package into the guard of the folder that the variable names.
+// guardVariable is an environment variable that names a folder. If it is set, a process that imports this package
+// becomes the guard of that folder.
 const guardVariable = "SHEAF_KUBETEST_GUARD"
 
 // The guard runs the binary of the test, and exits before it reaches the tests.
@@ -20,8 +21,8 @@ func init() {
 	if dir == "" {
 		return
 	}
-	// The test holds the other end of this pipe. It is closed when the test stops the server, or when the test dies for
-	// any reason.
+	// Standard input is a pipe whose other end the test holds. The pipe is closed when the test stops the server, or
+	// when the test dies for any reason.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "kubetest:", err)
@@ -47,8 +48,8 @@ func sweep(dir string) error {
 	}
 }
 
-// users returns the processes with the folder on their command line. The folder has a random name, so no other process
-// has it.
+// users returns the processes with the folder on their command line. The folder has a random name, so no unrelated
+// process has the folder on its command line.
 func users(dir string) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

@@ -48,7 +48,7 @@ type Options struct {
 // Start starts an API server with the CRDs in a folder, and waits until they are served. The caller must call Stop.
 func Start(crds string) (*Server, error) { return StartWith(crds, Options{}) }
 
-// StartWith is like Start, but takes Options.
+// StartWith is like Start, with Options.
 func StartWith(crds string, options Options) (*Server, error) {
 	assets, err := findAssets()
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Server) start(crds string, options Options) error {
 		Set("profiling", "false").
 		// Some distributions enable this plugin, which requires rights on owners.
 		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
-		// Lists come directly from etcd. A list from the cache after a write to another kind waits up to 100 ms, until etcd
-		// confirms that the cache misses nothing.
+		// Without the watch cache, lists come directly from etcd. A list from the cache, after a write to another kind,
+		// would wait up to 100 ms until etcd confirms that the cache misses nothing.
 		Set("watch-cache", "false")
 	for name, value := range options.Flags {
 		api.Configure().Set(name, strings.ReplaceAll(value, "$DIR", s.dir))
@@ -116,7 +116,7 @@ func (s *Server) start(crds string, options Options) error {
 	return os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600)
 }
 
-// Dir returns the server's folder. A process with the folder on its command line is ended together with the servers,
+// Dir returns the server's folder. A process with this folder on its command line is ended together with the servers,
 // however the test ends.
 func (s *Server) Dir() string { return s.dir }
 

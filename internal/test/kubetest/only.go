@@ -18,10 +18,10 @@ const (
 // Ginkgo's specs have a flag for this.
 const FocusVariable = "SHEAF_API_FOCUS"
 
-// Wanted reports whether tests run on an API server.
+// Wanted reports whether tests that need an API server have to run.
 func Wanted() bool { return os.Getenv(Variable) == Required || All() }
 
-// All reports whether tests for which a fake is enough also run on an API server.
+// All reports whether tests for which a fake is enough also have to run on an API server.
 func All() bool { return os.Getenv(Variable) == Everything }
 
 // Only skips a test that needs an API server, unless Wanted returns true.

@@ -15,7 +15,7 @@ import (
 // patience is how long goroutines may take to end.
 const patience = time.Minute
 
-// forLife is the goroutine that starts when the first file of the operating system is synced. It runs until the
+// forLife is the goroutine that starts when a process first syncs a real file (not one in memory). It runs until the
 // process ends.
 const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
@@ -27,8 +27,8 @@ func VerifyNone(t testing.TB, options ...goleak.Option) {
 	}
 }
 
-// VerifyTestMain is like goleak.VerifyTestMain, with the exception of VerifyNone. It runs the tests of a package and
-// ends the process.
+// VerifyTestMain is like goleak.VerifyTestMain, but, like VerifyNone, does not report a goroutine that lives as long as
+// the process. It runs the tests of a package and ends the process.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Listener is a listener whose connections stall while it hangs: it accepts connections, but does not read from them,
-// like a process that was stopped.
+// Listener is a listener that can hang. While it hangs, it accepts connections, but does not read from them, like a
+// process that was stopped.
 type Listener struct {
 	net.Listener
 

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tries is the number of attempts to get a free device if other processes take each device first.
+// tries is the number of attempts to get a free device. An attempt fails if another process takes the device first.
 const tries = 100
 
-// Device is a file that is used as a block device. The kernel releases the device when no process has it open or
-// mounted any more, however these processes end.
+// Device is a file that is used as a block device. The kernel releases the device when it is no longer open or mounted
+// in any process, however these processes end.
 type Device struct {
 	File *os.File // /dev/loopN, open for reading and writing; Close releases the device
 	Name string
@@ -57,7 +57,8 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	if err != nil {
 		return nil, err
 	}
-	// Bypass the page cache of the file system that holds the image, if that file system supports it.
+	// The flag for direct I/O bypasses the page cache of the file system that holds the image, if that file system
+	// supports direct I/O.
 	config := unix.LoopConfig{
 		Fd: uint32(image.Fd()), Size: uint32(sectorBytes), Info: unix.LoopInfo64{
 			Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
@@ -82,8 +83,8 @@ const ownMounts = "SHEAF_OWN_MOUNTS"
 func HasOwnMounts() bool { return os.Getenv(ownMounts) != "" }
 
 // OwnMounts executes this program again in a mount namespace of its own, if it is permitted to. Other processes do not
-// see its mounts, and they disappear when the process ends for any reason. OwnMounts returns if the program already
-// has such a namespace or cannot have one.
+// see the program's mounts, and the mounts disappear when the program ends for any reason. OwnMounts returns if the
+// program already has such a namespace or cannot have one.
 func OwnMounts() error {
 	if HasOwnMounts() || os.Geteuid() != 0 {
 		return nil

@@ -18,8 +18,8 @@ type Listener struct {
 	Address string // host:port, or the path of a unix socket: @ is the first byte of one that has no file
 }
 
-// Listeners returns the sockets on which a process of this machine listens, as the kernel says, in order. Another
-// user's process needs root.
+// Listeners returns the sockets on which a process of this machine listens, in order, as the kernel reports them. For
+// the process of another user, it needs root.
 func Listeners(pid int) ([]Listener, error) {
 	of := fmt.Sprintf("/proc/%d/", pid)
 	own, err := sockets(of + "fd")
@@ -67,8 +67,8 @@ func sockets(dir string) (map[string]bool, error) {
 	return out, nil
 }
 
-// listener returns the listening socket of a row of /proc/PID/net, with its inode; the zero Listener: it does not
-// listen.
+// listener returns the listening socket in a row of a table in /proc/PID/net, with its inode. It returns the zero
+// Listener if the socket does not listen.
 func listener(table string, row []string) (l Listener, inode string) {
 	if table == "unix" {
 		const accepts = "00010000"
@@ -94,7 +94,8 @@ func listener(table string, row []string) (l Listener, inode string) {
 	return Listener{Network: network, Address: net.JoinHostPort(ip(host), strconv.FormatUint(number, 10))}, row[9]
 }
 
-// ip decodes an address: words of 32 bits in the byte order of the machine, which is taken to be little-endian.
+// ip decodes an address, which consists of words of 32 bits in the byte order of the machine. ip assumes that the
+// machine is little-endian.
 func ip(text string) string {
 	b, err := hex.DecodeString(text)
 	if err != nil {

@@ -19,13 +19,13 @@ const (
 	ports     = 18000
 )
 
-// next begins at a different value in each process, so that two processes seldom collide.
+// next begins at a different value in each process, so that two processes seldom choose the same port.
 var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
 
-// FreeAddress returns an address on 127.0.0.1 on which nothing listens at the moment, and which it has not returned
-// before in this process. Safe for concurrent use.
+// FreeAddress returns an address on 127.0.0.1 at which nothing listens at the moment, and which FreeAddress has not
+// returned before in this process. Safe for concurrent use.
 func FreeAddress() (string, error) {
 	var config net.ListenConfig
 	for range 1000 {

@@ -196,8 +196,8 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 	return puts, deletes, nil
 }
 
-// checkPut returns an error if a put names a lease that does not exist, or is to keep the value or lease of a key that
-// does not exist.
+// checkPut returns an error if a put names a lease that does not exist, or if it has to keep the value or the lease of
+// a key that does not exist.
 func (s *store) checkPut(r *pb.PutRequest) error {
 	if r.Lease != 0 && s.leases[r.Lease] == nil {
 		return rpctypes.ErrGRPCLeaseNotFound
@@ -218,7 +218,8 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 	return nil
 }
 
-// decide determines which branch runs in a transaction and in its nested transactions, and whether all of it can run.
+// decide determines which branch runs in a transaction and in each of its nested transactions. It returns an error if
+// one of these branches cannot run.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
 	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
 	for _, op := range branch(r, path) {
@@ -283,7 +284,7 @@ func compares(c *pb.Compare, kv *mvccpb.KeyValue) bool {
 	return order < 0
 }
 
-// run executes the branches that decide has chosen.
+// run executes the branches that decide() has chosen.
 func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.TxnResponse {
 	answer := &pb.TxnResponse{Succeeded: path[r]}
 	for _, op := range branch(r, path) {
@@ -341,7 +342,8 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	return answer
 }
 
-// outside reports whether a number is less than least or greater than most. A bound of 0 means no bound.
+// outside reports whether the number n is less than the bound least or greater than the bound most. 0 means that there
+// is no such bound.
 func outside(n, least, most int64) bool { return least != 0 && n < least || most != 0 && n > most }
 
 func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

@@ -3,9 +3,9 @@
 //
 // Only the server is simulated. It serves etcd's gRPC services KV, Watch and Lease. The client is the real
 // go.etcd.io/etcd/client/v3, with its retries, resumed watches, sessions and elections. There is one member, which
-// requires no login. The services Cluster and Maintenance are missing. The table in etcd's contract_test.go lists what
-// both this server and a real one do, and the tests in it run on both. Code that depends on more of etcd must add a
-// row there.
+// requires no login. The services Cluster and Maintenance are missing. The table in contract_test.go of
+// internal/placement/etcd lists what both this server and a real one do. Its tests run on both. Whoever writes code
+// that depends on more of etcd must add a row to that table.
 //
 //	server := memetcdtest.New(t)
 //	client := server.Client(t)
@@ -39,7 +39,7 @@ import (
 const (
 	requestBytesMax = 3 << 19 // 1.5 MiB
 	txnOpsMax       = 128
-	// callTimeout is the time after which etcd gives up a call if its disk has not answered.
+	// callTimeout is how long etcd waits for its disk before it gives up a call.
 	callTimeout = 7 * time.Second
 	// pingsMin is the shortest permitted interval between two pings from a client.
 	pingsMin = 5 * time.Second
@@ -71,7 +71,7 @@ type service struct {
 	*Server
 }
 
-// New starts an empty etcd on a network of its own. The etcd ends with the test.
+// New starts an empty etcd on a network of its own. The etcd runs until the test ends.
 func New(tb testing.TB) *Server {
 	tb.Helper()
 	return On(tb, bubbletest.NewNet(), "etcd:2379")
@@ -116,17 +116,18 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 }
 
 // settle waits until the goroutines of the bubble have done everything that takes no time. At the end of a test, these
-// goroutines return leases and close watches, and need the client and the server for this. After the test of a bubble
-// has ended, no time passes, so a goroutine that tried again later would be reported as a leak. Outside of a bubble,
-// settle does nothing.
+// goroutines return leases and close watches, for which they need the client and the server. After the test of a bubble
+// has ended, no time passes. Therefore a goroutine that tried again later would be reported as a leak. Outside of a
+// bubble, settle does nothing.
 func settle() {
 	defer func() { _ = recover() }() // Wait panics outside of a bubble
 	synctest.Wait()
 }
 
-// Away stops the server. Connections are closed, and nothing listens. The data remains, and no lease expires. Requests
-// that have been sent reach the server first. gRPC would repeat a stream that the server has not processed: meanwhile
-// it holds a mutex on which the sender of the stream waits, and a bubble with such a wait stands still.
+// Away stops the server. Connections are closed, and nothing listens. The data remains, and no lease expires. Away
+// first waits until requests that have been sent reach the server. Otherwise gRPC would repeat a stream that the server
+// has not processed. While gRPC repeats the stream, it holds a mutex on which the sender of the stream waits, and a
+// bubble with such a wait stands still.
 func (s *Server) Away() {
 	settle()
 	s.running.Lock()
@@ -186,8 +187,9 @@ func (s *Server) start() {
 	go func() { _ = server.Serve(listener) }() // returns after server.Stop
 }
 
-// Slow delays each call from now on. A delay of 0 ends this. If the delay reaches etcd's time limit for a call (seven
-// seconds), the request is executed, but the caller gets a timeout. Watches and renewals of leases are not delayed.
+// Slow delays each call from now on. A delay of 0 ends the delays. If the delay reaches etcd's time limit for a call
+// (seven seconds), the request is executed, but the caller gets a timeout. Watches and renewals of leases are not
+// delayed.
 func (s *Server) Slow(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,7 @@ type store struct {
 	granted   int64 // ID of the newest lease
 }
 
-// version is the state of a key from a revision on. kv is nil if the key was deleted at that revision.
+// version is the state of a key since a revision. kv is nil if the key was deleted at that revision.
 type version struct {
 	revision int64
 	kv       *mvccpb.KeyValue
@@ -132,7 +132,7 @@ func (s *store) compact(at int64) {
 	s.log = slices.Clone(s.log[n:])
 }
 
-// transaction makes changes at a single revision, the one after the last.
+// transaction makes changes at a single revision, which is the next one.
 type transaction struct {
 	*store
 

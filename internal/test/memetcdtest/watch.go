@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// progressEvery is the interval in which etcd reports its revision to a watch that asked for progress and receives no
+// progressEvery is the interval at which etcd reports its revision to a watch that asked for progress and receives no
 // events. An etcd of internal/placement/etcd has the same interval.
 const progressEvery = time.Minute
 
@@ -52,7 +52,7 @@ func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	}
 }
 
-// tell sends the changes to the watches that they concern, with one response for each watch.
+// tell sends changes to the watches that the changes concern, with one response for each watch.
 func (w *watchStream) tell(s *store, changes []change) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil {
@@ -160,8 +160,8 @@ func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
 	}
 }
 
-// watch begins a watch. One response carries all events since the first revision of the watch. If some of them were
-// compacted, the response ends the watch instead.
+// watch begins a watch. One response carries all events since the first revision of the watch. If some of these events
+// were compacted, the response ends the watch instead.
 func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 	key := r.Key
 	if len(key) == 0 {

@@ -134,7 +134,7 @@ func inputOf(method string) (proto.Message, error) {
 	return kind.New().Interface(), nil
 }
 
-// await waits until enough returns true for the recorded calls of a method.
+// await waits until enough() returns true for the recorded calls of a method.
 func (i *Interceptors) await(ctx context.Context, method string, enough func(*sight) bool) error {
 	for {
 		i.mu.Lock()
@@ -179,8 +179,8 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 	return called
 }
 
-// prepare returns a request for a method in which every field is set, and the type of the answer. It discards what was
-// seen of the method before, for example when reflection listed the services.
+// prepare returns a request for a method, in which every field is set, and the type of the answer. It discards the
+// calls of the method that were recorded before, for example when reflection listed the services.
 func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message,
 	out protoreflect.MessageType, err error) {
 	if in, err = inputOf(method); err != nil {
@@ -209,7 +209,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 			defer close(answered)
 			_ = conn.Invoke(ctx, method, in, out.New().Interface())
 		}()
-		// The call may fail, or may wait for something that does not exist. In that case it is canceled after the
+		// The call may fail, or may wait for something that does not exist. If it waits, it is canceled after the
 		// interceptors have seen it.
 		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
 			cancel()

@@ -57,8 +57,8 @@ func Placeholder(word string) bool {
 	return strings.Contains(word, "$") || strings.Contains(word, "...") || capitals.MatchString(word)
 }
 
-// Commands returns the command lines of a page, both in code blocks and in sentences. bad holds the lines that begin
-// like a command but are not valid shell code.
+// Commands returns the command lines of a page, both in code blocks and in sentences. The result bad holds the lines
+// that begin like a command but are not valid shell code.
 func Commands(text string) (found []Command, bad []string) {
 	for _, s := range snippets(text) {
 		var cs []Command
@@ -91,7 +91,7 @@ type unit struct {
 }
 
 // units returns the command lines of a block. If the block has prompts, only the lines with prompts are commands, and
-// the others are output.
+// the other lines are output.
 func units(s snippet) (found []unit, prompts bool) {
 	lines := strings.Split(s.text, "\n")
 	prompts = slices.ContainsFunc(lines, prompt.MatchString)
@@ -113,8 +113,9 @@ func units(s snippet) (found []unit, prompts bool) {
 	return found, prompts
 }
 
-// block finds the commands in a code block. A block that is marked as shell is parsed as a whole. An unmarked block
-// may contain anything: only the lines that begin like commands are parsed, or the whole block if it is a script.
+// block finds the commands in a code block. A block that is marked as shell is parsed as a whole. An unmarked block may
+// contain anything. If it is a script, it is parsed as a whole. Otherwise only the lines that begin like commands are
+// parsed.
 func block(s snippet) ([]Command, error) {
 	us, prompts := units(s)
 	if !prompts {

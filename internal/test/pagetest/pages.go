@@ -1,5 +1,5 @@
-// Package pagetest finds the commands in the pages of the repository, so that tests can check them against the tree:
-// against the targets of the Makefile, the flags of a program, and the kinds of the CRDs. It does not run any of them.
+// Package pagetest finds the commands in the pages of the repository. Tests check these commands against the targets of
+// the Makefile, the flags of a program, and the kinds of the CRDs. The package runs none of the commands.
 package pagetest
 
 import (
@@ -121,7 +121,7 @@ func spans(line int, paragraph []string) (found []snippet) {
 	}
 }
 
-// closing returns the offset of a run with exactly these backticks in a text, or -1 if there is none.
+// closing returns the offset in a text of a run of backticks that is exactly as long as ticks, or -1 if there is none.
 func closing(text, ticks string) int {
 	for at := 0; ; {
 		next := strings.Index(text[at:], ticks)

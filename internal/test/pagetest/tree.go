@@ -9,8 +9,8 @@ import (
 )
 
 // CheckTree checks each command in the pages below root that runs a program, and each example in its help, against the
-// program's command line. It does not run them. The pages must have at least least such commands, because a test that
-// finds nothing proves nothing. command makes a new command line.
+// program's command line. It does not run them. The number of such commands in the pages must not be below the argument
+// least, because a test that finds nothing proves nothing. The function command makes a new command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
@@ -120,7 +120,7 @@ func takePlaceholders(cmd *cobra.Command) {
 // patient is the value of a flag that also accepts a placeholder.
 type patient struct{ pflag.Value }
 
-// Set sets the value; a placeholder does not change it.
+// Set sets the value. A placeholder does not change the value.
 func (p patient) Set(text string) error {
 	if Placeholder(text) {
 		return nil

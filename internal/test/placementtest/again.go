@@ -8,9 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Again calls do again as long as it fails because etcd is too slow. etcd gives up a write after five seconds, which a
-// write to the disk of a slow machine can take, and clients do not retry writes automatically. An earlier call may
-// have taken effect.
+// Again repeats do() as long as do() fails because etcd is too slow. etcd gives up a write after five seconds. On the
+// disk of a slow machine, a write can take that long, and clients do not retry writes automatically. An earlier call of
+// do() may have taken effect.
 func Again(ctx context.Context, do func() error) error {
 	for {
 		err := do()

@@ -7,8 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// UpdateGroup reads a group, calls change to modify it, and writes it. It repeats this until no other process has
-// written the group in between. If change returns an error, UpdateGroup writes nothing and returns that error.
+// UpdateGroup reads a group, calls change() to modify the group, and writes it. It repeats these steps until no other
+// process has written the group in between. If change() returns an error, UpdateGroup writes nothing and returns that
+// error.
 func UpdateGroup(ctx context.Context, store *placement.Store, name string,
 	change func(*placement.Group) error) (placement.Group, error) {
 	for {

@@ -30,7 +30,7 @@ type Disk struct {
 // NewDisk returns a disk that no shard has used.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open changes the disk as a start does. The disk then knows that the given step is registered.
+// Open changes the disk as the start of a shard does. The disk then knows that the given step is registered.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)
@@ -57,7 +57,7 @@ func (d *Disk) shardOn(name, address string) placement.Shard {
 	}
 }
 
-// Start does what a shard does when it starts: it asks the registry, opens the volume, and registers.
+// Start does what a shard does when it starts: it asks the registry, opens the volume, and registers the shard.
 func Start(ctx context.Context, registry Registry, d *Disk, name, address string) (*Process, error) {
 	asking := d.shardOn(name, address)
 	asking.Generation++
@@ -98,7 +98,8 @@ const (
 	elsewhere = "127.0.0.1:2"
 )
 
-// start starts a shard. It fails the test unless the start ends with the wanted error, or succeeds if there is none.
+// start starts a shard. It fails the test unless the start ends with the wanted error. If no error is wanted, the start
+// must succeed.
 func (r *run) start(d *Disk, name, address string, want error) *Process {
 	r.Helper()
 	p, err := Start(r.Context(), r.registry, d, name, address)
@@ -108,7 +109,7 @@ func (r *run) start(d *Disk, name, address string, want error) *Process {
 	return p
 }
 
-// again starts and stops the process on the disk.
+// again starts a process on the disk, and stops it.
 func (r *run) again() {
 	r.Helper()
 	r.start(&r.disk, "a", here, nil).stop()

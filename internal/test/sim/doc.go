@@ -8,16 +8,16 @@
 // replicas agree on every entry that becomes visible. Each term has at most one leader. Each request is applied once.
 // For each record there is one order of all calls that fits what every client saw. Every byte on the disks, and every
 // used flag, agrees with the log. After all faults are healed, the group finishes its work. To prove that the
-// simulation would notice a violation, tests switch off the safety rules one by one: the oracle that checks a rule
-// must find each of these faults.
+// simulation would notice a violation, tests switch off the safety rules one by one. The oracle that checks a rule must
+// then find that the rule is violated.
 //
-// Clocks of machines are set ahead and back by minutes. Machines are disconnected for about as long as a lease or an
+// Clocks of machines are set forward and back by minutes. Machines are disconnected for about as long as a lease or an
 // election timeout, and members learn late that another member is silent. Answered writes arrive again seconds later,
 // and request ids are reused for other writes. If a write made no entry, only the process that answered it remembers
-// it, so its late duplicate is sent only to that process.
+// the write. Therefore the late duplicate of such a write is sent only to that process.
 //
-// Bytes of segments and blobs rot only below the synced mark, and on one voter at a time, so that a majority of the
-// other voters holds everything. Above the mark, rot could not be distinguished from a torn write. Clients may receive
+// Bytes of segments and blobs rot only below the synced mark, and only on one voter at a time, so that a majority of
+// the voters holds everything. Above the mark, rot could not be distinguished from a torn write. Clients may receive
 // errors about damage, but never wrong bytes. The code that shards use repairs damage from the leader, and at the end
 // every entry of every log must be the one that was applied first. Bytes of the manifest, the mark, the replica file
 // and the hints rot anywhere, but in one place of a file at a time. Such rot damages nothing, and the file must be
@@ -27,9 +27,9 @@
 // Each volume with a journal also holds further groups with one copy, which share the journal and the committer. After
 // each start, every write that these groups acknowledged must be there.
 //
-// Disks are full for a while, and single writes and syncs fail. Some failed syncs lose data in the way of Linux: the
-// data can still be read, but it is not on the disk. A replica then either continues in a new segment or fails. After
-// a failure its process starts again, either with the page cache of the machine or after a power cut.
+// Disks are full for a while, and single writes and syncs fail. Some failed syncs lose data as on Linux: the data can
+// still be read, but it is not on the disk. A replica then either continues in a new segment or fails. After a failure
+// its process starts again, either with the page cache of the machine or after a power cut.
 //
 // The seed determines the faults and the calls. It does not determine the order in which goroutines run, or Raft's own
 // random numbers. A goroutine must never sleep while it holds a lock, because the virtual time of the bubble would

@@ -18,8 +18,8 @@ const (
 	checksOfSoak = 2000
 )
 
-// Check calls rapid.Check with the seed of SHEAF_SEED or of -rapid.seed. If neither is set, the seed is fixed, or in a
-// soak random. A soak draws more cases, and writes the seed to its report. Safe for concurrent use.
+// Check calls rapid.Check with the seed of SHEAF_SEED or of -rapid.seed. If neither is set, the seed is random in a
+// soak, and fixed otherwise. A soak draws more cases, and writes the seed to its report. Safe for concurrent use.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	if err := pinned(); err != nil {

@@ -1,5 +1,5 @@
-// Package soaktest decides what a test does in a soak. In a part of `make soak`, a test runs more cases than in `make
-// test`, with random seeds, and its seeds and counts are added to the report of that part.
+// Package soaktest determines what a test does in a soak. In a part of `make soak`, a test runs more cases than in
+// `make test`, with random seeds, and its seeds and counts are added to the report of that part.
 //
 // In `make test` and in `.ci/run` each seed is fixed, so that a change is never rejected for a fault that another
 // change has caused.
@@ -30,7 +30,8 @@ const (
 func Long() bool { return os.Getenv(Variable) != "" }
 
 // Only skips a test outside of a soak. It is for tests that load the whole machine, draw random cases, or take long.
-// part is the soak that runs the test (log, raft, proc, kube or eco), and why is the reason in a few words.
+// The argument part names the soak that runs the test (log, raft, proc, kube or eco), and why is the reason in a few
+// words.
 func Only(t testing.TB, part, why string) {
 	t.Helper()
 	if !Long() {
@@ -38,8 +39,9 @@ func Only(t testing.TB, part, why string) {
 	}
 }
 
-// Seed returns the seed for a test: the value of SHEAF_SEED if that is set, otherwise a random seed in a soak, and
-// otherwise fixed. A soak also writes the seed to its report. Seed fails the test if SHEAF_SEED is not a number.
+// Seed returns the seed for a test. It is the value of SHEAF_SEED if that is set. Otherwise it is a random seed in a
+// soak, and the argument fixed outside of a soak. A soak also writes the seed to its report. Seed fails the test if
+// SHEAF_SEED is not a number.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed

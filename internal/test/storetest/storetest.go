@@ -1,6 +1,6 @@
-// Package storetest runs a whole store in the virtual time of testing/synctest: etcd, shards, planner and gateway of
-// one test, with network and disks in memory. sheaftest does the same with sockets and folders, for the tests
-// of other programs.
+// Package storetest runs a whole store for one test, in the virtual time of testing/synctest: etcd, shards, planner and
+// gateway, with the network and the disks in memory. sheaftest does the same with sockets and folders, for the tests of
+// other programs.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := storetest.Start(t)
@@ -88,8 +88,8 @@ func StartWith(t testing.TB, cfg Config) *Server {
 // shards, and the shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// This cleanup runs last. It waits, because a shard that has ended returns the lease of its wakes
-	// (internal/placement/wakes.go) in the background, within limited time.
+	// This cleanup runs last. It sleeps, because a shard that has ended still returns the lease of its wakes
+	// (internal/placement/wakes.go) in the background. That takes a limited time.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -191,7 +191,7 @@ func (s *Server) Addr() string { return s.gateway.Addr() }
 // ShardAddr returns the address of shard n on Network.
 func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
 
-// Disk returns the disk of shard n. Folder returns the folder of the shard's volume on it.
+// Disk returns the disk of shard n. Folder returns the folder of the shard's volume on this disk.
 func (s *Server) Disk(n int) *vfstest.Mem { return s.disks[n] }
 
 // Folder returns the folder of shard n's volume.
@@ -211,8 +211,8 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	return c
 }
 
-// KillShard stops shard n immediately, as the death of its process would, without sealing anything. Acknowledged
-// writes remain.
+// KillShard stops shard n immediately, without sealing anything, as if its process had been killed. Acknowledged writes
+// remain.
 func (s *Server) KillShard(n int) { s.shards[n].Kill() }
 
 // RestartShard starts shard n again after KillShard, on its disk and with a new address.

@@ -13,15 +13,17 @@ type SurvivalKind uint8
 
 // These are the kinds of survival.
 const (
-	// SurviveNone: no unsynced change survives.
+	// SurviveNone means that no unsynced change survives.
 	SurviveNone SurvivalKind = iota
-	// SurviveAll: all changes survive, as if the power cut came late.
+	// SurviveAll means that all changes survive, as if everything had reached the disk before the power cut.
 	SurviveAll
-	// SurviveRandom: sectors and changes of names survive at random, and each file gets at random one of its sizes.
+	// SurviveRandom means that sectors and changes of names survive at random, and that each file gets one of its sizes
+	// at random.
 	SurviveRandom
-	// SurviveTorn: everything survives, but of the last write to each file only a random number of its first sectors.
+	// SurviveTorn means that everything survives, except that only a random number of the first sectors of the last
+	// write to each file survive.
 	SurviveTorn
-	// SurviveNames: all names and sizes survive, but no data. New parts of files are zeros.
+	// SurviveNames means that all names and sizes survive, but no data. New parts of files are zeros.
 	SurviveNames
 )
 
@@ -37,7 +39,7 @@ func (k SurvivalKind) String() string {
 	return fmt.Sprintf("survival(%d)", uint8(k))
 }
 
-// Survival is one outcome of a power cut. With the same history, the same seed always leads to the same disk.
+// Survival selects one outcome of a power cut. With the same history, the same seed always leads to the same disk.
 type Survival struct {
 	Kind SurvivalKind
 	Seed uint64 // for SurviveRandom and SurviveTorn
@@ -46,10 +48,10 @@ type Survival struct {
 // String returns the kind and the seed, for messages of tests.
 func (s Survival) String() string { return fmt.Sprintf("%s/%d", s.Kind, s.Seed) }
 
-// CrashClone returns the disk that a power cut at this moment would leave in a machine that has just started: no file
-// is open or locked, everything on the disk is durable, operations are counted from 0, and no crash is planned. The
-// capacity is unchanged. The original is not changed and may continue to be used. Disks share pages until one of them
-// changes a page, so clones are cheap.
+// CrashClone returns the disk that a power cut at this moment would leave, as a machine finds it after its next start.
+// No file is open or locked, everything on the disk is durable, operations are counted from 0, and no crash is planned.
+// The capacity is unchanged. The original is not changed and may continue to be used. Disks share pages until one of
+// them changes a page, so clones are cheap.
 func (m *Mem) CrashClone(s Survival) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()

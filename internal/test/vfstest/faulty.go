@@ -11,26 +11,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Effect says what a fault does besides its error.
+// Effect says what a fault does in addition to returning its error.
 type Effect uint8
 
 // These are the effects.
 const (
-	// EffectNone: the operation is not done, and the error is returned.
+	// EffectNone means that the operation is not done, and that the error is returned.
 	EffectNone Effect = iota
-	// EffectDone: the operation is done, and the error is returned nevertheless.
+	// EffectDone means that the operation is done, and that the error is returned nevertheless.
 	EffectDone
-	// EffectPart: half of a read or write is done, in whole sectors, and the error is returned. For other operations it
-	// is the same as EffectNone.
+	// EffectPart means that half of a read or write is done, in whole sectors, and that the error is returned. For
+	// other operations EffectPart is the same as EffectNone.
 	EffectPart
-	// EffectDrop: a Sync fails as on Linux. Data written since the last Sync can be read from the page cache, but never
-	// reaches the disk, although later Syncs succeed. This works only for Sync of a file in a Mem. Elsewhere the loss
-	// cannot be simulated, and EffectDrop is the same as EffectNone.
+	// EffectDrop means that a Sync fails as on Linux. Data written since the last Sync can be read from the page cache,
+	// but never reaches the disk, although later Syncs succeed. This works only for Sync of a file in a Mem. Elsewhere
+	// the loss cannot be simulated, and EffectDrop is the same as EffectNone.
 	EffectDrop
-	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of the result is wrong. For other
-	// operations it is the same as EffectNone with EIO.
+	// EffectFlip means that a read succeeds (Err is not used), but that one bit in the middle of the result is wrong.
+	// For other operations EffectFlip is the same as EffectNone with EIO.
 	EffectFlip
-	// EffectPass: the operation is done as if there were no fault (Err is not used). It is for faults with a Before.
+	// EffectPass means that the operation is done as if there were no fault (Err is not used). It is for faults with a
+	// Before.
 	EffectPass
 )
 
@@ -48,14 +49,14 @@ type Fault struct {
 	removed atomic.Bool
 }
 
-// Fired returns how often the fault has fired.
+// Fired returns how many times the fault has fired.
 func (f *Fault) Fired() int64 { return f.fired.Load() }
 
 // Remove ends the fault. Operations that wait in Before continue.
 func (f *Fault) Remove() { f.removed.Store(true) }
 
-// Faulty is a file system in which operations of another file system can fail. Files opened through it have no Fd, so
-// that no read can bypass it. Safe for concurrent use.
+// Faulty is a file system in which operations of another file system can fail. Files opened through a Faulty have no
+// Fd, so that no read can bypass it. Safe for concurrent use.
 type Faulty struct {
 	inner vfs.FS
 	calls [OpSpace + 1]atomic.Int64
@@ -90,7 +91,7 @@ func (f *Faulty) Clear() {
 	f.list = nil
 }
 
-// Fired returns how often faults have fired, including removed ones.
+// Fired returns how many times faults have fired, including removed ones.
 func (f *Faulty) Fired() int64 { return f.fired.Load() }
 
 // Calls returns the number of calls of a kind so far.

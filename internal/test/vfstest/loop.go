@@ -13,7 +13,7 @@ import (
 // LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it
 // with the given driver (empty: the driver of the type), and returns the mount point. The mount is removed when the
 // test ends. If mkfs for the type is not installed, the test is skipped. LoopMount also needs root and loop devices.
-// Without them the test is skipped too, but it fails if SHEAF_LOOP=required.
+// Without them, the test is skipped too, or fails if SHEAF_LOOP=required.
 func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...string) string {
 	t.Helper()
 	without := func(format string, args ...any) {
@@ -53,7 +53,7 @@ func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...
 	return point
 }
 
-// unmount unmounts a file system, and retries while the mount is busy: a process that another test has just forked
+// unmount unmounts a file system, and retries while the mount is busy. A process that another test has just forked
 // holds the open files of this process until it executes its program.
 func unmount(t *testing.T, point string) {
 	t.Helper()

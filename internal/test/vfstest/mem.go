@@ -20,9 +20,10 @@ import (
 //   - for each folder: the present names, the names at the last SyncDir, and the changes between the two in order.
 //
 // CrashClone makes the disk that a power cut leaves. Every operation that changes the disk has a number, from 1
-// (OpCount). CrashAfter stops the machine at one of them, and AfterOp observes each. Mem is as harsh as POSIX allows,
-// and harsher than the file systems we know: Sync of a file does not make its name durable, changes of names may
-// survive out of order, and a truncation followed by an extension may leave old and new sectors side by side.
+// (OpCount). CrashAfter stops the machine at one of these operations, and AfterOp observes each of them. Mem is as
+// harsh as POSIX allows, and harsher than the file systems we know: Sync of a file does not make its name durable,
+// changes of names may survive out of order, and a truncation followed by an extension may leave old and new sectors
+// side by side.
 //
 // Names are cleaned by path.Clean: "/a", "a" and "./a" are the same. Safe for concurrent use.
 type Mem struct {
@@ -87,8 +88,9 @@ func (m *Mem) OpCount() int64 {
 	return m.opCount
 }
 
-// CrashAfter makes the machine crash at the first operation with a number above n. That operation has no effect. It
-// and everything after it, including reads, fail with vfs.ErrCrashed. A negative n means never.
+// CrashAfter makes the machine crash at the first operation with a number above n. That operation has no effect. That
+// operation and all later ones, including reads, fail with vfs.ErrCrashed. A negative n means that the machine does not
+// crash.
 func (m *Mem) CrashAfter(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,15 +106,15 @@ func (m *Mem) Crashed() bool {
 
 // AfterOp sets a function that is called after each operation that has changed the disk, on the goroutine of that
 // operation and without any lock. The function may call CrashClone, so that one run of a workload visits all its crash
-// points. A nil function ends this.
+// points. A nil function removes the previous one.
 func (m *Mem) AfterOp(f func(Op)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.afterOp = f
 }
 
-// mutate runs do under the lock. do checks its arguments and calls begin, which assigns a number to the operation or
-// returns an error if the machine has crashed. Then do changes the disk.
+// mutate calls do() under the lock. do() checks its arguments and calls begin(), which assigns a number to the
+// operation, or returns an error if the machine has crashed. Then do() changes the disk.
 func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	begun := false
 	m.mu.Lock()
@@ -336,7 +338,7 @@ func (m *Mem) Rename(oldName, newName string) error {
 	})
 }
 
-// MkdirAll implements vfs.FS. The creation of each folder is one operation, and its SyncDir is another.
+// MkdirAll implements vfs.FS. The creation of each folder is one operation, and the SyncDir of the folder is another.
 func (m *Mem) MkdirAll(dir string) error {
 	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)
 }

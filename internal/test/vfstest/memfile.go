@@ -57,7 +57,7 @@ type memNode struct {
 	last        memWrite         // last write since the last Sync
 }
 
-// memWrite is what is needed to undo a part of a write.
+// memWrite holds the data that are needed to undo a part of a write.
 type memWrite struct {
 	first, count int64    // sectors
 	before       [][]byte // content of each sector before the write; nil: zeros
@@ -225,8 +225,8 @@ func (n *memNode) drop() {
 	n.dirty, n.last = nil, memWrite{}
 }
 
-// readLost replaces bytes that are only in the page cache after a failed sync by the content on the disk, which a
-// direct read returns. offset is the offset of b in the file, at the start of a sector.
+// readLost changes the result of a direct read. After a failed sync, some bytes are only in the page cache. readLost
+// replaces them by the content on the disk. offset is the offset of b in the file, at the start of a sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {
 		return

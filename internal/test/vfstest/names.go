@@ -77,7 +77,8 @@ func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
 	check(t, fsys.Rename(path.Join(dir, "a"), path.Join(dir, "trash/a")))
 	check(t, fsys.SyncDir(dir))
 	check(t, fsys.SyncDir(path.Join(dir, "trash")))
-	// SyncAll may return ErrUnsupported, for example while much of this machine's memory is not yet written out.
+	// SyncAll may return ErrUnsupported, for example while much of this machine's memory holds data that is not yet
+	// written to disks.
 	if err := fsys.SyncAll(dir); !errors.Is(err, errors.ErrUnsupported) {
 		check(t, err)
 	}

@@ -5,7 +5,7 @@ import "fmt"
 // OpKind is the kind of an operation on a file system.
 type OpKind uint8
 
-// These are the kinds of operations. Those from OpCreate to OpSyncDir change the disk, and in Mem they are the
+// These are the kinds of operations. The kinds from OpCreate to OpSyncDir change the disk. In Mem, they are the
 // possible crash points.
 const (
 	OpCreate OpKind = iota + 1

@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Run runs the contract. open must return a file system and an empty folder on it, both new for each call.
+// Run runs the tests of the contract. open() must return a file system and an empty folder on it, both new for each
+// call.
 func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	tests := []struct {
 		name string
@@ -296,8 +297,8 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// dataEnd checks that DataEnd never takes data for allocated space. Each file system may return a larger offset than
-// the end of the data.
+// dataEnd checks that DataEnd never mistakes data for allocated space. A file system may return an offset that is
+// larger than the end of the data.
 func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	f := Write(t, fsys, name, []byte("begin"))
@@ -308,7 +309,7 @@ func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 		t.Helper()
 		end, err := f.DataEnd(from)
 		check(t, err)
-		// Read goes through the page cache, which must not change the result of DataEnd.
+		// Read reads through the page cache. Such a read must not change the result of DataEnd.
 		if got := Read(t, fsys, name); !bytes.Equal(got, content) {
 			t.Fatal("content changed")
 		}
@@ -431,7 +432,7 @@ func space(t *testing.T, fsys vfs.FS, dir string) {
 	wantError(t, "space of nothing", err, fs.ErrNotExist)
 }
 
-// concurrentUse runs writers of one file, each at places of its own, together with readers of that file and with
+// concurrentUse runs writers of one file, each at its own offsets, together with readers of that file and with
 // goroutines that create other files.
 func concurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	const workers, rounds, part = 8, 20, 3_000
