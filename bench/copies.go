@@ -35,7 +35,7 @@ var copiesParts = parts[copiesBench]{
 // CopiesParts returns the names of the parts.
 func CopiesParts() []string { return copiesParts.names() }
 
-// CopiesPartsTLS returns the names of the parts that CopiesOptions.TLS supports: those that measure a bare stream
+// CopiesPartsTLS returns the names of the parts that CopiesOptions.TLS supports. These parts measure a bare stream
 // between shards.
 func CopiesPartsTLS() []string { return copiesPartsTLS.names() }
 
@@ -60,7 +60,7 @@ func Copies(ctx context.Context, opts CopiesOptions) (*result.Report, error) {
 // folder creates a folder for one part. The folder is removed when the benchmark ends.
 func (b *copiesBench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
 
-// loadCell makes a cell with two figures for the calls that run makes: calls per second, and their p99.
+// loadCell makes a cell with two figures for the calls that run() makes: the calls per second, and their p99.
 func loadCell(key string, run func() (drive.Load, error)) rounds.Cell {
 	return rounds.Cell{Key: key, Run: func(_ context.Context, f *rounds.Figures) error {
 		one, err := run()

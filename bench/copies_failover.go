@@ -16,7 +16,7 @@ const (
 	electionTimeout = time.Second
 )
 
-// failover repeatedly kills a process that leads a group with SIGKILL, and measures the time until calls succeed
+// failover repeatedly kills (with SIGKILL) a process that leads a group, and measures the time until calls succeed
 // again.
 func (b *copiesBench) failover(ctx context.Context) error {
 	dir, err := b.folder("failover")

@@ -38,8 +38,8 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	if err := s.fill(ctx, records, moveRecordBytes); err != nil {
 		return err
 	}
-	// disturbed makes a cell that measures calls while meanwhile runs. Its value of Against is its own key, so the cells
-	// keep their order and "before" is always measured before "during".
+	// disturbed makes a cell that measures calls while meanwhile() runs. The cell's value of Against is its own key.
+	// Therefore the cells keep their order, and "before" is always measured before "during".
 	disturbed := func(key string, meanwhile func() error) rounds.Cell {
 		return rounds.Cell{Key: key, Against: key, Run: func(ctx context.Context, f *rounds.Figures) error {
 			moved := make(chan error, 1)
@@ -81,7 +81,7 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	return nil
 }
 
-// turn moves the groups with even numbers to the other shard, and waits until they are there.
+// turn moves the groups with even numbers to the other shard, and waits until the moves are done.
 func (s *benchStore) turn(ctx context.Context) error {
 	view, err := s.place.View(ctx)
 	if err != nil {
@@ -99,7 +99,8 @@ func (s *benchStore) turn(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// disturbed puts and gets records at a steady pace until over is set, and returns the p99 of each.
+// disturbed puts and gets records at a steady pace until the flag over is set. It returns the p99 of the puts and that
+// of the gets.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)

@@ -28,7 +28,7 @@ type moved struct {
 	doors []namedDoor
 }
 
-// namedDoor is a door through which a group is moved, with the name of its cell.
+// namedDoor is a door through which a group is moved, with the name of the cell that measures the move.
 type namedDoor struct {
 	name string
 	door *door
@@ -174,7 +174,7 @@ func (n *benchNodes) install(ctx context.Context, to string, through *door) erro
 	return sink.install.Finish(ctx)
 }
 
-// copyAndSync copies a folder with cp and syncs the copy: the baseline for a move.
+// copyAndSync copies a folder with cp and syncs the copy. It is the baseline for a move.
 func copyAndSync(ctx context.Context, from, to string) error {
 	if out, err := exec.CommandContext(ctx, "cp", "-r", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cp: %w: %s", err, out)

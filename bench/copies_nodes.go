@@ -209,8 +209,8 @@ func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.D
 	})
 }
 
-// door is an additional server for a node, together with a shard without groups (the guest) that fetches the node's
-// groups through that server.
+// door is an additional server for a node, together with a shard without groups (the guest). The guest fetches the
+// node's groups through that server.
 type door struct {
 	node    string
 	host    *peer.Hub // the node's side
@@ -304,7 +304,7 @@ func (e benchExport) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
 }
 
-// benchSink implements peer.Sink: it installs the files that arrive, as a shard does.
+// benchSink implements peer.Sink. It installs the files that arrive, as a shard does.
 type benchSink struct {
 	ctx     context.Context
 	opts    group.Options

@@ -111,7 +111,7 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*
 	return nil
 }
 
-// appender appends to plain files and syncs them: one file for all writers, or one file for each writer.
+// appender appends to plain files and syncs them. There is one file for all writers, or one file for each writer.
 type appender struct {
 	mode  appendMode
 	files []*os.File // one, or one for each writer

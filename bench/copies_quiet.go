@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// quiet measures the cost of groups that nobody uses: the time to create them, and the processor time that they take
-// on all shards, and on the remaining shards while one is down.
+// quiet measures the cost of groups that nobody uses: the time to create them, and the processor time that they take.
+// It measures the processor time on all shards, and on the remaining shards while one shard is down.
 func (b *copiesBench) quiet(ctx context.Context) error {
 	dir, err := b.folder("quiet")
 	if err != nil {

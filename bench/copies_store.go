@@ -24,7 +24,7 @@ import (
 )
 
 // benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where
-// groups are, run in this process. There is no planner: the benchmark sets the targets.
+// groups are, run in this process. There is no planner, because the benchmark sets the targets itself.
 type benchStore struct {
 	dir     string
 	binary  string
@@ -125,7 +125,8 @@ func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int
 	return s.settled(ctx)
 }
 
-// ended returns an error that names the shards that have ended, with their last output. It returns nil if all run.
+// ended returns an error that names the shards that have ended, with their last output. It returns nil if all shards
+// run.
 func (s *benchStore) ended() error {
 	errs := make([]error, 0, len(s.shards))
 	for _, p := range s.shards {

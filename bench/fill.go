@@ -31,8 +31,8 @@ type dataset struct {
 	allocatedAhead bool  // allocateAhead has run
 	killed         bool  // the logs were closed without writing hints, as after a kill
 	grows          bool  // writeAndKill adds records
-	// ownSyncs: a load syncs each active segment separately. Otherwise one sync of the whole file system serves all of
-	// them.
+	// ownSyncs says that a load syncs each active segment separately. Otherwise one sync of the whole file system
+	// serves all active segments.
 	ownSyncs bool
 }
 
@@ -177,15 +177,15 @@ func (d *dataset) loadCold(ctx context.Context, residency group.Residency, loade
 	return d.load(ctx, residency, loader)
 }
 
-// These are the figures that a loadCell has besides rounds.Rate.
+// These are the figures that a loadCell has in addition to rounds.Rate.
 const (
 	loadSeconds = "seconds"
 	perStored   = "memory per stored byte"
 	perRecord   = "memory per record"
 )
 
-// loadCell makes a cell that loads a dataset and computes units per second. before runs first and is not timed; it may
-// be nil.
+// loadCell makes a cell that loads a dataset and computes units per second. The function before, which may be nil, runs
+// first and is not timed.
 func (d *dataset) loadCell(
 	key string, units float64, residency group.Residency, loader func() *segio.Loader, before func() error,
 ) rounds.Cell {

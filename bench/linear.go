@@ -20,8 +20,8 @@ import (
 )
 
 // The time per record is compared between one store of LoadOptions.IndexRecords records and several small stores.
-// (oneGroup uses twice as many records, and tenths of that for the small stores.) Record size and number of groups are
-// the same, so that only the number of records in a group grows.
+// For oneGroup, the large store has twice as many records, and each small store has a tenth of the large store's
+// records. Record size and number of groups are the same, so that only the number of records in a group grows.
 const (
 	linearRecords = 100_000 // in a small store
 	linearBytes   = 100     // data of each record
@@ -31,8 +31,8 @@ const (
 )
 
 // linear compares the time per record in one large store with the time in several small stores. Both sides have the
-// same total number of records and do the same work in a round: they read the same number of bytes, each once, into
-// the same amount of memory.
+// same total number of records and do the same work in a round: they read the same number of bytes, each byte once,
+// into the same amount of memory.
 type linear struct {
 	*loadBench
 	groups  int   // in each store
@@ -114,8 +114,8 @@ func (l *linear) measure(ctx context.Context) error {
 		return err
 	}
 	// The small side uses only one small store and reads from it as often as from the large store, so its records stay in
-	// the processor's caches. A read from the large store misses these caches several times. The row therefore has no
-	// target; linearCalls has a row for whole calls.
+	// the processor's caches. A read from the large store misses these caches several times. Therefore the row has no
+	// target. linearCalls makes a row for whole calls.
 	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
@@ -172,7 +172,7 @@ const (
 )
 
 // compareCosts measures the sides in turns and adds a row with the given name that compares the large side with the
-// small one. Target 0 means none. It returns the costs of all sides.
+// small one. If target is 0, the row has no target. It returns the costs of all sides.
 func (b *loadBench) compareCosts(
 	ctx context.Context, name string, target float64, sides map[string]costFigure,
 ) (turns, error) {
@@ -196,8 +196,8 @@ func (b *loadBench) compareCosts(
 }
 
 // resident compares loads into memory that was touched before, then into fresh memory. The second comparison says more
-// about the machine than about Sheaf: the large store gets huge pages and the small ones ordinary pages, and if a
-// hypervisor takes back free huge pages (free page reporting), their next touch costs ten times as much.
+// about the machine than about Sheaf. The large store gets huge pages, and the small stores get ordinary pages. If a
+// hypervisor takes back free huge pages (free page reporting), the next touch of these pages costs ten times as much.
 func (l *linear) resident(ctx context.Context) error {
 	loaders := newLoaders()
 	defer loaders.close()
@@ -262,8 +262,8 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 	return watch.per(records), nil
 }
 
-// gets compares random reads. Target 0 means none. With Index the reads are cold: each store was just started, and the
-// same share of all blocks is read in small and large stores.
+// gets compares random reads. If target is 0, the row has no target. With Index the reads are cold, because each store
+// was just started. The same share of all blocks is read in small and large stores.
 func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset,
 	target float64) error {
 	side := func(sets []*dataset) costFigure {

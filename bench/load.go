@@ -24,8 +24,8 @@ type LoadOptions struct {
 	LargeBytes int64 // size of the dataset with records of 10 KB
 	SmallBytes int64 // size of the dataset with records of 1 KB
 	StartBytes int64 // size of each dataset whose starts are measured
-	// FileSystems are names from layouts.FileSystemNames. Starts are measured on loop devices with these file systems; if
-	// empty, on the file system of Dir.
+	// FileSystems are names from layouts.FileSystemNames. Starts are measured on loop devices with these file systems.
+	// If FileSystems is empty, they are measured on the file system of Dir.
 	FileSystems  []string
 	IndexRecords int64 // number of records for the start from the index and for linearity; one group gets twice as many
 	PutTime      time.Duration
@@ -56,7 +56,7 @@ func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
 	return loadParts.measure(ctx, b, &b.outcome, "load")
 }
 
-// withDataset fills a dataset, calls use with it and removes it.
+// withDataset fills a dataset, calls use() with the dataset, and removes it.
 func (b *loadBench) withDataset(ctx context.Context, records int64, size int, use func(*dataset) error) (err error) {
 	dir, err := os.MkdirTemp(b.dir, "data-")
 	if err != nil {
@@ -94,8 +94,8 @@ func (b *loadBench) residentLoads(ctx context.Context) error {
 }
 
 // residentLoad compares the load of a dataset with a raw read of its segments. "Fresh" means memory that the process
-// has not touched before. "Touched" means memory that is already mapped: Sheaf takes it from its pool, where an
-// earlier load left it.
+// has not touched before. "Touched" means memory that is already mapped. Sheaf takes such memory from its pool, where
+// an earlier load left it.
 func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget,
 	memoryTarget float64) error {
 	names, err := d.segments()

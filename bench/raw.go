@@ -29,7 +29,7 @@ type piece struct {
 	place  int64 // offset in the memory that receives all pieces
 }
 
-// rawFiles are files that are opened for reading past the page cache.
+// rawFiles are files that are opened for reading without the page cache.
 type rawFiles struct {
 	files      []vfs.File
 	pieces     []piece
@@ -37,8 +37,8 @@ type rawFiles struct {
 	bufferSize int64 // memory that all pieces need, aligned
 }
 
-// openRaw opens files for raw reading. All must support O_DIRECT: a read from the page cache would not show the limit
-// of the device.
+// openRaw opens files for raw reading. All of them must support O_DIRECT, because a read from the page cache would not
+// show the limit of the device.
 func openRaw(names []string) (_ *rawFiles, err error) {
 	r := &rawFiles{}
 	defer func() {
@@ -93,8 +93,8 @@ func readPiece(p piece, b []byte) error {
 	return nil
 }
 
-// allocate maps fresh anonymous memory with small pages, as Sheaf does (ADR 13). With touch it first writes to every
-// page.
+// allocate maps fresh anonymous memory with small pages, as Sheaf does (ADR 13). If touch is true, allocate writes to
+// every page first.
 func allocate(bytes int64, touch bool) (memory []byte, release func(), err error) {
 	memory, err = unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -127,9 +127,9 @@ func readPlain(p piece, b []byte) error {
 	}
 }
 
-// rawRandom makes n reads of length bytes at random aligned offsets of files, past the page cache and depth at a time,
-// and returns reads per second. read is readPlain, or readPiece, which uses asynchronous reads of the kernel if they
-// are available.
+// rawRandom makes n reads of length bytes at random aligned offsets of files, without the page cache, depth at a time.
+// It returns reads per second. The function read is readPlain or readPiece. readPiece uses asynchronous reads of the
+// kernel if they are available.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
@@ -198,7 +198,7 @@ func rawAppend(dir string, mode appendMode, writers, size int, duration time.Dur
 	return drive.Callers(writers, duration, func(worker int, _ int64) error { return a.append(worker, payload) })
 }
 
-// groupFile is a minimal group commit: writers append to memory, and one of them writes and syncs for all.
+// groupFile is a minimal group commit. Writers append to memory, and one of them writes and syncs for all writers.
 type groupFile struct {
 	f *os.File
 

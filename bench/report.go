@@ -1,6 +1,6 @@
-// Package bench measures Sheaf against the limits of the machine it runs on, side by side in one run: `sheaf-bench`.
-// Measurements that are compared with each other take turns (package rounds), and medians are compared, so that a slow
-// minute of the machine affects all of them alike.
+// Package bench holds the benchmarks of `sheaf-bench`. It measures Sheaf and the limits of the machine side by side in
+// one run. Measurements that are compared with each other take turns (package rounds), and medians are compared, so
+// that a slow minute of the machine affects all these measurements alike.
 package bench
 
 import (
@@ -99,7 +99,7 @@ func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turns, e
 	})
 }
 
-// timed makes a cell that computes units per second for a run that handles the given number of units.
+// timed makes a cell that computes units per second. One call of run() handles the given number of units.
 func timed(key string, units float64, run func() error) rounds.Cell {
 	return rounds.One(key, func() (float64, error) { return perSecond(units, run) })
 }
@@ -110,29 +110,31 @@ func perSecond(units float64, run func() error) (float64, error) {
 	return units / time.Since(begin).Seconds(), err
 }
 
-// against makes a row that compares the rates of two cells. Target 0 means none.
+// against makes a row that compares the rates of two cells. If target is 0, the row has no target.
 func (t turns) against(name, unit, ours, limit string, target float64) result.Ratio {
 	return against(name, unit, t.Rate(ours), t.Rate(limit), target)
 }
 
-// atMost makes a row that compares a figure of two cells. The ratio should not exceed the target; 0 means no target.
+// atMost makes a row that compares a figure of two cells. The ratio should not exceed the target. If target is 0, the
+// row has no target.
 func (t turns) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
 	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
 }
 
-// against makes a row that compares the medians of two series of rates, where more is better. Target 0 means none.
+// against makes a row that compares the medians of two series of rates. A higher rate is better. If target is 0, the
+// row has no target.
 func against(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	return result.Ratio{Labels: result.Labels("what", name), Unit: unit, Ours: ours, Limit: limit, Target: target}
 }
 
-// atMost makes a row whose ratio ours / limit should not exceed the target; 0 means no target.
+// atMost makes a row whose ratio ours / limit should not exceed the target. If target is 0, the row has no target.
 func atMost(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	r := against(name, unit, ours, limit, target)
 	r.AtMost = true
 	return r
 }
 
-// plain makes a row with one figure that should not exceed the target; 0 means no target.
+// plain makes a row with one figure, which should not exceed the target. If target is 0, the row has no target.
 func plain(name, unit string, ours []float64, target float64) result.Ratio {
 	return atMost(name, unit, ours, nil, target)
 }

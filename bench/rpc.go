@@ -46,8 +46,7 @@ type rpcBench struct {
 
 var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
 
-// RPC measures unary and batch calls over loopback, and compares them with what gRPC itself achieves in the same
-// process.
+// RPC measures unary and batch calls over loopback, and compares them with calls of bare gRPC in the same process.
 func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
 	b := &rpcBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return rpcParts.measure(ctx, b, &b.outcome, "rpc")
@@ -225,7 +224,8 @@ func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, caller
 	}
 }
 
-// clientGet measures reads of one record per call by the Go client, which finds the shard itself and checks the data.
+// clientGet measures reads of one record per call by the Go client. The client finds the shard itself and checks the
+// data.
 func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 	return func() (float64, error) {
 		return b.drive(callers, func(_ int, i int64) error {

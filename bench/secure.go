@@ -27,8 +27,8 @@ func plainLink() link {
 	return link{server: insecure.NewCredentials(), client: insecure.NewCredentials()}
 }
 
-// tlsLink returns a link with mutual TLS as in a store: both ends show a certificate from one authority, and only TLS
-// 1.3 is allowed.
+// tlsLink returns a link with mutual TLS as in a store. Both ends present a certificate from one authority, and only
+// TLS 1.3 is allowed.
 func tlsLink() (link, error) {
 	a, err := newAuthorities()
 	if err != nil {
@@ -51,8 +51,8 @@ func tlsLink() (link, error) {
 	return link{server: credentials.NewTLS(cfg), client: credentials.NewTLS(cfg)}, nil
 }
 
-// authorities issue the certificates for the processes of a store. A nil *authorities issues none: its shards speak
-// plaintext. Not safe for concurrent use. The caller must call close.
+// authorities issue the certificates for the processes of a store. A nil *authorities issues no certificates, and its
+// shards speak plaintext. Not safe for concurrent use. The caller must call close.
 type authorities struct {
 	authority *authority.Authority
 	store     identity.Store

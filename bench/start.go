@@ -19,8 +19,8 @@ import (
 )
 
 // The starts that are measured are those that users see: after a kill, after a power cut with a full journal, after a
-// stop, and with small groups. Each starts with cold caches, on each file system, and is compared with files, with a
-// plain composite file and with a raw read of the same bytes.
+// stop, and with small groups. Each start is measured with cold caches, on each file system. It is compared with
+// reading the same bytes from files, from a plain composite file, and by a raw read.
 
 const (
 	startSmallBytes  = 256 << 10 // size of a small active segment
@@ -30,7 +30,8 @@ const (
 	journalPuts      = 600
 )
 
-// zerosShare gives the maximum size of the zeros that were written ahead: 1/32 or 1/256 of the segment.
+// zerosShare holds, for each residency, the number by which the segment's size is divided. The quotient, 1/32 or 1/256
+// of the segment, bounds the number of zeros that were written ahead.
 var zerosShare = map[group.Residency]int64{group.Resident: 32, group.Index: 256}
 
 // startCase is one size of records with one residency.
@@ -84,7 +85,7 @@ type startBench struct {
 	cold      func(context.Context) error
 }
 
-// These are the figures for a start, besides rounds.Rate.
+// These are the figures for a start, in addition to rounds.Rate.
 const (
 	secondsPerGB = "s/GB"
 	heldBytes    = "held"    // bytes in frames and hints

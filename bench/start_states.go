@@ -22,9 +22,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// allocateAhead brings the active segments into the state that a kill leaves: space that was allocated ahead beyond
-// their end, partly filled with zeros. A start does not change this space, so allocateAhead does nothing the second
-// time.
+// allocateAhead brings the active segments into the state that a kill leaves. In this state, there is space that was
+// allocated ahead beyond the end of each segment, partly filled with zeros. A start does not change this space, so
+// allocateAhead does nothing the second time.
 func (d *dataset) allocateAhead(residency group.Residency) error {
 	if d.allocatedAhead {
 		return nil
@@ -70,8 +70,8 @@ func (d *dataset) actives() (names []string, err error) {
 	return names, nil
 }
 
-// writeAndKill writes small batches to all groups. The journal makes them durable. It leaves everything in the state
-// after a kill.
+// writeAndKill writes small batches to all groups. The journal makes the batches durable. writeAndKill leaves
+// everything in the state after a kill.
 func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
@@ -184,8 +184,8 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 	}, nil
 }
 
-// filesMax limits how many files are made and read. Their rate does not depend on the number, and more would take
-// long.
+// filesMax limits how many files are made and read. The rate does not depend on the number of files, and more files
+// would take long.
 const filesMax = 20_000
 
 // filesPerFolder keeps folders small, as a program that is aware of the file system would.

@@ -58,12 +58,12 @@ func (c writeCase) name() string {
 
 func (c writeCase) key() string { return fmt.Sprintf("%d-%d-%d", c.size, c.batch, c.groups) }
 
-// traceTime is the length of an execution trace. A trace of a busy shard has some 20 MB a second.
+// traceTime is the length of an execution trace. A trace of a busy shard takes about 20 MB for each second.
 const traceTime = time.Second
 
-// WritePath shows where a durable write spends its time in a shard with one copy. For each stage it reports the
-// processor time for a record, which the kernel's timers sample, and the time that goroutines wait in that stage,
-// which an execution trace records.
+// WritePath shows where a durable write spends its time in a shard with one copy. For each stage it reports two times.
+// The processor time for a record is sampled by the kernel's timers. The time that goroutines wait in that stage is
+// recorded by an execution trace.
 func WritePath(ctx context.Context, opts WritePathOptions) (report *result.Report, err error) {
 	b := &writePath{opts: opts, outcome: outcome{Options: opts.Options}, set: rounds.New()}
 	report, err = parts[writePath]{{"write path", (*writePath).measure}}.measure(ctx, b, &b.outcome, "write-path")

@@ -1,5 +1,5 @@
-// Package demo is the program behind `make run`: it imports a real tree as records, kills the store, and shows that
-// the store returns at the speed of the disk.
+// Package demo is the program behind `make run`. It imports a real tree as records, kills the store, and shows that the
+// store serves again at the speed of the disk.
 package demo
 
 import (
@@ -38,8 +38,8 @@ type demo struct {
 	child   *child
 	conn    *cli.Conn
 	named   []tree
-	// last is the last answer of /status, and lastBody its bytes. lastBody is nil if the present process has not answered
-	// yet.
+	// last is the last answer of /status, and lastBody holds the bytes of that answer. lastBody is nil if the present
+	// process has not answered yet.
 	last     dev.Status
 	lastBody []byte
 }
@@ -52,8 +52,8 @@ type tree struct {
 }
 
 // Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and reports how
-// long each step took. Without Once it then waits until ctx ends. It leaves nothing behind unless something fails:
-// then the error includes the last status of the store and says where its log is kept.
+// long each step took. Without Once it then waits until ctx ends. Run leaves nothing behind unless something fails. If
+// something fails, the error includes the last status of the store and says where the store's log is kept.
 func Run(ctx context.Context, opts Options) (err error) {
 	d := &demo{Options: opts}
 	if d.StallMax <= 0 {

@@ -51,7 +51,7 @@ func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 	return segments, blobBytes, nil
 }
 
-// deviceRate reads the segments past the page cache, to find the maximum rate of the device.
+// deviceRate reads the segments without the page cache, to find the maximum rate of the device.
 func (d *demo) deviceRate(segments []string) float64 {
 	rate, ok, err := layouts.RawRate(segments)
 	if err == nil && !ok {
@@ -110,7 +110,7 @@ func inGroups(s dev.Status) (records, bytes int64) {
 
 func (l *load) seconds() float64 { return l.Load.ElapsedSeconds }
 
-// besides returns the seconds of a start that were not spent loading.
+// besides returns how many seconds of a start were not spent loading.
 func (l *load) besides() float64 { return max(0, l.took.Seconds()-l.seconds()) }
 
 func (d *demo) sayLoad(l load, device float64, cold bool) {
@@ -153,7 +153,8 @@ type files struct {
 }
 
 // readFiles reads the files of the trees in parallel, as a program with one file per record has to do when it starts.
-// It skips files above 1 MiB: Sheaf also stores such records in files of their own, and reads them only on request.
+// It skips files above 1 MiB, because Sheaf also stores such records in files of their own, and reads them only on
+// request.
 func (d *demo) readFiles(ctx context.Context) (*files, error) {
 	f := &files{}
 	begin := time.Now()
@@ -186,7 +187,7 @@ func (d *demo) readFiles(ctx context.Context) (*files, error) {
 // fileReaders is the number of concurrent readers.
 const fileReaders = 8
 
-// sayFiles compares the load with reading the files. Caches are dropped for both or for neither.
+// sayFiles compares the load with reading the files. Caches are dropped either before both or before neither.
 func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 	state := "warm"
 	if cold && dropCaches() {
@@ -218,7 +219,8 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 // A ratio below poorRatio gets an explanation.
 const poorRatio = 5
 
-// poorBecause returns the reasons why the comparison does not show the advantage of group files, or nil if it does.
+// poorBecause returns the reasons why the comparison does not show the advantage of group files. It returns nil if the
+// comparison shows the advantage.
 func poorBecause(load, besides, files float64, state string) (reasons []string) {
 	if files/(load+besides) >= poorRatio {
 		return nil
@@ -267,7 +269,7 @@ type state struct {
 	mtime time.Time
 }
 
-// now returns the present state of a file in a tree; false: the file no longer exists as a regular file.
+// now returns the present state of a file in a tree. It returns false if the file no longer exists as a regular file.
 func (t *tree) now(name string) (state, bool) {
 	info, err := os.Lstat(filepath.Join(t.dir, filepath.FromSlash(name)))
 	if err != nil || !info.Mode().IsRegular() {
@@ -276,8 +278,8 @@ func (t *tree) now(name string) (state, bool) {
 	return state{info.Size(), info.ModTime()}, true
 }
 
-// look lists the files of a tree before they are imported. Other programs may use the tree at the same time: a file
-// that they add or change later is not in the store, or not with its later content.
+// look lists the files of a tree before they are imported. Other programs may use the tree at the same time. A file
+// that they add later is not in the store, and a file that they change later is in the store with its earlier content.
 func (t *tree) look(ctx context.Context) error {
 	t.files = map[string]state{}
 	return cli.Walk(ctx, t.dir, 1, true, func(item cli.Item) error {

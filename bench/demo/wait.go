@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// Every wait for the store ends: when its condition holds, when the process ends, or when no progress was seen for
-// Options.StallMax. In the last two cases the error contains the last answer of /status and the end of the log, and
+// Every wait for the store ends in one of three cases: its condition holds, the process ends, or no progress was seen
+// for Options.StallMax. In the last two cases the error contains the last answer of /status and the end of the log, and
 // the log is kept.
 
 const (
@@ -136,7 +136,7 @@ func writeMark(s dev.Status) string {
 	return mark
 }
 
-// while runs work that needs the store, and cancels it if the process ends or no progress is made.
+// while runs work that needs the store, and cancels the work if the process ends or no progress is made.
 func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string,
 	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -194,7 +194,7 @@ func (d *demo) evidence(err error) error {
 	return &evidenceError{err, b.String()}
 }
 
-// evidenceError is an error with the text that evidence made.
+// evidenceError is an error with the text that the method evidence has made.
 type evidenceError struct {
 	error
 	words string

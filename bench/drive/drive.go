@@ -20,7 +20,7 @@ func Parallel(n int, work func(worker int) error) error {
 	return g.Wait()
 }
 
-// Shared distributes the numbers from 0 to n - 1 among the workers: a worker that is free gets the next number. It
+// Shared distributes the numbers from 0 to n - 1 among the workers. A worker that is free gets the next number. Shared
 // returns the first error.
 func Shared(workers int, n int64, do func(worker int, i int64) error) error {
 	var next atomic.Int64
@@ -40,8 +40,8 @@ type Load struct {
 	P99       float64 // in seconds
 }
 
-// Callers runs n callers for the given duration. Each makes one call after another, and at least one. Callers returns
-// the rate and the latency. Each call gets a number that no other call gets.
+// Callers runs n callers for the given duration. Each caller makes one call after another, and at least one. Callers
+// returns the rate and the latency. Each call gets a number that no other call gets.
 func Callers(n int, duration time.Duration, call func(worker int, i int64) error) (Load, error) {
 	var all Latencies
 	calls := make([]int64, n)
@@ -93,8 +93,8 @@ func Quantile[T int64 | float64 | time.Duration](v []T, q float64) T {
 	return v[min(int(q*float64(len(v))), len(v)-1)]
 }
 
-// Scatter maps consecutive numbers to scattered ones, which are never negative. It always maps a number to the same
-// result, with SplitMix64's finalizer.
+// Scatter maps consecutive numbers to scattered ones, which are never negative. It uses SplitMix64's finalizer, and
+// always maps a number to the same result.
 func Scatter(i int64) int64 {
 	z := uint64(i) + 0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -102,7 +102,7 @@ func Scatter(i int64) int64 {
 	return int64((z ^ z>>31) >> 1)
 }
 
-// dropCachesFile is the file to which DropCaches writes what the kernel should drop.
+// dropCachesFile is the file to which DropCaches writes. The written number says which caches the kernel should drop.
 const dropCachesFile = "/proc/sys/vm/drop_caches"
 
 // MayDropCaches reports whether this process may drop the kernel's caches.

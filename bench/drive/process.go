@@ -22,8 +22,8 @@ type Process struct {
 }
 
 // Start starts a program. Its output is kept, unless the command directs it elsewhere. The kernel sends the signal to
-// the program when the thread that started it dies. Therefore a goroutine occupies that thread until the program has
-// ended.
+// the program when the thread that started the program dies. Therefore a goroutine occupies that thread until the
+// program has ended.
 func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	if cmd.Stderr == nil {
@@ -65,7 +65,7 @@ func (p *Process) Err() error {
 	}
 }
 
-// Eventually calls try until it succeeds. It returns an error if one of the processes has ended, if ctx has ended, or
+// Eventually calls try() until it succeeds. It returns an error if one of the processes has ended, if ctx has ended, or
 // after two minutes.
 func Eventually(ctx context.Context, what string, try func() error, processes ...*Process) error {
 	const patience = 2 * time.Minute

@@ -26,7 +26,8 @@ func (c cell) of(layout string, needs need, run func(ctx context.Context, s *sit
 	return c
 }
 
-// compared returns a key that is equal for cells that are compared. They are measured next to each other.
+// compared returns a key that is equal for all cells that are compared with each other. Such cells are measured one
+// directly after another.
 func (c *cell) compared() string {
 	return fmt.Sprintf("%d/%s/%s/%s", c.table, c.part, c.fs.name, c.variant)
 }
@@ -36,7 +37,7 @@ func (c *cell) String() string {
 	return strings.Join([]string{fmt.Sprintf("table %d", c.table), c.fs.name, c.variant, c.layout}, ", ")
 }
 
-// resultText is the key of the text that a measurement may store besides its figures.
+// resultText is the key of the text that a measurement may store in addition to its figures.
 const resultText = "text"
 
 // allFigures are all columns, in order.

@@ -20,8 +20,8 @@ const (
 	flagBitmap               // one bit for each version in a separate file, written at the end
 )
 
-// composite is the composite file in Vorontsov's text: entries of id, length and data in sequence, with no checksum
-// and no index.
+// composite is the composite file in Vorontsov's text. It consists of entries of id, length and data in sequence, and
+// has no checksum and no index.
 type composite struct{ flags flags }
 
 const (
@@ -101,7 +101,7 @@ func bitmapOf(set *recordSet) []byte {
 	return used
 }
 
-// read reads the file from start to end into memory, and parses the entries that have arrived. It uses one reader,
+// read reads the file from start to end into memory, and parses entries as soon as they are read. It uses one reader,
 // because the start of an entry is known only after the previous entry was read.
 func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int, visit visitor) (_ int64, err error) {
 	f, err := os.Open(filepath.Join(dir, compositeFile))

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device counts as blank if probeBytes at its start and at its end are zero: every known file system, partition
-// table, volume manager and RAID has its superblock there.
+// A device counts as blank if probeBytes at its start and at its end are zero, because every known file system,
+// partition table, volume manager and RAID has its superblock at one of these places.
 const probeBytes = 1 << 20
 
 // signatures identify the content of a device for the error message.
@@ -53,7 +53,7 @@ func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 		err = checkBlank(f, size)
 	}
 	if err == nil {
-		// Reopen without O_EXCL, because mkfs and mount need the exclusive access.
+		// The device is opened again without O_EXCL, because mkfs and mount need the exclusive access.
 		err = f.Close()
 		if err == nil {
 			f, err = os.OpenFile(name, os.O_RDWR, 0)

@@ -14,7 +14,7 @@ import (
 // deviceRateKind distinguishes a DeviceRate from other texts. The operator looks for it in the output of a Job's pod.
 const deviceRateKind = "sheaf.dev/device-rate"
 
-// DeviceRate is the rate of sequential reads from the device below a folder, past the page cache.
+// DeviceRate is the rate of sequential reads from the device below a folder, without the page cache.
 type DeviceRate struct {
 	Kind               string `json:"kind"`               // deviceRateKind
 	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median of all readings
@@ -28,8 +28,8 @@ const (
 	samplePart     = 4 // at most this fraction of the free space
 )
 
-// MeasureDevice writes a file of random bytes into a folder, reads it several times past the page cache, and removes
-// it. It treats an unknown scale as "quick".
+// MeasureDevice writes a file of random bytes into a folder, reads the file several times without the page cache, and
+// removes it. It treats an unknown scale as "quick".
 func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err error) {
 	s := scales[scale]
 	if s == nil {

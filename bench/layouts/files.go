@@ -17,10 +17,10 @@ import (
 // layout stores a set of records in a folder.
 type layout interface {
 	name() string
-	// fill writes all versions in order. With syncEach, each version is durable before the next is written.
+	// fill writes all versions in order. With syncEach, each version is durable before the next one is written.
 	fill(ctx context.Context, dir string, set *recordSet, syncEach bool) error
 	// read reads the data of every record into memory and returns the number of records. It uses several readers if the
-	// layout can be read in parts. It calls visit, unless that is nil, for each record.
+	// layout can be read in parts. If visit is not nil, read calls visit() for each record.
 	read(ctx context.Context, dir string, set *recordSet, readers int, visit visitor) (int64, error)
 }
 
@@ -56,7 +56,7 @@ func striped(folders int) func(*recordSet, int, string) string {
 
 func (l *fileLayout) name() string { return l.title }
 
-// path returns the path of record number i and its folder.
+// path returns the folder and the path of record number i.
 func (l *fileLayout) path(dir string, set *recordSet, i int) (folder, path string) {
 	name := fileName(set.id(i))
 	folder = filepath.Join(dir, l.folder(set, i, name))
@@ -175,7 +175,7 @@ func (l *fileLayout) read(ctx context.Context, dir string, set *recordSet, reade
 	return count.Load(), err
 }
 
-// walkFiles calls each with the path of every file below a folder, in the order in which the file system returns the
+// walkFiles calls each() with the path of every file below a folder, in the order in which the file system returns the
 // names.
 func walkFiles(dir string, each func(path string) error) (err error) {
 	const namesAtOnce = 1024

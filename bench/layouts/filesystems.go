@@ -25,9 +25,10 @@ type fileSystem struct {
 	fuse    []string // program that serves the file system if the kernel has no driver; $DEVICE and $POINT are replaced
 	fuseDeb string
 	gone    string // why the file system is no longer available
-	// unindexed: a lookup reads the folder from its start.
+	// unindexed says that a lookup reads the folder from its start.
 	unindexed bool
-	// filesMax limits the number of records in a measurement, because the FUSE program is too slow for more. 0: no limit.
+	// filesMax limits the number of records in a measurement, because the FUSE program is too slow for more records. 0
+	// means that there is no limit.
 	filesMax int
 	// bytesMin is the smallest device that mkfs accepts.
 	bytesMin int64
@@ -63,8 +64,8 @@ var fileSystems = []fileSystem{
 		debian: "jfsutils"},
 }
 
-// FileSystemNames returns all names that --fs accepts. Without --fs, all are measured. A file system that is not
-// available then has a row that gives the reason.
+// FileSystemNames returns all names that --fs accepts. Without --fs, all file systems are measured, and a file system
+// that is not available has a row that gives the reason.
 func FileSystemNames() []string {
 	names := make([]string, 0, len(fileSystems))
 	for i := range fileSystems {
@@ -81,8 +82,8 @@ func findFileSystem(name string) *fileSystem {
 	return &fileSystems[i]
 }
 
-// missing returns the reason why a file system cannot be made and mounted here, or "" if it can. byFuse: the kernel
-// has no driver, so a FUSE program serves the file system.
+// missing returns the reason why a file system cannot be made and mounted here, or "" if it can. The result byFuse says
+// that the kernel has no driver, and that a FUSE program serves the file system.
 func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	if f.gone != "" {
 		return f.gone, false
@@ -143,7 +144,7 @@ func (f *fileSystem) mkfsCommand(device string, files int) []string {
 	return append(command, device)
 }
 
-// command runs a program and waits for it. Its output is part of the error.
+// command runs a program and waits for it. The error includes the program's output.
 func command(ctx context.Context, fine []int, words ...string) error {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	// The program runs in a process group of its own, so that Ctrl-C reaches only this process. ctx ends the program.

@@ -1,6 +1,7 @@
 // Package layouts measures how records can be stored: as files in several layouts of folders, as the simple composite
-// file of the text that inspired Sheaf, and as Sheaf's group files. It measures them side by side on the file systems
-// that this kernel supports. Its tables are those of five public texts (design.md, section 1): `sheaf-bench layouts`.
+// file of the text that inspired Sheaf, and as Sheaf's group files. It measures these layouts side by side on the file
+// systems that this kernel supports. Its tables are those of five public texts (design.md, section 1). The command is
+// `sheaf-bench layouts`.
 package layouts
 
 import (

@@ -10,8 +10,9 @@ import (
 // zeroBytes is the size of one write of zeros.
 const zeroBytes = 4 << 20
 
-// newImage makes an unnamed file of the given size. It writes the first prewritten bytes, so that later measurements
-// on this part do not make the file system below allocate space. The rest is sparse.
+// newImage makes an unnamed file of the given size. It writes the first part of the file, whose size is the argument
+// prewritten, so that later measurements on this part do not make the file system below allocate space. The rest is
+// sparse.
 func newImage(ctx context.Context, dir string, bytes, prewritten int64) (f *os.File, err error) {
 	if f, err = os.CreateTemp(dir, "sheaf-bench-image-"); err != nil {
 		return nil, fmt.Errorf("making an image: %w", err)

@@ -30,7 +30,7 @@ type ours struct {
 const (
 	oursTitle = "group file"
 	groupDir  = "group"
-	// These constants limit the size of one commit, as BatchPut and concurrent callers would fill it.
+	// These constants limit the size of one commit to a size that BatchPut and concurrent callers would reach.
 	batchBytes   = 8 << 20
 	batchEntries = 8192
 	// splitBytes is the size of the part that a worker scans at a time.
@@ -201,7 +201,7 @@ func (o *ours) end() error {
 	return log.Close(false)
 }
 
-// scan calls each for all records, from as many goroutines as there are processors.
+// scan calls each() for all records, from as many goroutines as there are processors.
 func scan(ctx context.Context, log *group.Log, metadataOnly bool, each func(*group.Record) error) error {
 	id, err := log.OpenScan(scanTTL)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type place interface {
 	// begin returns an empty folder on a file system with space for the given number of files.
 	begin(ctx context.Context, fs *fileSystem, files int) (*site, error)
-	// end removes what begin made.
+	// end removes what begin() has made.
 	end(s *site) error
 	close() error
 	// words describes the place for the report.
@@ -33,11 +33,11 @@ type place interface {
 type site struct {
 	*rounds.Figures // the results
 	dir             string
-	// mkfsSeconds is the time that mkfs took; 0 if no file system was made.
+	// mkfsSeconds is the time that mkfs took. It is 0 if no file system was made.
 	mkfsSeconds float64
-	// cold writes all data out, and drops as much of the kernel's cache for it as possible.
+	// cold writes all data out, and drops as much of the data from the kernel's caches as possible.
 	cold func(ctx context.Context) error
-	// check runs the file system's own check and returns its duration; nil if there is no check.
+	// check runs the file system's own check and returns how long it took. The function is nil if there is no check.
 	check func(ctx context.Context) (seconds float64, err error)
 }
 
@@ -123,8 +123,8 @@ func (p *pathPlace) words() string {
 	return "the folder " + p.path + " of a file system that was there"
 }
 
-// Evict drops the pages of a folder's files from the page cache. Every user may do so with the user's own files. Pages
-// that are not on disk remain in the cache, so with sync each file is made durable first.
+// Evict drops the pages of a folder's files from the page cache. Users may drop the pages of their own files. Pages
+// that are not on disk remain in the cache. Therefore, if sync is true, each file is made durable first.
 func Evict(ctx context.Context, dir string, sync bool) error {
 	i := 0
 	return walkFiles(dir, func(name string) error {

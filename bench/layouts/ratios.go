@@ -17,7 +17,7 @@ type target struct {
 	figure string // the figure that is compared
 	faster bool   // the figure is a time
 	others func(c *cell) bool
-	// least returns the minimum for the ratio of a measurement; 0: the ratio is only reported.
+	// least returns the minimum for the ratio of a measurement. If it returns 0, the ratio is only reported.
 	least  func(c *cell) float64
 	atMost bool
 	limit  string // a figure of Sheaf to compare with, instead of the other layouts
@@ -51,8 +51,8 @@ func coldTarget(c *cell) float64 {
 	return 0
 }
 
-// superseded50 returns a function that requires the ratio least where half of the versions are superseded. Elsewhere
-// Sheaf must not be slower.
+// superseded50 returns a function that requires the ratio least in measurements in which half of the versions are
+// superseded. In other measurements Sheaf must not be slower.
 func superseded50(least float64) func(*cell) float64 {
 	return func(c *cell) float64 {
 		if c.x == 50 {

@@ -21,8 +21,9 @@ const (
 	rawReadBytes = 1 << 20
 )
 
-// RawRate reads files past the page cache, in large pieces and several at a time, and returns bytes per second: the
-// maximum rate of the device. ok is false if the file system does not allow this or if there is nothing to read.
+// RawRate reads files without the page cache, in large pieces and several at a time. It returns the bytes per second,
+// which is the maximum rate of the device. The result ok is false if the file system does not allow such reads, or if
+// there is nothing to read.
 func RawRate(names []string) (rate float64, ok bool, err error) {
 	type piece struct {
 		file   vfs.File
@@ -60,8 +61,9 @@ func RawRate(names []string) (rate float64, ok bool, err error) {
 	return float64(bytes.Load()) / since(begin), len(pieces) > 0, err
 }
 
-// rawWrite writes the given number of bytes to a new file past the page cache, in large pieces and several at a time,
-// syncs the file and removes it: the maximum rate of the device. ok is false if the file system does not allow this.
+// rawWrite finds the maximum rate of the device. It writes the given number of bytes to a new file without the page
+// cache, in large pieces and several at a time, syncs the file and removes it. The result ok is false if the file
+// system does not allow such writes.
 func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 	name := filepath.Join(dir, "raw-write")
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o644)

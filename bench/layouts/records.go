@@ -63,11 +63,11 @@ func fileID(name string) (int64, error) {
 	return int64(n * gather), nil
 }
 
-// visitor is called with each record's data, from several goroutines if several read.
+// visitor is called with each record's data, on several goroutines if there are several readers.
 type visitor func(id int64, data []byte) error
 
-// arena is memory into which data is read and where it remains. Every layout has to read all records into an arena, as
-// a program does when it starts.
+// arena is memory into which data is read, and in which the data remains. Every layout has to read all records into an
+// arena, as a program does when it starts.
 type arena struct {
 	memory []byte
 	used   atomic.Int64

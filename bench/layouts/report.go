@@ -183,7 +183,7 @@ func plotName(s string) string {
 }
 
 // series returns a line for each layout with the medians of a figure. A line has one point for each x, or the points
-// that each round recorded.
+// that the rounds recorded.
 func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 	var out []result.Series
 	for _, c := range r.of(p.table, p.part) {

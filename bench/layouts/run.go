@@ -28,7 +28,7 @@ type run struct {
 	set     *rounds.Set
 }
 
-// absence is a file system that cannot be measured, with the reason.
+// absence describes a file system that cannot be measured, and gives the reason.
 type absence struct {
 	fs  string
 	why string
@@ -226,8 +226,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	return r.set.Measure(ctx, cells, opts)
 }
 
-// inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result, except
-// with Sheaf's layout, where it ends the run. If a FUSE program provides the file system, every error is a result.
+// inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result. With
+// Sheaf's layout, however, such an error ends the run. If a FUSE program provides the file system, every error is a
+// result.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {
@@ -257,7 +258,7 @@ func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	return errors.Join(c.run(ctx, s), r.place.end(s))
 }
 
-// settings returns the settings that must be equal for figures of several runs to be combined.
+// settings returns the settings that must be equal if figures of several runs are to be combined.
 func (r *run) settings() string {
 	where := "loop"
 	switch {

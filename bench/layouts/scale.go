@@ -59,7 +59,7 @@ var scales = map[string]*scale{
 		deep:    10000000, limitShow: true,
 		sample: 1 << 30,
 	},
-	// tiny is for tests: its figures mean nothing.
+	// tiny is for tests. Its figures mean nothing.
 	"tiny": {
 		rounds: 1,
 		sizes:  []sizeCase{{1 << 10, 200}, {20 << 10, 100}}, syncEach: 10,
@@ -75,7 +75,7 @@ var scales = map[string]*scale{
 // Scales returns the names that --scale accepts.
 func Scales() []string { return []string{"quick", "full", "paper"} }
 
-// need is what a measurement needs. It is checked before the first measurement.
+// need holds the resources that a measurement needs. They are checked before the first measurement.
 type need struct {
 	files   int   // number of names
 	disk    int64 // bytes
@@ -96,7 +96,7 @@ const (
 	memoryBase            = 256 << 20
 )
 
-// needOf returns what files of the given size need. With hold, memory holds the data of all of them.
+// needOf returns the resources that files of the given size need. If hold is true, memory holds the data of all files.
 func needOf(files, size int, hold bool) need {
 	blocks := int64((size + blockBytes - 1) / blockBytes * blockBytes)
 	n := need{files: files, disk: int64(files) * (blocks + inodeBytes)}
@@ -108,7 +108,7 @@ func needOf(files, size int, hold bool) need {
 	return n
 }
 
-// needOne returns what records in a single file need.
+// needOne returns the resources that records in a single file need.
 func needOne(records, size int) need {
 	const perRecord = 160 // header, padding, hint, index
 	n := need{files: 64, disk: int64(records)*int64(size+perRecord) + 64<<20}

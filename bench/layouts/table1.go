@@ -179,8 +179,8 @@ func fillAndRead(ctx context.Context, s *site, l layout, set *recordSet, readers
 	return nil
 }
 
-// rawFill measures the limit for a fill: the same number of bytes, written sequentially past the page cache and
-// synced.
+// rawFill measures the limit for a fill. It writes the same number of bytes sequentially, without the page cache, and
+// syncs them.
 func rawFill(s *site, bytes int64) error {
 	took, ok, err := rawWrite(s.dir, bytes)
 	if ok {

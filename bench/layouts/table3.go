@@ -109,7 +109,7 @@ func iterateOurs(ctx context.Context, dir string) (_ int64, err error) {
 	return n.Load(), err
 }
 
-// verifyOurs measures what `sheaf verify` does with a group, and a raw read of the same files past the page cache.
+// verifyOurs measures what `sheaf verify` does with a group, and a raw read of the same files without the page cache.
 func verifyOurs(ctx context.Context, s *site, records int) error {
 	dir := filepath.Join(s.dir, groupDir)
 	names, err := filepath.Glob(filepath.Join(dir, "segment-*"))

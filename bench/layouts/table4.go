@@ -18,7 +18,7 @@ const (
 	latencyEnds    = 10 // number of windows at each end whose medians are compared
 )
 
-// table4 is Turner's table: the time that creation number N takes.
+// table4 is Turner's table. It shows the time that creation number N takes.
 func table4(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.latency)
 	base := cell{table: 4, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)}

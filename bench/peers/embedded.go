@@ -170,7 +170,7 @@ func (b *bench) embeddedTable(size int, records int64, found *rounds.Set) result
 	return t
 }
 
-// embeddedRatios compares Sheaf with the best peer in each figure.
+// embeddedRatios compares Sheaf, in each figure, with the peer that is best in that figure.
 func (b *bench) embeddedRatios(size int, found *rounds.Set) (ratios []result.Ratio) {
 	var peers []string
 	for _, k := range b.kinds() {

@@ -107,7 +107,7 @@ func (j *job) run(ctx context.Context) (outcome, error) {
 
 func lastLines(s string) string { return s[max(0, len(s)-2000):] }
 
-// measured measures the duration of do, and the memory of this process after it.
+// measured measures the duration of do(), and the memory of this process after that.
 func measured(units float64, do func() error) (o outcome, err error) {
 	begin := time.Now()
 	err = do()
@@ -118,7 +118,7 @@ func measured(units float64, do func() error) (o outcome, err error) {
 	return o, err
 }
 
-// use opens the store, measures do with it, and closes the store.
+// use opens the store, measures do() with it, and closes the store.
 func (j *job) use(k *store.Kind, opts store.Options, units float64, do func(store.Store) error) (outcome, error) {
 	s, err := k.Open(j.Dir, opts)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Peers compares Sheaf with other stores at equal durability, on this machine and in one run: embedded stores, each in
-// a process of its own, and servers over loopback. The stores take turns in every round, and the report has medians
-// over the rounds. The ratios between stores are the result.
+// Command peers compares Sheaf with other stores at equal durability, on this machine and in one run. The other stores
+// are embedded stores, each in a process of its own, and servers over loopback. The stores take turns in every round,
+// and the report has medians over the rounds. The ratios between stores are the result.
 package main
 
 import (

@@ -29,8 +29,8 @@ type server struct {
 
 // remote is a running server. Its methods are safe for concurrent use.
 type remote interface {
-	// put stores records durably. The variable ways lists the ways to put, and says which of them take many records per
-	// call.
+	// put stores records durably, in one of the ways to put that the variable ways lists. That variable also says which
+	// ways take many records per call.
 	put(ctx context.Context, way string, records []store.Record) error
 	get(ctx context.Context, id int64) ([]byte, error)
 	io.Closer
@@ -192,7 +192,7 @@ func startServer(ctx context.Context, dir, name string, args ...string) (*drive.
 	return drive.Start(cmd, syscall.SIGKILL)
 }
 
-// answers calls try until the server answers. It returns an error if the server has ended.
+// answers calls try() until the server answers. It returns an error if the server has ended.
 func answers(ctx context.Context, p *drive.Process, try func(context.Context) error) error {
 	return drive.Eventually(ctx, "it answers", func() error {
 		attempt, done := context.WithTimeout(ctx, 2*time.Second)

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// WriteMarkdown writes the report as tables. It links the plots in the folder plots, unless plots is empty.
+// WriteMarkdown writes the report as tables. If the argument plots is not empty, it is the folder of the plots, to
+// which the report links.
 func (r *Report) WriteMarkdown(w io.Writer, plots string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.title())

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// The layout of a plot is computed once. It is then drawn on a canvas for SVG or for pixels, so that both show the
-// same.
+// The layout of a plot is computed once. The plot is then drawn on a canvas for SVG or on a canvas for pixels.
+// Therefore both show the same.
 
 // canvas draws the parts of a plot. Coordinates are in pixels from the upper left.
 type canvas interface {
@@ -54,8 +54,8 @@ var (
 	seriesStep  = 8    // number of colours
 )
 
-// advance is the approximate width of a letter in font sizes. It is a little more than most letters need, because each
-// browser has other fonts.
+// advance is the approximate width of a letter in font sizes. It is a little more than most letters need, because
+// browsers have different fonts.
 const advance = 0.56
 
 func widthOf(s string, size float64) float64 {
@@ -168,8 +168,7 @@ func (l *layout) series(c canvas, s *Series, i int) {
 	c.marks(some, i, colour)
 }
 
-// thin returns the minimum and the maximum of each stretch of a long series, which is all that a line of single pixels
-// can show.
+// thin returns the minimum and the maximum of each stretch of a long series. A line of single pixels cannot show more.
 func thin(points [][2]float64) [][2]float64 {
 	if len(points) <= pointsMax {
 		return points

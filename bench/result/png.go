@@ -17,7 +17,7 @@ import (
 	"golang.org/x/image/vector"
 )
 
-// pngScale is the number of pixels in the picture for one pixel of the layout. It is 2 for displays with high
+// pngScale is the number of pixels in the picture for one pixel of the layout. It is 2, for displays with high
 // resolution.
 const pngScale = 2
 

@@ -2,13 +2,14 @@ package result
 
 import "fmt"
 
-// Ratio compares a figure of Sheaf with a limit: the best of the peers, or the limit of the machine.
+// Ratio compares a figure of Sheaf with a limit. The limit is the figure of the best peer, or the limit of the machine.
 type Ratio struct {
 	Labels []Label
 	Unit   string
 	Ours   []float64 // one figure for each round
 	Limit  []float64 // from the same rounds; empty: Ours itself is compared with Target
-	// Faster: Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that more is better.
+	// Faster says that Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater ratio is
+	// better.
 	Faster bool
 	Target float64 // 0: no target, the ratio is only reported
 	AtMost bool    // the ratio must not exceed Target; otherwise it must not be less

@@ -91,7 +91,7 @@ type Progress struct {
 	Left        time.Duration // expected remaining duration
 }
 
-// Work is the progress of a run in measurements and in expected seconds.
+// Work is the progress of a run, counted in measurements and in expected seconds.
 type Work struct {
 	Done, Total   int     // measurements
 	Settled, Left float64 // expected seconds of the measurements that are done, and of the others
@@ -110,7 +110,7 @@ func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	return w
 }
 
-// inTurn returns the order of a part's cells in a round. In each round, a different one of the cells that are compared
+// inTurn returns the order of a part's cells in a round. In each round, another one of the cells that are compared
 // comes first.
 func inTurn(cells []Cell, round int) []*Cell {
 	out := make([]*Cell, 0, len(cells))

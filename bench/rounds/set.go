@@ -32,9 +32,9 @@ type Kept struct {
 // New returns an empty set that is not stored in a file.
 func New() *Set { return &Set{Cells: map[string]*Kept{}} }
 
-// Open returns a set that is stored in a file after each measurement, or in none if the name is empty. With resume,
-// the set begins with the results that an earlier run with the same settings stored there. Without resume, the first
-// measurement replaces them.
+// Open returns a set that is stored in a file after each measurement. If the name of the file is empty, the set is not
+// stored. With resume, the set begins with the results that an earlier run with the same settings stored in the file.
+// Without resume, the first measurement replaces these results.
 func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
 	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
 	if file == "" {
@@ -96,7 +96,7 @@ func (s *Set) rounds(key string) int {
 	return 0
 }
 
-// Of returns a figure of a cell, by round; nil if there is none.
+// Of returns a figure of a cell, by round, or nil if there is none.
 func (s *Set) Of(key, figure string) []float64 {
 	if kept := s.Cells[key]; kept != nil && kept.Missing == "" {
 		return kept.Values[figure]
@@ -104,10 +104,10 @@ func (s *Set) Of(key, figure string) []float64 {
 	return nil
 }
 
-// Rate returns the figure of a cell that One made, by round.
+// Rate returns the figure, by round, of a cell that One() has made.
 func (s *Set) Rate(key string) []float64 { return s.Of(key, Rate) }
 
-// Missing returns why a cell has no result; empty if it was measured.
+// Missing returns why a cell has no result. It returns an empty text if the cell was measured.
 func (s *Set) Missing(key string) string {
 	if kept := s.Cells[key]; kept != nil {
 		return kept.Missing

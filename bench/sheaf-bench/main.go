@@ -64,7 +64,7 @@ type reportFlags struct {
 	old          *result.Report // the report that compare names
 }
 
-// add adds flags to write the report as files and to compare it with an older one. The older one is read before
+// add adds flags to write the report as files and to compare it with an older report. The older report is read before
 // anything is measured.
 func (f *reportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")

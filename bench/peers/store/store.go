@@ -25,8 +25,9 @@ type Store interface {
 	Put(batch []Record) error
 	// Get appends the data of a record to into. It returns ErrNotFound if there is no such record.
 	Get(id int64, into []byte) ([]byte, error)
-	// LoadAll reads every record into memory with n workers, which call m.Keep, and returns the number of records. A
-	// store that already keeps the data in memory (Options.InMemory) does not need to call m.Keep unless m.Each is set.
+	// LoadAll reads every record into memory with n workers, and returns the number of records. The workers call
+	// m.Keep. A store that already keeps the data in memory (Options.InMemory) has to call m.Keep only if m.Each is
+	// set.
 	LoadAll(n int, m *Memory) (records int64, err error)
 	// Compact frees the space of replaced records.
 	Compact() error
@@ -49,10 +50,10 @@ type Options struct {
 	InMemory   bool  // keep all data in memory from the start on, if the store can do so
 }
 
-// Memory is where LoadAll puts the records. It holds copies in a list together with their ids, the minimum that a
-// program needs to work on records. It has no index.
+// Memory receives the records from LoadAll. It holds a list of copies of the records with their ids, which is the
+// minimum that a program needs to work on records. It has no index.
 type Memory struct {
-	// Each is called with every record if it is not nil. Tests use it. Several workers call it concurrently.
+	// Each, if not nil, is called with every record. Tests use it. Several workers call it concurrently.
 	Each func(id int64, data []byte)
 
 	arenas []arena
@@ -72,7 +73,7 @@ const (
 // NewMemory returns a Memory for the given number of workers.
 func NewMemory(workers int) *Memory { return &Memory{arenas: make([]arena, workers)} }
 
-// Keep copies a record. Each worker passes a number of its own, counted from 0.
+// Keep keeps a copy of a record. Each worker passes its own number, counted from 0.
 func (m *Memory) Keep(worker int, id int64, data []byte) {
 	a := &m.arenas[worker]
 	if len(a.chunk)+len(data) > cap(a.chunk) {
@@ -132,7 +133,7 @@ type gathered struct {
 	err   error
 }
 
-// Put returns when the commit that includes the batch is done.
+// Put adds a batch to a commit, and returns when that commit is done.
 func (g *Gather) Put(batch []Record) error {
 	mine := &gathered{batch: batch}
 	g.waiting.Lock()

@@ -121,7 +121,7 @@ func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
 	return err
 }
 
-// groupOf returns the group that owns an id: each group owns an equal range of hashes, as with Hash routing.
+// groupOf returns the group that owns an id. Each group owns an equal range of hashes, as with Hash routing.
 func (s *sheafStore) groupOf(id int64) int {
 	group, _ := bits.Mul64(routing.Key(id), uint64(len(s.logs)))
 	return int(group)
