@@ -43,7 +43,7 @@ func newEngine() *promql.Engine {
 		Parser: promQL})
 }
 
-// held records for which labels an alert's expression holds, and since when.
+// held records the label sets for which an alert's expression holds, and since when it holds for each of them.
 type held struct {
 	rule   rulefmt.Rule
 	since  map[string]time.Duration

@@ -18,15 +18,15 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// kept is the number of samples that are kept of each series. They cover more time than the range of any alert's
+// kept is the number of samples of each series that are kept. They cover more time than the range of any alert's
 // expression.
 const kept = 60
 
 // These are the states of an alert.
 const (
-	// Pending is an alert whose expression holds, but not for long enough.
+	// Pending is the state of an alert whose expression holds, but not for long enough.
 	Pending = "pending"
-	// Firing is an alert whose expression has held for the time in its `for` field.
+	// Firing is the state of an alert whose expression has held for the time in its `for` field.
 	Firing = "firing"
 )
 

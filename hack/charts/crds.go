@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crd is one CustomResourceDefinition as written by controller-gen.
+// crd is one CustomResourceDefinition that controller-gen has written.
 type crd struct {
 	file  string // base name of its file
 	text  string

@@ -59,7 +59,7 @@ func splitRules(rules []rule) (split, error) {
 }
 
 // complete returns an error if the rules of a controller are missing. controller-gen silently skips markers in the
-// comment of a type: they must be in a separate comment.
+// comment of a type, so the markers must be in a separate comment.
 func (s *split) complete() error {
 	for _, want := range []struct {
 		resource string
@@ -135,7 +135,7 @@ func (s *split) add(r rule, resource string) {
 	}
 }
 
-// parted returns the rule with only its reading verbs, and with only its other verbs.
+// parted returns two rules: the rule with only its reading verbs, and the rule with only its other verbs.
 func (r rule) parted() (look, write rule) {
 	look, write = r, r
 	look.Verbs, write.Verbs = nil, nil
@@ -179,7 +179,8 @@ func writeRules(root string) error {
 		Kind  string `json:"kind"`
 		Rules []rule `json:"rules"`
 	}
-	// A Role for a single namespace would be a further document in role.yaml. The operator has no such Role.
+	// The file has one document. A Role for a single namespace would be a second document, but the operator has no such
+	// Role.
 	if err := yaml.Unmarshal(data, &role); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

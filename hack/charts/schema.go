@@ -281,8 +281,8 @@ func writeKubernetesSchemas(swagger, dir string) error {
 	return nil
 }
 
-// closure adds to needed the named definition, made strict, and all definitions to which it refers directly or
-// indirectly.
+// closure adds the named definition, made strict, to the map needed. It also adds all definitions to which that
+// definition refers directly or indirectly.
 func closure(all map[string]map[string]any, name string, needed map[string]any) {
 	if _, done := needed[name]; done {
 		return

@@ -1,6 +1,7 @@
-// Compiletime runs a tool of Go's toolchain and records its processor time, so that a step of CI can distinguish the
-// time of compiling from the time of running: GOFLAGS=-toolexec=bin/tools/compiletime. It appends a line "SECONDS
-// TOOL" to the file that SHEAF_COMPILE_TIMES names. Builds with and without it share the same build cache.
+// Command compiletime runs a tool of Go's toolchain and records the tool's processor time, so that a step of CI can
+// distinguish the time of compiling from the time of running. It is used with GOFLAGS=-toolexec=bin/tools/compiletime.
+// It appends a line "SECONDS TOOL" to the file that SHEAF_COMPILE_TIMES names. Builds with and without compiletime
+// share the same build cache.
 package main
 
 import (

@@ -20,8 +20,8 @@ import (
 )
 
 // Write builds the image and writes its archive. It writes to a temporary file and renames it, so that a reader never
-// sees an incomplete archive. It returns the digest of the image. For several platforms, that is the digest of their
-// index.
+// sees an incomplete archive. It returns the digest of the image. If there are several platforms, it returns the digest
+// of their index.
 func Write(s Spec, output string) (digest v1.Hash, err error) {
 	tag, err := s.tag()
 	if err != nil {
