@@ -34,8 +34,9 @@ const (
 )
 
 // minute is the real length of a minute in the alert rules of this suite. The rules are those of the chart, unchanged,
-// and the engine is Prometheus' own. But each scrape is dated a minute after the one before (hack/alerts), so that
-// `for: 15m` needs sixteen scrapes and not a quarter of an hour. The only difference is that real minutes are longer.
+// and the engine is Prometheus' own. However, each scrape is dated a minute after the previous one (hack/alerts), so
+// that `for: 15m` needs sixteen scrapes and not a quarter of an hour. The only difference from production is that real
+// minutes are longer.
 const minute = 500 * time.Millisecond
 
 // These are the states for which a test waits.
@@ -126,7 +127,7 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 }
 
 // operatorAddresses returns the addresses of the running operators, by pod. It returns none if the API server does not
-// answer; a scrape then finds nothing either.
+// answer. A scrape then finds nothing either.
 func operatorAddresses() map[string]string {
 	addresses := map[string]string{}
 	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l",

@@ -25,8 +25,8 @@ type auditLine struct {
 	IDs                              []string
 }
 
-// auditLines reads the containers' logs on a node. It returns the lines with a field kind, which only the audit log
-// has.
+// auditLines reads the containers' logs on a node. It returns the lines with a field "kind", which only lines of the
+// audit log have.
 func (s *space) auditLines(node string) (lines []auditLine) {
 	GinkgoHelper()
 	text := cluster("exec", node, "sh", "-c", fmt.Sprintf("cat /var/log/pods/%s_*/*/*.log 2>/dev/null || true", s.name))
@@ -42,8 +42,8 @@ func (s *space) auditLines(node string) (lines []auditLine) {
 }
 
 // auditsCalls puts a record as the administrator, and reads it as a caller named reader that no grant names. The store
-// q has audit mode Writes. Its gateway has to write the put and the refused get to standard output, and a shard the
-// put. Standard error has no lines of the audit log.
+// q has audit mode Writes. Its gateway has to write the put and the refused get to standard output. A shard has to
+// write the put to standard output. Standard error must have no lines of the audit log.
 func (s *space) auditsCalls(nodes ...string) {
 	GinkgoHelper()
 	const id = 4711

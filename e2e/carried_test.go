@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// A disk with the only copy of some groups is carried to another node. The DiskSet says so, and the commands of
-// docs/operations/disks.md make the shard serve its data there. A free disk that would fit as well stays free.
+// A disk with the only copy of some groups is moved to another node. The DiskSet reports the move, and the commands of
+// docs/operations/disks.md make the shard serve its data on that node. A free disk that would fit as well remains free.
 var _ = Describe("a disk that is carried to another node", func() {
 	It("serves there what it holds, by the commands of the page", func() {
 		s := newSpace("carried")

@@ -21,7 +21,7 @@ import (
 // to 5 s, as the report shows.
 const failoverMax = 15 * time.Second
 
-// statusMax limits how long the status may be outdated when the leading operator fails together with its node: the
+// statusMax limits how long the status may be outdated when the leading operator fails together with its node. The
 // operator's lease must end first, which takes 13 to 17 s.
 const statusMax = 45 * time.Second
 
@@ -71,7 +71,7 @@ func (d *drain) String() string {
 	return d.words.String()
 }
 
-// refusals returns how often an eviction was refused.
+// refusals returns how many times an eviction was refused.
 func (d *drain) refusals() int { return strings.Count(d.String(), "disruption budget") }
 
 // awaitRefusal waits until an eviction is refused again.
@@ -88,7 +88,7 @@ func (d *drain) awaitRefusal() {
 	}).WithTimeout(2*time.Minute).Should(Succeed(), "%v", d)
 }
 
-// If a node of a store with three copies fails, no record is lost, and calls succeed again soon.
+// If a node fails on which a store with three copies has shards, no record is lost, and calls succeed again soon.
 var _ = Describe("a store with three copies on three nodes", Serial, Ordered, func() {
 	const records = 12
 	var s *space
@@ -98,7 +98,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		s.groups = 24
 		class := s.threeDisks()
 		s.diskSet("e2e-copies-etcd", "ext4", diskSpec{"n1", s.disk("n1", "e2e-copies-etcd", "256M"), "240Mi"})
-		// Everything that a caller needs besides the shards is on n1, so that only a shard fails with a node.
+		// Everything that a caller needs in addition to the shards is on n1. Therefore, if another node fails, only a
+		// shard fails with it.
 		onlyOn("n1", func() {
 			s.makeStore("e2e-copies-etcd", "replication: {copies: 3}")
 			s.client()

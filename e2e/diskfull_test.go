@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// records is a client in this process for a store's gateway. Unlike the command line, it puts without request ids.
-// Deleted records then need not be remembered for a retry, so they free their space immediately.
+// records is a client in this process for a store's gateway. Unlike the command line, this client puts without request
+// ids. The store then need not remember deleted records for a retry, so a delete frees space immediately.
 type records struct{ recordv1.RecordServiceClient }
 
 // connect connects to the gateway of the store q from this process.
@@ -90,8 +90,8 @@ func (r records) remove(id int64) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// fill puts records with ids from the given one on until one is refused for the expected reason. It returns that
-// record's id.
+// fill puts records with consecutive ids, beginning with the given one, until a record is refused for the expected
+// reason. It returns the id of that record.
 func (r records) fill(id int64) int64 {
 	GinkgoHelper()
 	for end := id + 2000; id < end; id++ {
@@ -168,7 +168,7 @@ func (s *space) setOf(shard string) (uid, size string) {
 	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
 }
 
-// awaitGrown waits until the condition VolumesGrown has the given status and reason, and its message has the given
+// awaitGrown waits until the condition VolumesGrown has the given status and reason, and a message with the given
 // words.
 func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	GinkgoHelper()
@@ -186,8 +186,8 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// untouched checks that a shard's pod is still the same and that its process never ended. The kubelet may notice that
-// the pod is ready only after the store says so.
+// untouched checks that a shard's pod is still the same, and that the pod's process never ended. The kubelet may notice
+// that the pod is ready only after the store says so.
 func (s *space) untouched(name string, before pod) {
 	GinkgoHelper()
 	var now pod
@@ -201,7 +201,8 @@ func (s *space) untouched(name string, before pod) {
 
 // Scenario 11: a full disk, and what a person can do about it. There is no CSI driver here, so the test cannot show a
 // volume that a driver enlarges. Instead, a disk grows as a logical volume does, and the kubelet enlarges the file
-// system as it does for a driver. For a driver that refuses, the test writes what the driver's resizer would write.
+// system as it would for a driver. To simulate a driver that refuses to enlarge a volume, the test writes what that
+// driver's resizer would write.
 var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")

@@ -41,8 +41,8 @@ func operatorMay(verb, what, namespace string) bool {
 }
 
 // An operator is installed for one namespace, with kinds that lack a field. It is then upgraded to the current chart,
-// for all namespaces. Both follow docs/install.md. The store serves without an operator, and a new operator restarts
-// nothing.
+// for all namespaces. The installation and the upgrade follow docs/install.md. The store serves without an operator,
+// and the new operator restarts nothing.
 var _ = Describe("an operator for one namespace, of an earlier release,", Serial, Ordered, func() {
 	const records = 8
 	var s, other *space

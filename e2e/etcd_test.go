@@ -34,8 +34,8 @@ func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, 
 	return message
 }
 
-// diskOf returns the device of the disk that holds a claim, and its node. It waits, because the operator writes them a
-// little later.
+// diskOf returns the device and the node of the disk that a claim is bound to. It waits, because the operator writes
+// them a little later.
 func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	var found v1alpha1.DiskStatus

@@ -25,8 +25,8 @@ func (s *space) awaitPoolReason(pool, reason string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// Some invalid input is noticed only in the cluster. The operator names it in the status, and checks it at a low rate
-// until a person corrects it.
+// Some invalid input is noticed only in the cluster. The operator reports such input in the status, and checks it at a
+// low rate until a person corrects it.
 var _ = Describe("what cannot be", func() {
 	It("is named in a condition, and not looked at all the time", func() {
 		s := newSpace("failing")

@@ -56,8 +56,8 @@ spec:
 	}
 }
 
-// letsInWhomAGrantNames checks that the store q admits a pod of another namespace as long as a grant names it, but not
-// before and not after.
+// letsInWhomAGrantNames checks that the store q admits a pod of another namespace as long as a grant names the pod, but
+// neither before nor after that.
 func (s *space) letsInWhomAGrantNames() {
 	GinkgoHelper()
 	namespace, stranger := s.stranger()

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// root is the root of the repository; the suite runs in its own folder.
+// root is the root of the repository. The suite runs in its own folder.
 var root = func() string {
 	dir, err := filepath.Abs("..")
 	if err != nil {
@@ -178,8 +178,8 @@ func (s *space) holdPods() output {
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
-// letPods removes the quota. It also changes the StatefulSet, because by then its controller pauses for long between
-// its attempts.
+// letPods removes the quota. It also changes the StatefulSet, because by then the StatefulSet's controller makes long
+// pauses between its attempts.
 func (s *space) letPods(set string) {
 	GinkgoHelper()
 	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
@@ -207,7 +207,7 @@ func (s *space) empty() bool {
 	return gone
 }
 
-// dump prints what a person would look at after a failure.
+// dump prints the information that a person would look at after a failure.
 func (s *space) dump() {
 	for _, args := range [][]string{
 		{"get", "sheaf,pods,pvc,pv,statefulsets,deployments", "-n", s.name, "-o", "wide"},
@@ -336,8 +336,8 @@ func (s *space) threeDisks() string {
 	return s.name
 }
 
-// makeStore creates a RecordStore named q, with one member of etcd and one gateway. more are further lines of its
-// spec.
+// makeStore creates a RecordStore named q, with one member of etcd and one gateway. The argument more holds further
+// lines of its spec.
 func (s *space) makeStore(etcdClass string, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -351,7 +351,7 @@ spec:
 %s`, s.name, cmp.Or(s.groups, 8), etcdClass, lines(more)))
 }
 
-// makePool creates a ShardPool of the store q. more are further lines of its spec.
+// makePool creates a ShardPool of the store q. The argument more holds further lines of its spec.
 func (s *space) makePool(name, class string, shards int, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -398,7 +398,7 @@ func (p pod) ready() bool {
 	return p.Status.Phase == "Running" && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready
 }
 
-// pod reads a pod; it returns an empty one if the pod does not exist.
+// pod reads a pod. It returns an empty pod if the pod does not exist.
 func (s *space) pod(name string) pod {
 	var p pod
 	if err := get(&p, "pod", name, "-n", s.name); err != nil {
@@ -428,7 +428,7 @@ func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 	}).WithTimeout(timeout).Should(BeTrue(), "pod %s did not come back", name)
 }
 
-// putAll stores records 1 to n, and getAll reads them back.
+// putAll stores records 1 to n. getAll reads them back.
 func (s *space) putAll(n int) {
 	GinkgoHelper()
 	store := s.goClient()
@@ -490,7 +490,7 @@ func (s *space) sheaf(store, stdin string, args ...string) output {
 	return try(3*time.Minute, stdin, "kubectl", all...)
 }
 
-// put stores a record, and get reads it back. Both have to succeed.
+// put stores a record, and the method get reads a record back. Both have to succeed.
 func (s *space) put(store string, id int, data string) {
 	GinkgoHelper()
 	o := s.sheaf(store, data, "put", fmt.Sprint(id), "-")

@@ -52,7 +52,7 @@ pools:
 			"--set", "test.image.repository="+repository(image), "--set", "test.image.tag="+tag(image))
 		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		Expect(o.words).NotTo(ContainSubstring("Warning"))
-		// The status is read only once: if something is missing now, helm did not wait for it.
+		// The status is read only once. If something is missing now, helm did not wait for it.
 		store, err := s.store("quotes")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue))

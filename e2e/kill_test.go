@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 4: a killed shard loads again, however slow its disk is, and nothing kills it while it loads.
+// Scenario 4: a killed shard loads again, however slow its disk is, and nothing kills the shard while it loads.
 var _ = Describe("a killed shard", func() {
 	It("loads from a slow disk, group after group, and no probe ends it", func() {
 		s := newSpace("kill")

@@ -46,7 +46,7 @@ type timedCall struct {
 	began, ends time.Time
 }
 
-// caller is a caller of the load. No other caller writes its records, so it knows what it must read.
+// caller is a caller of the load. No other caller writes its records, so it knows which data it must read.
 type caller struct {
 	number int
 	turn   int
@@ -104,7 +104,7 @@ func (l *load) start() {
 	}
 }
 
-// do puts one record and reads one.
+// do puts one record and reads one record.
 func (c *caller) do(l *load) {
 	c.turn++
 	id, data := c.id(c.turn), fmt.Sprintf("caller %d, turn %d", c.number, c.turn)
@@ -185,8 +185,8 @@ func (l *load) awaitCalls(more int) {
 	Eventually(count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// longest returns the longest time that a call had to wait after a moment. It also returns how long after that moment
-// the last slow call was answered. The load must have ended.
+// longest returns the longest time that a call had to wait since the given moment. It also returns how long after that
+// moment the last slow call was answered. The load must have ended.
 func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	for _, call := range l.slow {
 		if call.ends.Before(since) {

@@ -141,8 +141,8 @@ func (m *memberships) now() int {
 	return len(m.steps)
 }
 
-// await waits for a step for which is returns a shard on one of the nodes. It ignores the first steps, whose number is
-// looked. It returns that step and the node.
+// await waits for a step for which is() returns a shard on one of the nodes. It ignores the first steps, whose number
+// is the argument looked. It returns the step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
@@ -180,7 +180,8 @@ func (m *memberships) count() (steps int, shared []string) {
 const lagMax = 1000
 
 // awaitCaughtUp waits until every group of the store q was seen, at some time from now on, with the given number of
-// voters that serve and are up to date. Groups may move in the meantime. After that, another node may fail.
+// voters that serve and are up to date. Groups may move in the meantime. When awaitCaughtUp has returned, another node
+// may fail.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 	GinkgoHelper()
 	well := map[string]bool{}

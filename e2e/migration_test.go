@@ -47,9 +47,9 @@ func (s *space) makeNextPool() {
 	}
 }
 
-// migrate moves all groups from pool main to pool next under load, partitions the node of a copy at each step, and
-// reconnects it. n1 is not partitioned, because it runs etcd. If the move is over before all steps were seen, the
-// groups move back.
+// migrate moves all groups from the pool "main" to the pool "next" under load. At each step, it partitions the node of
+// a copy, and reconnects that node. n1 is not partitioned, because it runs etcd. If the move is over before all steps
+// were seen, the groups move back.
 func (s *space) migrate(l *load) {
 	others := []string{"n2", "n3"}
 	var from, to string

@@ -46,7 +46,7 @@ func (s *space) idsByShard() map[string][]int {
 	return ids
 }
 
-// othersGoOn reads and writes records on all other shards.
+// othersGoOn reads and writes records on all shards except the given one.
 func (s *space) othersGoOn(shard string, ids map[string][]int) {
 	GinkgoHelper()
 	calls := 0
@@ -87,7 +87,7 @@ spec:
 	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/"+name, "--timeout=60s")
 }
 
-// onlyOn makes Kubernetes schedule all pods that do creates on one node.
+// onlyOn calls do(), and makes Kubernetes schedule all pods that do() creates on one node.
 func onlyOn(node string, do func()) {
 	GinkgoHelper()
 	for _, other := range []string{"n1", "n2", "n3"} {

@@ -15,14 +15,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented returns the command in docs/operations/troubleshooting.md with the given beginning, in which some words
-// of the page are replaced.
+// documented returns the command in docs/operations/troubleshooting.md that has the given beginning. It replaces some
+// words of the command.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
 	return s.documentedIn("docs/operations/troubleshooting.md", begins, replace...)
 }
 
-// documentedIn is documented for any page.
+// documentedIn is like documented(), for any page.
 func (s *space) documentedIn(page, begins string, replace ...string) []string {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(root, page))
@@ -68,8 +68,8 @@ func (s *space) loseNode(l *load) {
 	DeferCleanup(func() {
 		cluster("node-start", lost.Node)
 		kubectl("wait", "--for=create", "node/"+lost.Node, "--timeout=180s")
-		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and is
-		// not Ready for up to two minutes. A restarted kubelet finds the Node.
+		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and
+		// is not Ready for up to two minutes. A restarted kubelet finds the Node at once.
 		cluster("exec", lost.Node, "sh", "-c", "kill $(pidof kubelet)")
 		kubectl("wait", "--for=condition=Ready", "node/"+lost.Node, "--timeout=180s")
 	})

@@ -41,7 +41,7 @@ func (l logOf) Write(b []byte) (int, error) {
 	return l.logs[l.container].Write(b)
 }
 
-// watchOperators reads the operators' logs until end is called. end fails if a log holds a stack trace.
+// watchOperators reads the operators' logs until end() is called. end() fails if a log holds a stack trace.
 func watchOperators() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &operatorLogs{ctx: ctx, logs: map[string]*bytes.Buffer{}}
@@ -67,7 +67,7 @@ func watchOperators() (end func()) {
 	}
 }
 
-// find starts to read the logs of operators that are not read yet.
+// find starts to read the logs of those operators whose logs are not read yet.
 func (l *operatorLogs) find() {
 	for {
 		var list struct{ Items []pod }
@@ -126,8 +126,8 @@ func metricOf(text, name string) map[string]float64 {
 	return values
 }
 
-// reconciles returns how often the leading operator has reconciled the objects, such as "shardpool/main" or
-// "diskset/disks". It also returns which process leads, because another process counts from zero.
+// reconciles returns how many times the leading operator has reconciled each of the objects, such as "shardpool/main"
+// or "diskset/disks". It also returns which process leads, because another process counts from zero.
 func (s *space) reconciles(objects []string) (leader string, counts map[string]float64) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -151,16 +151,16 @@ func (s *space) reconciles(objects []string) (leader string, counts map[string]f
 	return leader, counts
 }
 
-// reconcilesMax is how often an object with a problem may be reconciled in a minute.
+// reconcilesMax is how many times an object with a problem may be reconciled in a minute.
 const reconcilesMax = 6
 
-// lookedMax is the time within which an object with a problem must be reconciled again. Without any event, that
-// happens about once a minute.
+// lookedMax is the time within which an object with a problem must be reconciled again. Without any event, it is
+// reconciled about once a minute.
 const lookedMax = 3 * time.Minute
 
 // calm starts to count the reconciles of objects. The returned function waits until a minute has passed, and fails if
-// there were too many, or if an object is no longer reconciled. If another operator leads by then, it counts for
-// another minute, at most four times.
+// there were too many, or if an object is no longer reconciled. If another operator leads by then, the function counts
+// for another minute, at most four times.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began := time.Now()

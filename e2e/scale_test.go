@@ -218,7 +218,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		words := said()
 		some := MatchRegexp(`"groups":[1-9]`)
 		for _, shard := range order {
-			// A shard that has just lost its leaderships has none to hand over.
+			// A shard that has just lost its leaderships has no leadership to hand over.
 			Expect(words).To(HaveKeyWithValue(shard, Or(some, MatchRegexp(`"groups":0,"kept":0\b`))),
 				"it handed no lead over: %v", words)
 			AddReportEntry(shard, words[shard])
@@ -231,9 +231,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	It("replaces a disk that comes back blank, and nobody has to do anything", func() {
 		before := s.shards("main")["main-2"]
 		disk := s.diskOf("e2e-scale", "data-main-2-0")
-		// The pod must not run while the disk is replaced, as it would not run while its machine is down. Otherwise the
-		// kernel's last writes would leave half a file system, which the kubelet would neither mount nor format:
-		// FormatBlocked.
+		// The pod must not run while the disk is replaced, just as it would not run while its machine is down.
+		// Otherwise the kernel's last writes would leave half a file system. The kubelet would neither mount nor format
+		// it (FormatBlocked).
 		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		kubectl("delete", "pod", "main-2-0", "-n", s.name, "--timeout=60s")
 		awaitUnmounted(disk.Node, disk.Device)

@@ -174,7 +174,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		shards := s.pods("sheaf.dev/pool=main")
 		Expect(shards).To(HaveLen(2))
 
-		// over changes the store under load, and waits until its processes use only the other authorities.
+		// over patches the store under load, and waits until the store's processes use only the new authorities.
 		over := func(patch string) {
 			GinkgoHelper()
 			before, err := s.store("q")

@@ -28,8 +28,8 @@ var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE
 // digest.
 var nextImage, nextOperatorImage = os.Getenv("E2E_NEXT_IMAGE"), os.Getenv("E2E_NEXT_OPERATOR_IMAGE")
 
-// smoke marks the scenarios that CI runs while nothing else uses its machine: one for each thing that only kubelets,
-// containers and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
+// smoke marks the scenarios that CI runs while nothing else uses its machine. There is one for each behaviour that only
+// kubelets, containers and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
 var smoke = Label("smoke")
 
 func TestE2E(t *testing.T) {

@@ -37,8 +37,8 @@ const (
 
 // Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move from
 // pool to pool and back. A change of authorities takes 6 minutes, because callers get 3 minutes to load their new
-// files. The scenario therefore runs only if E2E_LONG sets the number of such changes. With 10, about a hundred
-// certificates change.
+// files. The scenario therefore runs only if E2E_LONG sets the number of such changes. If E2E_LONG is 10, about a
+// hundred certificates change.
 var _ = Describe("TLS, again and again", Serial, func() {
 	It("no call fails, no shard restarts, and who was not told is refused", func() {
 		rotations, err := strconv.Atoi(cmp.Or(os.Getenv("E2E_LONG"), "0"))
@@ -212,7 +212,7 @@ func tlsReport(ip string, port int) (report certs.Report, err error) {
 	return report, json.NewDecoder(answer.Body).Decode(&report)
 }
 
-// frozen returns copies of the files that no longer follow the Secret.
+// frozen returns copies of the files. The copies do not follow the Secret.
 func frozen(files client.TLSFiles) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
@@ -292,7 +292,7 @@ func (s *space) moveToAndFro() *toAndFro {
 	return m
 }
 
-// streams calls the store q in all ways concurrently, with a certificate. It also reads with a token.
+// streams makes all kinds of calls to the store q concurrently, with a certificate. It also reads with a token.
 type streams struct {
 	space *space
 	token string // path of the token's file
@@ -462,7 +462,7 @@ func (w *streams) awaitTurns() {
 	Expect(w.failed).To(BeEmpty())
 }
 
-// slowly supplies 1 MiB in 20 s. It can be read again, so that an upload can be retried.
+// slowly is a reader that supplies 1 MiB in 20 s. It can be read again, so that an upload can be retried.
 type slowly struct{ bytes.Reader }
 
 func (r *slowly) Read(p []byte) (int, error) {

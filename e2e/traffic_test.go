@@ -76,7 +76,8 @@ func (t *traffic) end() []string {
 	return t.failed
 }
 
-// scaleOperator changes the number of operators. back restores it. The end of the scenario also restores it.
+// scaleOperator changes the number of operators. The function back restores the former number, and so does the end of
+// the scenario.
 func scaleOperator(replicas int) (back func()) {
 	GinkgoHelper()
 	var deployment struct{ Spec struct{ Replicas int } }

@@ -29,8 +29,8 @@ func sessionOf(steps []pagetest.Step) string {
 	for n, step := range steps {
 		command := step.Command
 		if behind, ok := strings.CutSuffix(command, "&"); ok && slices.ContainsFunc(step.Prints, isWord) {
-			// In the page the shell continues before the command prints anything, so the script waits for its first output or
-			// its end.
+			// On the page, the shell continues before the command prints anything. Therefore the script waits for the
+			// command's first output or its end.
 			command = fmt.Sprintf("said=$(mktemp)\n%s >\"$said\" &\n"+
 				"until [ -s \"$said\" ] || ! kill -0 $!; do sleep 0.1; done; cat \"$said\"", behind)
 		}

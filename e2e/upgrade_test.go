@@ -28,7 +28,7 @@ const (
 	shardPods = v1alpha1.LabelPool + "=main"
 )
 
-// lives returns, for each pod, its UID and how often its containers have ended. The result does not change unless
+// lives returns, for each pod, its UID and how many times its containers have ended. The result does not change unless
 // something is restarted.
 func lives(pods map[string]pod) map[string]string {
 	lives := map[string]string{}
@@ -115,8 +115,8 @@ func (s *space) throttleAll(rate string) {
 	}
 }
 
-// awaitHeld waits until a shard that is not in but restarts and blocks the update while it loads. It returns the
-// shard's name. The shard loads until its disk is made fast again.
+// awaitHeld waits until a shard restarts and, while it loads, blocks the update. Shards in the list but do not count.
+// awaitHeld returns the shard's name. The shard loads until its disk is made fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// walk does with one store what an administrator does in its daily operation, using helm and kubectl, under a steady
-// load. It writes the observations of each scenario as a row of a table. A failed scenario does not end the walk.
+// walk performs the daily operations of an administrator on one store, with helm and kubectl, under a steady load. It
+// writes the observations of each scenario as a row of a table. A failed scenario does not end the walk.
 type walk struct {
 	*space
 	load *load
@@ -34,12 +34,12 @@ func (w *walk) note(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// since records the duration of something that began at began.
+// since records how long something took that began at the given time.
 func (w *walk) since(began time.Time, what string) {
 	w.note("%s after %.0f s", what, time.Since(began).Seconds())
 }
 
-// step runs one scenario, waits until all is well again, and checks all records that were ever acknowledged.
+// step runs one scenario, waits until the store is healthy again, and checks all records that were ever acknowledged.
 func (w *walk) step(name, expected string, do func()) {
 	w.said = nil
 	began := time.Now()
@@ -142,8 +142,8 @@ func (w *walk) shardsAre(pool string, n int) {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// writes returns the number of changing requests that the API server has counted, except those for leases and nodes.
-// It approximates the number of writes by the operator.
+// writes returns the number of requests to change something that the API server has counted, except those for leases
+// and nodes. It approximates the number of writes by the operator.
 func writes() (total float64) {
 	GinkgoHelper()
 	for line := range strings.Lines(kubectl("get", "--raw", "/metrics")) {
@@ -247,7 +247,7 @@ var _ = Describe("a walk through day two", Serial, func() {
 	})
 })
 
-// whileOperatorsDie runs do, and deletes all operators every 3 s until do has ended.
+// whileOperatorsDie runs do(), and deletes all operators every 3 s until do() has ended.
 func (w *walk) whileOperatorsDie(do func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

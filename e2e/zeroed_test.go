@@ -43,8 +43,8 @@ func (s *space) served(n int) (served, refused int) {
 	return served, refused
 }
 
-// servesPart waits until reads of some of the records 1 to n succeed, namely those on the other shard, and the other
-// reads fail.
+// servesPart waits until reads of those of the records 1 to n that are on the other shard succeed, and all other reads
+// fail.
 func (s *space) servesPart(n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
