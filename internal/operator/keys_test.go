@@ -52,8 +52,8 @@ func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 	return source
 }
 
-// The operator connects to a shard by TLS if the store requires it, and accepts only the intended shard: another shard
-// may have received the address.
+// The operator connects to a shard by TLS if the store requires TLS, and accepts only the intended shard, because
+// another shard may have received the address.
 func TestAShardIsAskedByItsName(t *testing.T) {
 	files := storeFiles(t, certs.Required)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -100,7 +100,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	}
 }
 
-// playedGrants plays a shard that decides by table 7, and has seen two tokens signed by unknown keys.
+// playedGrants simulates a shard that decides by table 7, and has seen two tokens signed by unknown keys.
 type playedGrants struct{}
 
 func (playedGrants) Version() int64                { return 7 }

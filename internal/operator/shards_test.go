@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// asked plays a shard that answers with its name, and counts the connections made to it.
+// asked simulates a shard that answers with its name, and counts the connections that are made to it.
 type asked struct {
 	recordv1.UnimplementedAdminServiceServer
 	net.Listener
@@ -26,7 +26,7 @@ type asked struct {
 	groups   atomic.Int32
 }
 
-// askedAt starts an asked at an address; 127.0.0.1:0 chooses a free port.
+// askedAt starts an asked at an address. The address 127.0.0.1:0 chooses a free port.
 func askedAt(t *testing.T, address, name string) *asked {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
@@ -131,7 +131,7 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	}
 }
 
-// A shard whose disk hangs reports that it serves, and calls about its groups may wait.
+// A shard whose disk hangs still reports that it serves, but calls about its groups may wait.
 func TestADiskThatHangsIsDistinguished(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)

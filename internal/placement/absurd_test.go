@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// lookAt does everything with a listing of these keys that the product does with a listing. It fails if something in
-// it could not have been written by Sheaf.
+// lookAt does everything with a listing of these keys that the product does with a listing. It fails if the resulting
+// view holds something that Sheaf could not have written.
 func lookAt(t *testing.T, found map[string]string) {
 	t.Helper()
 	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)
@@ -125,7 +125,8 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 	}
 }
 
-// FuzzVolumeRecord: any bytes as the record of a volume. A record that is taken is followed by a later state.
+// FuzzVolumeRecord takes any bytes as etcd's record of a volume. If a shard may follow the record, the record must be
+// of the shard's volume, and its generation must not be later than that of the shard.
 func FuzzVolumeRecord(f *testing.F) {
 	shard := Shard{Name: "a", Address: "h:1", VolumeUUID: uuid.UUID{1}, Generation: 5, Step: Step{Number: 7}}
 	b, err := json.Marshal(shard.Record())
@@ -143,7 +144,7 @@ func FuzzVolumeRecord(f *testing.F) {
 	})
 }
 
-// FuzzEtcdValues: any bytes at any key.
+// FuzzEtcdValues takes any bytes as the value of any key.
 func FuzzEtcdValues(f *testing.F) {
 	for name, value := range soundKeys(f) {
 		b, err := json.Marshal(value)

@@ -152,10 +152,10 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 	})
 }
 
-// Moves run in waves while shards are drained and cordoned. The limits must hold, and balancing must move no more
-// bytes than all copies have, whichever move ends first. A wave is planned from the state that the last wave left, so
-// one group may move more than once. In 790,000 changes to 400,000 stores, a group moved at most three times if it
-// had one copy and six times if it had three, and at most 0.8 of the bytes moved.
+// Moves run in waves while shards are drained and cordoned. Whichever move ends first, the limits must hold, and
+// balancing must move no more bytes than all copies have. A wave is planned from the state that the last wave left, so
+// one group may move more than once. In 790,000 changes to 400,000 stores, a group moved at most three times if it had
+// one copy and six times if it had three, and at most 0.8 of the bytes moved.
 func TestWavesComeToAnEnd(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")

@@ -31,8 +31,8 @@ func TestSharedDomains(t *testing.T) {
 	}
 }
 
-// A move that must put two copies into one domain is reported as such before its target is set. Here, two shards of
-// the group are in one domain because a node was relabelled.
+// If a move cannot avoid two copies in one domain, this is reported before the target of the move is set. Here, two
+// shards of the group are in one domain because a node was relabelled.
 func TestMovesReportSharedDomains(t *testing.T) {
 	v := loaded(5, 10, 3)
 	for name, s := range v.Shards {

@@ -25,7 +25,8 @@ func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 	return client, ctx
 }
 
-// TestEveryViewIsOfOneRevision writes pairs of targets in one transaction: no view may show only half of a pair.
+// TestEveryViewIsOfOneRevision writes pairs of targets, each pair in one transaction. No view may show only half of a
+// pair.
 func TestEveryViewIsOfOneRevision(t *testing.T) { synctest.Test(t, everyViewIsOfOneRevision) }
 
 func everyViewIsOfOneRevision(t *testing.T) {

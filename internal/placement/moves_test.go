@@ -144,7 +144,7 @@ func TestMovesShowsWhatRunsAndWhatWouldFollow(t *testing.T) {
 	}
 }
 
-// BenchmarkBalance measures the time of this test's plan.
+// The test plans for a full-size store. BenchmarkBalance measures how long such a plan takes.
 func TestBalanceAtFullSize(t *testing.T) {
 	v := crowded()
 	targets, _ := Plan(v, moves(3))

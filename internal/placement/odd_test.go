@@ -136,8 +136,8 @@ func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	}
 }
 
-// TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the value that it knew, even when it lists again. The
-// watcher must not take the odd key for a setback of etcd, and must drop the problem when the key is corrected.
+// TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the value that it knew, even when it lists again. The watcher
+// must not regard the odd key as a setback of etcd, and must no longer report the problem when the key is corrected.
 func TestWhoKnewAKeyGoesOnWithIt(t *testing.T) { synctest.Test(t, whoKnewAKeyGoesOnWithIt) }
 
 func whoKnewAKeyGoesOnWithIt(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// drawView draws a cluster: shards in few domains and in every state; groups that are new, placed, half-moved, or on
-// lost shards.
+// drawView draws a cluster. Its shards are in few domains and in every state. Its groups are new, placed, half-moved,
+// or on lost shards.
 func drawView(t *rapid.T) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{}}
 	domains := rapid.IntRange(0, 5).Draw(t, "domains")

@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// TestRebuildCountsOnFromNoAbsurdEpoch: an epoch from which nobody can count on makes no placement.
+// TestRebuildCountsOnFromNoAbsurdEpoch checks that volumes with an epoch that is too high to continue from do not
+// result in a placement.
 func TestRebuildCountsOnFromNoAbsurdEpoch(t *testing.T) {
 	store := uuid.New()
 	for _, epoch := range []uint64{math.MaxUint64, math.MaxUint64 - 1<<32, 1 << 62} {
@@ -153,8 +154,9 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	}
 }
 
-// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that replicas of a deleted group do not keep a new group of its
-// name, or the rest of the store, out of the placement, and that two groups which may both hold records do.
+// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that replicas of a deleted group keep neither a new group of the
+// same name nor the rest of the store out of the placement. It also checks that there is no placement if two groups of
+// one name may both hold records.
 func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	store, deleted, now := uuid.New(), uuid.New(), uuid.New()
 	abc := []uint64{1, 3, 5}

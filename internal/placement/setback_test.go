@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// grownSince restores a backup of etcd, lets change write to that etcd, as other processes would for a while, and
-// returns a backup of the result.
+// grownSince restores a backup of etcd. Then it calls change(), which writes to that etcd as other processes would for
+// a while. It returns a backup of the result.
 func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	change func(store *placement.Store)) memetcdtest.Backup {
 	t.Helper()

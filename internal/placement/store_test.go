@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// onEtcd returns a client of a real etcd, for the few tests that need one. All others run in virtual time on an etcd
-// in memory: see memetcdtest.
+// onEtcd returns a client of a real etcd, for the few tests that need one. All other tests run in virtual time on an
+// etcd in memory (see memetcdtest).
 func onEtcd(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := etcdtest.Shared(tb).Client()
@@ -108,7 +108,7 @@ func shard(name string) placement.Shard {
 	return placement.Shard{Name: name, Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Generation: 1}
 }
 
-// await takes views until one satisfies want.
+// await receives views until want() returns true for one of them.
 func await(t *testing.T, ctx context.Context, views <-chan placement.View, what string,
 	want func(placement.View) bool) placement.View {
 	t.Helper()
@@ -310,7 +310,7 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 }
 
 // A group that was deleted is in no view, does not count within a bound, and is not written by a leader that does not
-// know it. Its name is free. No process takes the end of a group for an etcd that was set back.
+// know it. Its name is free. No process mistakes the end of a group for a setback of etcd.
 func TestADeletedGroupIsNoSetback(t *testing.T) { synctest.Test(t, aDeletedGroupIsNoSetback) }
 
 func aDeletedGroupIsNoSetback(t *testing.T) {

@@ -138,7 +138,7 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// The first registration of a shard outlasts an etcd whose disk stalls for a while: the start must not fail.
+// The first registration of a shard outlasts a stall of etcd's disk. The start of the shard must not fail.
 func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlastsASlowEtcd) }
 
 func aStartOutlastsASlowEtcd(t *testing.T) {

@@ -165,7 +165,7 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 	return err
 }
 
-// wrong says where the wakes differ from what groups and targets say; empty if they do not differ.
+// wrong says where the wakes differ from what groups and targets say. The result is empty if they do not differ.
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())

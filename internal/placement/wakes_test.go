@@ -44,7 +44,7 @@ func (c *countedWatcher) Watch(ctx context.Context, key string, options ...clien
 	return out
 }
 
-// follower is what a shard sees of etcd, through a client of its own.
+// follower sees of etcd what a shard sees, through a client of its own.
 type follower struct {
 	name    string
 	store   *placement.Store
@@ -132,8 +132,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard makes the folder of a group that is on another shard by then. The shard must learn of the group, although
-// nothing wakes it.
+// A shard makes the folder of a group that is already on another shard. The shard must learn of the group, although
+// nothing wakes the shard.
 func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderItHas)
 }

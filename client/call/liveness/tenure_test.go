@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A call that has waited since before the end of a tenure is ended. A stream that is answered all the time is not.
+// At the end of a tenure, a call that has waited since before that end is ended. A stream that is answered all the time
+// is not ended.
 func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()

@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 )
 
-// failure returns a status with a reason of ours, or, if why is empty, a status of the transport or of gRPC.
+// failure returns a status with one of Sheaf's reasons. If why is empty, it returns a status as the transport or gRPC
+// would.
 func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	t.Helper()
 	st := status.New(code, "no")
@@ -189,8 +190,8 @@ func TestWhatEndsAPause(t *testing.T) {
 	})
 }
 
-// If a rate quota is used up, the client waits as long as the server asks, and news does not end that wait. It does not
-// wait for a quota of stored data.
+// If a rate quota is used up, the client waits as long as the server asks, and news does not end that wait. If a quota
+// of stored data is used up, the client does not wait.
 func TestRatesAreWaitedOff(t *testing.T) {
 	exceeded := func(after time.Duration) Verdict {
 		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)

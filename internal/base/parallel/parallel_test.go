@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// All calls are made, with exactly the allowed number at a time.
+// All calls are made, with exactly the allowed number of calls at a time.
 func TestSoManyAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -18,7 +18,8 @@ type endpoint struct {
 }
 
 // admits reports whether policies allow a pod to reach a port of another pod, according to the rules of the API. A pod
-// that no policy selects accepts everything. Any other pod accepts what a rule of a policy that selects it allows.
+// that no policy selects accepts everything. Any other pod accepts only connections that a policy which selects the pod
+// allows in one of its rules.
 func admits(t *testing.T, policies []*networkingv1.NetworkPolicy, from, to endpoint, port int32) bool {
 	t.Helper()
 	selected := false

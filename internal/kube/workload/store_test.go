@@ -245,7 +245,7 @@ func TestAuditLogOfAStore(t *testing.T) {
 	}
 }
 
-// A number of members that no etcd may have ends nothing in a panic, and takes no memory.
+// A number of members that no etcd may have causes no panic, and takes no memory.
 func TestAnOddNumberOfMembersIsNone(t *testing.T) {
 	for members, want := range map[int32]int32{0: 3, 1: 1, 3: 3, -1: 0, math.MinInt32: 0, 2: 0, math.MaxInt32: 0} {
 		store := &v1alpha1.RecordStore{}

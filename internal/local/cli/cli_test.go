@@ -119,7 +119,7 @@ func TestExitCodesAndWordsOfAStatus(t *testing.T) {
 	}
 }
 
-// The message of an error that joins others has several lines; an answer is one line.
+// The message of an error that joins other errors has several lines, but the description of an error must be one line.
 func TestADescriptionIsOneLine(t *testing.T) {
 	err := fmt.Errorf("put 5: %w", status.Error(codes.FailedPrecondition, "write a: read-only\ntruncate a: read-only"))
 	if got := Describe(err, ""); got != "put 5: FAILED_PRECONDITION: write a: read-only; truncate a: read-only" {
@@ -127,7 +127,8 @@ func TestADescriptionIsOneLine(t *testing.T) {
 	}
 }
 
-// A gateway that does not reach a shard answers: nothing is wrong with --server.
+// If a gateway does not reach a shard, the gateway itself still answers. The description must not say that something is
+// wrong with --server.
 func TestAShardThatDoesNotAnswerIsNotTheServer(t *testing.T) {
 	s, err := status.New(codes.Unavailable, "shard a does not answer: connection error: refused").WithDetails(
 		&errdetails.ErrorInfo{Reason: "SHARD_UNREACHABLE", Domain: "sheaf.dev"})
@@ -153,7 +154,8 @@ func TestAMissingArgumentIsNamed(t *testing.T) {
 	}
 }
 
-// A size of 0 means "chosen for you": the help of a flag says so, and "(default 0 B)" behind it would contradict that.
+// A size of 0 means that the program chooses the size. The help of a flag says so, and "(default 0 B)" after it would
+// contradict the help.
 func TestTheHelpShowsNoDefaultOf0(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	none, some := Size(0), Size(64<<20)

@@ -86,7 +86,7 @@ func (o *odd) Stat() (fs.FileInfo, error) {
 	return sizeOf(o.says[min(o.asked, len(o.says))-1]), nil
 }
 
-// uploads stores the last upload, and refuses data that is not as long as declared.
+// uploads keeps the data of the last upload, and refuses data that is not as long as declared.
 type uploads struct {
 	recordv1.UnimplementedRecordServiceServer
 	got []byte

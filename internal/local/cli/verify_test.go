@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestVerifyKnowsTheJournal checks that data that only the journal has after a power cut are reported, and are written
-// to their segment before a repair.
+// TestVerifyKnowsTheJournal checks data that only the journal has after a power cut. They must be reported, and must be
+// written to their segment before a repair.
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()

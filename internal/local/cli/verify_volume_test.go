@@ -132,7 +132,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "is not repaired") {
 					t.Errorf("repair: %v", err)
 				}
-				// A repair of only the group's folder is also refused.
+				// A repair of just the group's folder is also refused.
 				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil &&
 					report.Groups[0].Error == "" {
 					t.Errorf("repair of the group: %+v", report)

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// reluctant answers a Put when a test allows it, and says until then that the group is loading.
+// reluctant is a server that answers a Put when a test allows it. Until then it says that the group is loading.
 type reluctant struct {
 	recordv1.UnimplementedRecordServiceServer
 	may      chan struct{}
@@ -132,7 +132,7 @@ func TestMessagesComeOnce(t *testing.T) {
 }
 
 // The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt says why
-// there was more than one attempt. On a machine that stalled, there may be time for only one attempt; then the test
+// there was more than one attempt. If the machine stalls, there may be time for only one attempt. In this case the test
 // tries again with more time.
 func TestACallThatIsInterruptedReportsWhyItWaited(t *testing.T) {
 	var got string
@@ -232,7 +232,7 @@ func TestWordsOfLongPathsAndIDs(t *testing.T) {
 	}
 }
 
-// silent receives puts and does not answer them; a read returns the reason.
+// silent receives puts and does not answer them. A read returns the reason.
 type silent struct{ reluctant }
 
 func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
@@ -240,7 +240,7 @@ func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	return status.FromContextError(stream.Context().Err()).Err()
 }
 
-// An import that gets no answer reports what the server waits for, and not only that the time is over.
+// An import that gets no answer reports what the server waits for, and not merely that the time is over.
 func TestAnImportThatNobodyAnswersSaysWhy(t *testing.T) {
 	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
 	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())

@@ -143,8 +143,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			}
 			got[e.Via][line{name(e.Method), e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code, e.Records}]++
 		}
-		// The gateway, and the shard that was called directly, log what the caller asked. The shard behind the gateway
-		// logs what the gateway passed on.
+		// The gateway, and the shard that was called directly, log the request of the caller. The shard behind the
+		// gateway logs the request that the gateway passed on.
 		for via, times := range map[string]int{"": 2, "gateway": 1} {
 			for _, w := range want {
 				if got[via][w] != times {

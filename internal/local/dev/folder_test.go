@@ -8,7 +8,7 @@ import (
 )
 
 // TestSettingsThatCannotBe checks that a start refuses settings that no program writes, with an error that names their
-// file. The folder is on the file system of the operating system, which dev requires.
+// file. The folder is on a real file system, because dev requires one.
 func TestSettingsThatCannotBe(t *testing.T) {
 	const sound = `"format":1,"storeUUID":"11111111-1111-4111-8111-111111111111","routing":{"mode":"Hash","groups":4}`
 	for _, content := range []string{

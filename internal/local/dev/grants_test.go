@@ -56,9 +56,9 @@ func startGranted(t *testing.T, groups ...string) *granted {
 	return startSeamed(t, seams{}, groups...)
 }
 
-// startSeamed is startGranted with the seams of a test. The test runs in a bubble of testing/synctest: etcd, disks and
-// network are in memory. Only the settings and certificates of the store are files of the operating system: they are
-// small, and nothing waits for them.
+// startSeamed is like startGranted, with the seams of a test. The test runs in a bubble of testing/synctest: etcd,
+// disks and network are in memory. Only the settings and the certificates of the store are real files. They are small,
+// and nothing waits for them.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
 	// This cleanup runs last. A shard that has ended returns its lease of the wakes in the background, within a
@@ -228,8 +228,8 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 	return nil
 }
 
-// Each call that needs a grant is made by three callers, at the gateway and at the shard: one with exactly this grant,
-// one with this grant in another group, and one with all other grants.
+// Each call that needs a grant is made by three callers, at the gateway and at the shard. One caller has exactly this
+// grant, one has this grant in another group, and one has all other grants.
 func TestEveryCallNeedsItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -291,7 +291,7 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 	})
 }
 
-// A refusal does not reveal whether a group or a record exists: the answers are the same, byte for byte.
+// A refusal does not reveal whether a group or a record exists. The answers in both cases are the same, byte for byte.
 func TestARefusalRevealsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -747,7 +747,7 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			out, err := stream.Recv()
 			return out.GetCursor(), err
 		}
-		// scan returns the cursor of the first message or, with all, the number of records.
+		// scan returns the cursor of the first message. If all is true, it returns the number of records instead.
 		scan := func(at, name string, in *recordv1.ScanRequest, all bool) (cursor []byte, records int, err error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()

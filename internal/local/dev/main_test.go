@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The first sync of a file of the operating system starts a goroutine that lives as long as the process. It starts
-// here, because in a bubble of testing/synctest it would keep virtual time from passing.
+// The first sync of a real file starts a goroutine that lives as long as the process. The goroutine is started here,
+// because one that starts in a bubble of testing/synctest would keep virtual time from passing.
 func TestMain(m *testing.M) {
 	if err := syncOnce(); err != nil {
 		fmt.Fprintln(os.Stderr, "sync a file before the tests:", err)

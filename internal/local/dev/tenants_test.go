@@ -97,7 +97,8 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	return p
 }
 
-// ownerOf returns the tenant that owns a group in the model: the one whose prefix begins the name, byte by byte.
+// ownerOf returns the tenant that owns a group in the model. That is the tenant whose prefix is, byte by byte, the
+// beginning of the group's name.
 func ownerOf(group string) string {
 	for n := range tenants {
 		if strings.HasPrefix(group, prefixOf(n)) {
@@ -190,7 +191,7 @@ func (p *tenancy) see(tenant int, what string, seen []*recordv1.Record) {
 // data returns what a tenant stores.
 func data(tenant int, group string) []byte { return fmt.Appendf(nil, "tenant-%d:%s", tenant, group) }
 
-// stream reads messages up to the end, or only one, and returns the records, and the cursor of the last message.
+// stream reads all messages of a stream, or only one, and returns the records and the cursor of the last message.
 func stream[M interface {
 	GetRecords() []*recordv1.Record
 	GetCursor() []byte
@@ -423,10 +424,10 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	p.counts[fmt.Sprintf("handed back, %s %s: %s", kind, how, code)]++
 }
 
-// Tenants with their own prefixes, identified by certificates, make random calls through the gateway and the shard:
-// about single records, batches of their own and others' records, and names that might be mistaken for others'. They
-// send values that they or others received, or that nobody received. No tenant sees, changes or learns of anything that
-// belongs to another.
+// Tenants with their own prefixes, identified by certificates, make random calls at the gateway and at the shard. The
+// calls are about single records, about batches of the tenant's own and of other tenants' records, and about names that
+// might be mistaken for names of other tenants. The tenants send values that they or other tenants received, or that
+// nobody received. No tenant sees, changes or learns of anything that belongs to another tenant.
 func TestTenantsDoNotMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, seed = 10_000, 20

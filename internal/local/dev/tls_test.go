@@ -30,8 +30,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// startTLS starts a store of three copies that uses TLS, with a record 1. It cannot be used in bubbles: the tests in
-// this file run a store as people do, with real etcd, disks and sockets.
+// startTLS starts a store of three copies that uses TLS, with a record 1. It cannot be used in bubbles, because the
+// tests in this file run a store as people do, with a real etcd, real disks and real sockets.
 func startTLS(t *testing.T) *Dev {
 	t.Helper()
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0",
@@ -153,7 +153,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 		lacks   protoreflect.FullName // a service that the server does not have
 	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address,
 		"sheaf.record.v1.RoutingService"}}
-	// pass makes either the calls that must be refused or all others.
+	// pass makes either the calls that must be refused or all other calls.
 	pass := func(refusals bool) {
 		for at, server := range servers {
 			for name, caller := range who {

@@ -26,7 +26,7 @@ import (
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits means that the row waits for real time on a real etcd, in parallel with other rows. Such a row reads no
+	// waits says that the row, on a real etcd, waits for real time, in parallel with other rows. Such a row reads no
 	// revision that another row may compact, and does not expect its writes to be the only ones.
 	waits bool
 }
@@ -44,7 +44,7 @@ type underTest struct {
 	server  server
 }
 
-// server is what a row can do to an etcd from outside.
+// server has the operations that a row can perform on an etcd from outside.
 type server interface {
 	Away()
 	Back()

@@ -12,8 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// A member must be the only owner of its disk, like a shard. It looks before it writes: foreign files must remain as
-// they were, and must be named. The test uses files of the operating system because etcd writes to no others.
+// A member must be the only owner of its disk, as a shard must. It looks before it writes. Foreign files must remain as
+// they were, and the error must name them. The test uses files of the operating system, because etcd writes to no other
+// files.
 func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	for name, row := range map[string]struct {
 		there []string // files, and folders with a slash at the end
@@ -68,8 +69,8 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	}
 }
 
-// TestAnOddOwnerFileIsNamed checks that a file that does not say whose a folder is stops the start, with its name, and
-// that the folder remains as it was.
+// TestAnOddOwnerFileIsNamed checks that a member does not start if the owner file does not say to whom the folder
+// belongs. The error must name the file, and the folder must remain as it was.
 func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty": "", "null": "null", "a list": "[1]", "an empty object": "{}", "zeros": strings.Repeat("\x00", 4096),

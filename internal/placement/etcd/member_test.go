@@ -58,7 +58,7 @@ func testContext(t *testing.T) context.Context {
 }
 
 // again repeats an action until it succeeds. While the disk of a member stalls, the members choose another leader,
-// and refuse calls that they would accept a moment later. Clients do not repeat writes by themselves.
+// and refuse calls that they would accept a moment later. Clients do not repeat writes automatically.
 func again(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	ctx := testContext(t)

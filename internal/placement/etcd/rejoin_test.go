@@ -136,7 +136,7 @@ func (r *trio) put(key, value string) {
 	put(r.t, r.client(), key, value)
 }
 
-// has waits until a member has stored a value itself. It receives what the others acknowledge a moment later.
+// has waits until a member has stored a value itself. A member receives what the others acknowledge a moment later.
 func (r *trio) has(name, key, value string) {
 	r.t.Helper()
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
@@ -176,8 +176,8 @@ func (r *trio) ids() map[string]uint64 {
 	return out
 }
 
-// change changes the members as soon as etcd considers the others well connected. done is the error of a retry after
-// an attempt that succeeded without an answer in time.
+// change changes the members as soon as etcd considers the others well connected. If an attempt succeeds but is not
+// answered in time, the retry fails with the error done.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
@@ -207,8 +207,8 @@ func (r *trio) add(peerURLs []string) {
 	})
 }
 
-// rejoined starts c. It must be another member than before, with everything that the others have, and no folder may
-// be left set aside.
+// rejoined starts c. c must be a new member, with everything that the others have, and no folder that was set aside may
+// be left.
 func (r *trio) rejoined(before map[string]uint64) {
 	r.t.Helper()
 	r.put("missed", "while c was away")

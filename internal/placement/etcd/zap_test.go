@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes the disk of etcd fail, so that etcd ends its process. Its last
-// message must be forwarded, with the folder and what to do, and no other message.
+// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes the disk of etcd fail, so that etcd ends its process. etcd's last
+// message must be forwarded, with the folder and what to do. No other message may be forwarded.
 func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	var said bytes.Buffer
 	before := slog.Default()
@@ -42,8 +42,8 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	}
 }
 
-// At a first start, when nothing is wrong, etcd logs an error that is not forwarded as one. Any other failure of the
-// same step is.
+// At a first start, when nothing is wrong, etcd logs an error. It must not be forwarded as an error. Any other failure
+// of the same step must be.
 func TestAFirstStartLogsNoError(t *testing.T) {
 	for why, want := range map[string]bool{
 		"cannot detect storage schema version: missing term information": false,

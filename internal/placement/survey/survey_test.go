@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// FuzzVolume checks that no answer of a shard, whatever it says, ends a rebuild of the placement in a panic, and that
-// what is rebuilt from it is a placement that the store accepts.
+// FuzzVolume checks that no answer of a shard makes a rebuild of the placement panic, and that the store accepts the
+// placement that is rebuilt from the answer.
 func FuzzVolume(f *testing.F) {
 	const volume, store, group = "a1b2c3d4-0000-4000-8000-000000000001", "a1b2c3d4-0000-4000-8000-000000000002",
 		"a1b2c3d4-0000-4000-8000-000000000003"

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// A context without a call is refused everything, because the identification of its caller was forgotten. Everybody, by
-// contrast, is a call.
+// If a context has no Call, everything is refused, because the server forgot to identify the caller. Everybody, by
+// contrast, is a Call.
 func TestWhatHasNoCallIsRefused(t *testing.T) {
 	questions := map[string]func(context.Context) error{
 		"May":       func(ctx context.Context) error { return May(ctx, Get, "a") },

@@ -12,11 +12,12 @@ import (
 // These lists contain the fields of requests that are not messages themselves, by message and field. They are grouped
 // by the source from which a client has the values.
 var (
-	// Opaque values from earlier answers: each is signed for the caller who received it.
+	// signedFields are opaque values from earlier answers. Each value is signed for the caller who received it.
 	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
 		"WatchRequest.cursor"}
-	// Plain values from earlier answers. A version names a state of a record in the group about which access is
-	// decided, and is looked up after the decision. An epoch is a hint of which routing a client knows.
+	// plainFields are plain values from earlier answers. A version names a state of a record in the group about which
+	// access is decided, and it is looked up after the decision. An epoch says which routing a client knows, and is
+	// only a hint.
 	plainFields = []string{
 		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch",
 		"GetRequest.version",
@@ -29,7 +30,7 @@ var (
 		// all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}
-	// Values that clients choose.
+	// chosenFields are values that clients choose.
 	chosenFields = []string{
 		"AcceptLossRequest.group", "CanIRequest.group", "CanIRequest.verb", "CompactRequest.all", "CompactRequest.explain",
 		"CompactRequest.group",
@@ -55,8 +56,8 @@ var (
 	}
 )
 
-// Each value that clients return is signed, or is listed here as a value that does not need a signature. A new field
-// has to be added to one of the lists.
+// Each value that clients return to a server is signed, or is listed here as a value that does not need a signature. A
+// new field has to be added to one of the lists.
 func TestWhatClientsReturnIsSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}

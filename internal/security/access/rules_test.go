@@ -123,7 +123,7 @@ func TestACertificateOfAnotherStore(t *testing.T) {
 	}
 }
 
-// Every row belongs to an existing call, and names the verb with which a grant allows it.
+// Every row belongs to an existing call, and names the verb with which a grant allows that call.
 func TestEveryCallHasARow(t *testing.T) {
 	known := map[string]bool{}
 	for _, method := range methods(t) {

@@ -90,7 +90,7 @@ func open(t *testing.T, all files, c *clock) (*Source, string) {
 	return s, dir
 }
 
-// health reports who has called it.
+// health is a health server that reports its callers.
 type health struct {
 	healthv1.UnimplementedHealthServer
 	callers chan identity.Identity
@@ -286,8 +286,9 @@ func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 	})
 }
 
-// An authority is replaced in steps: both are trusted, the new one issues, the old one is dropped. Processes that
-// follow each step keep working all the time. A process that missed the change is refused.
+// An authority is replaced in steps: both authorities are trusted, then the new authority issues certificates, then the
+// old authority is dropped. Processes that follow each step keep working all the time. A process that missed the change
+// is refused.
 func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
 	server, serverDir := open(t, issued(t, a, leaf(shard), a), &clock{})

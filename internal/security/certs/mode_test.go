@@ -105,8 +105,8 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// With two authorities, neither vouches for certificates of the other, neither for those of callers nor for those of
-// servers.
+// If there are two authorities, the authority of callers vouches only for callers, and the authority of the store's
+// processes vouches only for these processes.
 func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
@@ -171,8 +171,8 @@ func TestTheReportIsServed(t *testing.T) {
 	}
 }
 
-// The file grants says that callers wait for a table. Any other word in it is an error, and the previous setting
-// remains in force.
+// The word in the file "grants" says that callers wait for a table. Any other word in that file is an error, and the
+// previous setting remains in force.
 func TestGrantsAreRequiredByAFile(t *testing.T) {
 	a := newAuthority(t, "a")
 	with := func(word string) map[string][]byte {

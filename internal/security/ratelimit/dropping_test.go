@@ -146,8 +146,8 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 	}
 }
 
-// openUntil opens connections from an address until enough returns true, and returns their number. It opens several at
-// a time, because otherwise a slow machine would open them less often than an address may.
+// openUntil opens connections from an address until enough() returns true, and returns the number of connections. It
+// opens several at a time, because otherwise a slow machine would not exceed the rate that an address is allowed.
 func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	t.Helper()
 	var opened atomic.Int64
@@ -211,8 +211,8 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	}
 }
 
-// TestOnlySoManyAddressesAreDropped checks the limit, and that no address is dropped if no listener is known or if it
-// is not a valid address.
+// TestOnlySoManyAddressesAreDropped checks the limit. It also checks that no address is dropped if no listener is
+// known, and that an invalid address is not dropped.
 func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	d := newDropping(slog.New(slog.DiscardHandler))
 	d.lasts = time.Hour
@@ -261,8 +261,8 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	}
 }
 
-// TestTakingBackAnAddressIsTriedAgain checks that Guard tries again to remove an address if the kernel refuses it, and
-// logs the refusal once.
+// TestTakingBackAnAddressIsTriedAgain checks that Guard tries again to remove an address from the filter if the kernel
+// refuses the removal, and that it logs the refusal once.
 func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	var logged strings.Builder
 	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// limitedBy returns how often a reason was counted.
+// limitedBy returns how many times a reason was counted.
 func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }
@@ -163,7 +163,7 @@ func TestWhoIsExemptIsNotSlowed(t *testing.T) {
 	})
 }
 
-// halfOpen is credentials whose handshakes end when a byte arrives or the connection ends.
+// halfOpen implements credentials whose handshakes end when a byte arrives or the connection ends.
 type halfOpen struct {
 	credentials.TransportCredentials
 }
@@ -225,8 +225,8 @@ func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	})
 }
 
-// TestHandshakesHaveARate checks the rate of each address: handshakes beyond it wait, and those that would wait too
-// long are refused.
+// TestHandshakesHaveARate checks the rate of each address. Handshakes beyond the rate wait, and those that would wait
+// too long are refused.
 func TestHandshakesHaveARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})

@@ -90,8 +90,8 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	return entries, errors.Join(errs...)
 }
 
-// readLog reads the segments that the manifest lists. It handles truncations by leaders with its own code, and not
-// with the package that loads logs, because that package is under test.
+// readLog reads the segments that the manifest lists. It handles truncations by leaders with its own code, and does not
+// use the package that loads logs, because that package is under test.
 func readLog(shard, dir string) (*logOf, string, error) {
 	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
@@ -149,8 +149,8 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 	return r.Err()
 }
 
-// cut drops the entries from an index on. Another leader has written the entries that follow, so the dropped ones no
-// longer count.
+// cut drops the entries from an index on. Another leader has written other entries in their place, so the dropped
+// entries no longer count.
 func (l *logOf) cut(from uint64) {
 	for index := from; index <= l.last; index++ {
 		delete(l.facts, index)

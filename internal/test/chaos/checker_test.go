@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived makes a possible history of several workers on one record: the calls take effect in the order in which they
-// were generated.
+// lived makes a possible history of several workers on one record. The calls take effect in the order in which lived
+// generates them.
 func lived(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var all []operation
@@ -72,7 +72,8 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost removes a write whose value a read returned. After that, the read has seen a value that nobody wrote.
+// lost removes, from a history, a write whose value a read returned. After that, the read has seen a value that nobody
+// wrote.
 func lost(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
@@ -82,7 +83,7 @@ func lost(all []operation, i int) ([]operation, bool) {
 	return slices.Delete(all, i, i+1), true
 }
 
-// older lets a read return a version that another version had replaced before the read began.
+// older changes a read so that it returns a version that another version had replaced before the read began.
 func older(all []operation, i int) ([]operation, bool) {
 	if all[i].verb != get || all[i].seen == 0 {
 		return nil, false

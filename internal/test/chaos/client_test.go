@@ -35,8 +35,8 @@ type load struct {
 	goal    int64        // wanted number of calls; after that the workers slow down
 	failed  failures
 	clients []*client.Client
-	// damaged is a time: calls that began before it may receive an error about bad bytes. A fault damages a disk, and the
-	// bytes remain bad until they are repaired.
+	// damaged is a time. Calls that began before that time may receive an error about bad bytes, because a fault has
+	// damaged a disk, and the bytes remain bad until they are repaired.
 	damaged atomic.Int64
 
 	halt chan struct{} // closed when no new call may begin
@@ -44,7 +44,8 @@ type load struct {
 	wait sync.WaitGroup
 }
 
-// keysAtOnce records of each group are in use at a time. After keyCalls calls, another record replaces a record.
+// keysAtOnce is the number of records of each group that are in use at a time. After keyCalls calls, a new record
+// replaces one of them.
 const (
 	keysAtOnce = 3
 	keyCalls   = 250
@@ -207,8 +208,8 @@ func valueOf(b []byte) (uint64, error) {
 	return value, nil
 }
 
-// finish repeats a call until it is answered, definitely refused, or given up. It gives up only some of the calls that
-// may have been applied.
+// finish repeats a call until the call is answered, definitely refused, or given up. It gives up only calls that may
+// have been applied, and only some of these.
 func (w *worker) finish(c *call) {
 	c.begin = w.load.now()
 	w.tryAgain(c, w.try(c))
@@ -317,7 +318,7 @@ func (w *worker) takeWrite(c *call, version string, err error) error {
 	return nil
 }
 
-// version parses a version as a number; the versions of one record grow.
+// version parses a version as a number. The versions of one record grow.
 func (w *worker) version(c *call, version string) uint64 {
 	if version == "" {
 		return 0

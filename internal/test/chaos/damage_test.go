@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// damageCopy damages one of three copies by hand while its shard is down: it zeroes or truncates a segment. `sheaf
-// verify` on the volume must name the file. `sheaf verify` on the group must name the shard, unless the shard found
-// the damage when it started. No scan may return an earlier version of a record. The copy must be repaired.
+// damageCopy damages one of three copies while the shard of that copy is down. It zeroes or truncates a segment. `sheaf
+// verify` on the volume must name the file. `sheaf verify` on the group must name the shard, unless the shard found the
+// damage when it started. No scan may return an earlier version of a record. The copy must be repaired.
 func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	all, err := n.survey()
 	if err != nil {
@@ -133,7 +133,7 @@ func (n *nemesis) verifyGroup(name string) (string, error) {
 	return n.hub.run(sheafBinary, "group", "verify", name, "--server", n.gateways[0].machine.address+":7600")
 }
 
-// scanBallast scans a group. The ballast must be that of this round, or it may be missing if the scan reports damage.
+// scanBallast scans a group. The ballast must be that of this round. It may be missing only if the scan reports damage.
 func (n *nemesis) scanBallast(group int, round uint64) error {
 	ids := n.ballastOf(group)
 	return await("a scan of the group ends", time.Minute, func() error {

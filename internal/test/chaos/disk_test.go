@@ -10,7 +10,7 @@ import (
 )
 
 // mountDisk makes a file system of the given size on a loop device, mounted only in this machine, and returns its
-// folder. The kernel releases the device when the mount ends, and the mount when the machine ends.
+// folder. The kernel releases the device when the mount ends, and removes the mount when the machine ends.
 func (m *machine) mountDisk(bytes int64) string {
 	image := filepath.Join(m.rig.dir, m.name+".image")
 	m.makeImage(image, bytes)
@@ -47,7 +47,7 @@ func (m *machine) unmount(at string) error {
 	return err
 }
 
-// slowDisk is a disk whose speed can be set: hack/kube/slowdisk serves its image.
+// slowDisk is a disk whose speed can be set, because hack/kube/slowdisk serves its image.
 type slowDisk struct {
 	rate string // path of the file that sets the rate
 	file string // path inside the machine of the file behind the loop device

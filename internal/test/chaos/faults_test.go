@@ -108,7 +108,8 @@ func (n *nemesis) killWithoutEtcd() error {
 	return victim.start()
 }
 
-// hold stops a process with SIGSTOP until a condition holds, but at least for the given time, and then continues it.
+// hold stops a process with SIGSTOP until a condition holds, but at least for the given time. Then it lets the process
+// continue.
 func hold(p *process, atLeast time.Duration, until func() error) (length time.Duration, err error) {
 	at := time.Now()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -133,8 +134,8 @@ func hold(p *process, atLeast time.Duration, until func() error) (length time.Du
 	return time.Since(at), nil
 }
 
-// stop stops a shard with SIGSTOP until other shards lead its groups and its registration has expired, and then
-// continues it.
+// stop stops a shard with SIGSTOP until other shards lead its groups and its registration has expired. Then it lets the
+// shard continue.
 func (n *nemesis) stop(victim *server) (string, error) {
 	groups := n.ledBy(victim)
 	at := time.Now()
@@ -323,7 +324,7 @@ func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) 
 	return reason, err
 }
 
-// twin starts the same shard a second time on the same volume: the second one must end, and the first one must
+// twin starts the same shard a second time on the same volume. The second process must end, and the first process must
 // continue.
 func (n *nemesis) twin(victim *server) (string, error) {
 	args := slices.Clone(victim.args)

@@ -16,10 +16,10 @@ import (
 const (
 	// lookSlack is added to the time of a rule in a soak, for the start of the doctor's process on a busy machine.
 	lookSlack = 10 * time.Second
-	// lookPatience is added to the time of a rule outside of a soak, where a slow machine must not fail the run. A finding
-	// that does not appear or end at all fails it.
+	// lookPatience is added to the time of a rule outside of a soak, because a slow machine must not fail such a run. A
+	// finding that never appears, or never ends, still fails the run.
 	lookPatience = 2 * time.Minute
-	// endsLater is the time of a rule from which on chaos does not wait for the end of a finding.
+	// endsLater is the shortest time of a rule for which chaos does not wait for the end of the finding.
 	endsLater = time.Minute
 )
 
@@ -62,8 +62,8 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor until its findings are as wanted, and returns how long after since that call began. It fails if a
-// call that began more than the time of a rule after since shows other findings.
+// look calls doctor until the findings are as wanted. It returns the time from since to the beginning of that call. It
+// fails if a call shows other findings although it began later than since by more than the time of the rule.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {
 	limit := within + lookPatience
@@ -97,8 +97,8 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 	}
 }
 
-// expects requires that `sheaf doctor` reports a finding of one of the given kinds about who in time. since is when its
-// cause began. The finding must be gone in time after the fault.
+// expects requires that `sheaf doctor` reports, in time, a finding of one of the given kinds about the given part of
+// the store. since is when the cause of the finding began. The finding must be gone in time after the fault.
 func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)
 	for _, kind := range kinds {

@@ -21,7 +21,7 @@ const (
 
 func (v verb) String() string { return [...]string{"get", "put", "delete"}[v] }
 
-// refusal is the reason for which nothing was written.
+// refusal is the reason why nothing was written.
 type refusal uint8
 
 const (
@@ -30,11 +30,11 @@ const (
 	mismatch
 )
 
-// never is the end of a call whose outcome is unknown: the call may take effect at any later time, or not at all.
+// never is the end of a call whose outcome is unknown. Such a call may take effect at any later time, or not at all.
 const never = int64(math.MaxInt64)
 
-// operation is one call on one record as a client saw it. A value identifies a put: no two puts have the same value,
-// and 0 means no record.
+// operation is one call on one record as a client saw it. A value identifies a put, because no two puts have the same
+// value. 0 means that there is no record.
 type operation struct {
 	worker     int
 	verb       verb
@@ -238,8 +238,8 @@ func narrow(all []operation) string {
 	return text
 }
 
-// upTo returns the first n calls to end, together with later calls that had already begun, which may have taken
-// effect.
+// upTo returns the n calls that ended first. It also returns calls that ended later but had already begun, because they
+// may have taken effect.
 func upTo(byEnd []operation, n int) []operation {
 	out := slices.Clone(byEnd[:n])
 	if n == 0 {

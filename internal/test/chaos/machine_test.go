@@ -16,7 +16,7 @@ import (
 )
 
 // hubAddress is the address of the clients. Machine number n has the address 10.77.0.(10+n). The network namespaces
-// have no names, so those of two runs cannot collide.
+// have no names, so namespaces of two runs cannot collide.
 const hubAddress = "10.77.0.1"
 
 // machine is a network namespace and a mount namespace, which exist as long as a process holds them.
@@ -30,7 +30,7 @@ type machine struct {
 	slow    *slowDisk
 }
 
-// newMachine makes a machine that has no network yet. newNode makes one that is connected to the hub.
+// newMachine makes a machine that has no network yet. newNode makes a machine that is connected to the hub.
 func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// span is the time of one fault. It begins before the fault, and ends when the fault is healed and the store is whole
+// span is the period of one fault. It begins before the fault, and ends when the fault is healed and the store is whole
 // again.
 type span struct {
 	kind        string
@@ -46,7 +46,7 @@ type fault struct {
 	bad  bool // bytes on a disk are bad for a while, and readers may receive errors about them
 	// run causes the fault on a shard, checks that it takes effect, and heals it. It returns the evidence in words.
 	run func(n *nemesis, victim *server) (evidence string, err error)
-	// victim chooses the shard; nil means any shard that leads a group.
+	// victim chooses the shard. nil means any shard that leads a group.
 	victim func(n *nemesis) *server
 }
 
@@ -91,8 +91,8 @@ func anyGateway(n *nemesis) *server { return n.gateways[n.random.IntN(len(n.gate
 // etcdStop is the name of the fault that overlaps the others.
 const etcdStop = "etcd-stop"
 
-// chosen returns the faults in a list, or all of them if the list is empty. The bool reports whether etcdStop is among
-// them.
+// chosen returns the faults in a list, or all of them if the list is empty. The second result reports whether etcdStop
+// is among them.
 func chosen(list string) ([]*fault, bool, error) {
 	if list == "" {
 		return faults, true, nil
@@ -195,7 +195,7 @@ func (n *nemesis) next(from []*fault) *fault {
 	return f
 }
 
-// live causes every kind of fault once. It then causes more, until the time is over and enough calls were made.
+// live causes every kind of fault once. It then causes more faults, until the time is over and enough calls were made.
 func (n *nemesis) live() error {
 	some, etcd, err := chosen(n.cfg.faults)
 	if err != nil {
@@ -205,8 +205,8 @@ func (n *nemesis) live() error {
 	if err := n.calm(); err != nil {
 		return err
 	}
-	// First come the faults that need etcd, and the full disk, which takes effect only on a leader: without etcd, no
-	// shard is given the lead of a group.
+	// First come the faults that need etcd, and the full disk. A full disk takes effect only on a leader, and without
+	// etcd no shard is made the leader of a group.
 	for _, f := range some {
 		if f.etcd || f.name == "full-disk" {
 			if err := n.one(f); err != nil {

@@ -20,8 +20,8 @@ import (
 )
 
 // bursts are the callers of an overload, grouped by the size of their puts. The large puts exceed the 16 MiB that one
-// group accepts at a time (see memoryOfShard). The small puts use the memory that remains, so that calls of the
-// workers are refused too.
+// group accepts at a time (see memoryOfShard). The small puts use the memory that remains, so that the server also
+// refuses calls of the workers.
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
@@ -35,7 +35,7 @@ const (
 	overloaded     = "OVERLOADED" // the reason of a refusal
 )
 
-// burst is a set of callers that put to one group through the gateways, as fast as they get answers.
+// burst is a set of callers that put to one group through the gateways, as fast as their puts are answered.
 type burst struct {
 	taken, bytes, refused, failed atomic.Int64 // bytes: in the puts that were taken
 	numbers                       atomic.Int64 // numbers of the puts, used as their timestamps
@@ -73,7 +73,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	return b, nil
 }
 
-// put puts until the burst is over. After a refusal it soon makes another put.
+// put makes puts until the burst is over. After a refusal it soon makes another put.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
 	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
 		number := b.numbers.Add(1)
@@ -144,7 +144,7 @@ func (b *burst) end() error {
 }
 
 // overload sends more calls to a group than its leader's slow disk can handle, and stops a gateway in the meantime.
-// Another gateway repeats the calls that the stopped gateway had accepted, and these are refused there.
+// The calls that the stopped gateway had accepted are repeated through another gateway, and are refused there.
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The length of a pause is near that of a lease and of an election timeout (1 to 2 s).
+// The length of a pause is near the length of a lease and of an election timeout (1 to 2 s).
 const (
 	pauses     = 6
 	pauseLeast = 500 * time.Millisecond

@@ -113,8 +113,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		case reasonOf(err) == overloaded:
 			return nil
 		case err != nil:
-			// The leadership of the group has probably moved. Then the last streams were refused too and occupy nothing, so
-			// continue with another group.
+			// The leadership of the group has probably moved. In that case the last streams were refused too, and
+			// occupy nothing. Therefore the next streams read another group.
 			refused := err
 			opened = 0
 			if group, err = n.ledWithBallast(victim); err != nil {
@@ -176,7 +176,7 @@ func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
 	return taken, nil
 }
 
-// open opens a stream and does not read it. The kinds rotate; most streams are scans.
+// open opens a stream and does not read it. The kinds of streams rotate. Most streams are scans.
 func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient, group, number int) (err error) {
 	switch number % stalledKinds {
 	case 4:

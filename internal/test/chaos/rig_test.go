@@ -23,8 +23,8 @@ import (
 
 // rig is what a run creates on this machine: a folder, and processes that hold unnamed namespaces. Only the folder has
 // a name that other processes can see, so two runs cannot collide. The kernel removes each namespace with the last
-// process in it, and kills all these processes if the test's process ends for any reason. The test removes the folder;
-// if the test is killed, the janitor does.
+// process in it, and kills all these processes if the test's process ends for any reason. The test removes the folder.
+// If the test is killed, the janitor removes the folder.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -76,7 +76,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// sweep removes what runs left whose process has ended: their folders, and loop devices on files in these folders.
+// sweep removes the remains of runs whose process has ended: their folders, and the loop devices on files in these
+// folders.
 func sweep(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
 	must(t, err)
@@ -91,7 +92,8 @@ func sweep(t *testing.T) {
 	}
 }
 
-// startJanitor starts a process that removes the folder after this process has ended. The returned pipe tells it when.
+// startJanitor starts a process that removes the folder after this process has ended. The end of the returned pipe
+// tells the janitor that this process has ended.
 func (r *rig) startJanitor() io.Closer {
 	cmd := exec.Command("sh", "-c", `cat >/dev/null; sleep 1; rm -rf --one-file-system "$0"`, r.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -80,7 +80,7 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words describes how often the shards were asked, and in which states they were.
+// words says how many times the shards were asked, and in which states they were.
 func (s *signs) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

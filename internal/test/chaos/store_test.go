@@ -87,8 +87,8 @@ func newStore(r *rig, cfg config) *store {
 	return s
 }
 
-// noMoves returns an error that names the moves in progress according to etcd. Until a move ends, a copy may be one
-// that does not vote.
+// noMoves returns an error that names the moves in progress according to etcd. Until a move ends, one of the copies may
+// have no vote.
 func (s *store) noMoves() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -158,7 +158,7 @@ const (
 	memoryOfShard = 256 << 20
 )
 
-// limitMemory makes the programs in the machine see a memory limit, which nobody enforces.
+// limitMemory makes the programs in the machine see a memory limit. The kernel does not enforce this limit.
 func (m *machine) limitMemory(bytes int64) {
 	const cgroups = "/sys/fs/cgroup"
 	m.must("mount", "-t", "tmpfs", "tmpfs", cgroups)

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// Whenever its time ends, Dial reports both that nobody has answered and why it stopped waiting.
+// At whatever moment its time ends, Dial reports both that nobody has answered and why it stopped waiting.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

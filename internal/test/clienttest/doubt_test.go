@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// lossy returns a configuration that loses the answer to the first write, which the server applied, and replaces all
-// later answers by answer. limit bounds a call.
+// lossy returns a configuration that loses the answer to the first write, which the server has applied. It replaces all
+// later answers by the argument answer. limit bounds a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {
@@ -141,7 +141,7 @@ func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	})
 }
 
-// seekOnce can be read to its end once; every read after that fails.
+// seekOnce can be read to its end once. Every read after that fails.
 type seekOnce struct {
 	*bytes.Reader
 	whole bool

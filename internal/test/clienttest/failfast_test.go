@@ -155,8 +155,8 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// hangsOnce returns an address. The first connection to it is accepted and hangs after some bytes; later ones are
-// forwarded to another address. taken counts the connections.
+// hangsOnce returns an address. The first connection to it is accepted and hangs after some bytes. Later connections
+// are forwarded to another address. taken counts the connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
@@ -191,7 +191,7 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	return listener.Addr().String()
 }
 
-// A Pulse closes a connection on which nothing is answered. That says nothing about the server at the address: the next
+// A Pulse closes a connection on which nothing is answered. That says nothing about the address, because the next
 // connection may reach another server.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{

@@ -22,10 +22,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// faults are injected between the client and a real store. fired counts how often they occurred.
+// faults are injected between the client and a real store. fired counts how many times they occurred.
 type faults struct {
 	fired atomic.Int64
-	// unary is called after each unary call, and message after each message that a stream receives; n counts from 1.
+	// unary is called after each unary call. message is called after each message that a stream receives, and its
+	// argument n counts the messages from 1.
 	unary   func(method, address string, reply any, err error) error
 	message func(method string, n int, reply any) error
 }
@@ -280,7 +281,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 	})
 }
 
-// During a change of leader, the last error before the deadline may say to ask somebody else.
+// During a change of leader, the last error before the deadline may name another server.
 func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)

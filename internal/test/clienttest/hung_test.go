@@ -38,7 +38,7 @@ func (s *told) WatchRouting(_ *recordv1.WatchRoutingRequest, stream recordv1.Rou
 	}
 }
 
-// reading is a shard that serves gets; if hangs is set, it never answers them.
+// reading is a shard that serves gets. If hangs is set, it never answers them.
 type reading struct {
 	recordv1.UnimplementedRecordServiceServer
 	asked chan struct{}
@@ -54,7 +54,8 @@ func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.G
 	return &recordv1.GetResponse{Record: &recordv1.Record{Key: in.GetKey()}}, nil
 }
 
-// A direct client does not keep waiting for a shard whose disk hangs once another shard leads.
+// If the disk of a shard hangs and another shard becomes the leader, a direct client stops waiting for the shard with
+// the hung disk.
 func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

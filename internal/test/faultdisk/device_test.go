@@ -106,8 +106,8 @@ func letters(letter string, sectors, sector int) []byte {
 // flushed content, or the content of any later write.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// Everything that was flushed before a cut is there after it. Of the other writes any subset of sectors survives, in
-// any order. Nothing else changes.
+// Everything that was flushed before a cut is there after it. Any subset of the sectors of the other writes survives,
+// in any order. Nothing else changes.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512
 	for keep := range keeps {

@@ -56,7 +56,8 @@ func packageFolder(dir, name string) (folder string, ours bool) {
 	return "", false
 }
 
-// packages returns the folders with Go code that a pattern names: the folder itself, and with /... also those below.
+// packages returns the folders with Go code that a pattern names. These are the folder itself and, if the pattern ends
+// in /..., also the folders below.
 func packages(folder string) (found []string) {
 	base, below := strings.CutSuffix(folder, "/...")
 	if !below {
@@ -74,7 +75,7 @@ func packages(folder string) (found []string) {
 	return found
 }
 
-// goTest holds what a go test command asks for.
+// goTest holds the packages, patterns and flags of a go test command.
 type goTest struct {
 	folders   []string
 	patterns  map[string]string // by flag: run, bench, skip, fuzz

@@ -24,8 +24,8 @@ type sort struct {
 	check func(c pagetest.Command) (applies bool, wrong error)
 }
 
-// sorts returns all sorts that can be checked without the command line of a program. The programs' own tests check
-// those.
+// sorts returns all sorts that can be checked without the command line of a program. The other sorts are checked by the
+// programs' own tests.
 func sorts(t *testing.T) []sort {
 	t.Helper()
 	rules, err := readMakefile(filepath.Join(root, "Makefile"))
@@ -117,8 +117,8 @@ func TestVariablesOfPagesAreRead(t *testing.T) {
 // readsWithDefault reports whether a script in a page reads a variable that may be unset.
 func readsWithDefault(text, variable string) bool { return strings.Contains(text, "${"+variable+":-") }
 
-// sources holds the text of programs and scripts, except those of this package, whose tables name variables that
-// nobody reads.
+// sources holds the text of programs and scripts. It leaves out those of this package, because its tables name
+// variables that nobody reads.
 type sources struct{ golang, scripts []string }
 
 func readSources() (sources, error) {

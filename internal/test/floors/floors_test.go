@@ -24,7 +24,7 @@ type floor struct {
 	allow        []string // folders, relative to the module
 }
 
-// above are the folders above all floors: no floor may import them.
+// above are the folders above all floors. No floor may import them.
 var above = []string{"bench", "cmd", "e2e", "examples", "hack", "internal/test", "sheaftest"}
 
 var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
@@ -155,7 +155,8 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-// The module of the client is what programs import that use Sheaf: it brings none of what servers need.
+// Programs that use Sheaf import the module of the client. That module must not bring any of the modules that servers
+// need.
 func TestTheClientBringsNoServer(t *testing.T) {
 	for _, file := range []string{"client/go.mod", "client/go.sum"} {
 		text, err := os.ReadFile(filepath.Join(root, file))

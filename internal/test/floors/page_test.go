@@ -23,8 +23,8 @@ var (
 type tree struct {
 	files []string
 	words map[string]bool // all words in code
-	// declared holds methods as Receiver.Method. It holds functions, types and other identifiers at the beginning of a
-	// line as folder.Name.
+	// declared holds methods as Receiver.Method. It holds functions, types and other identifiers that are declared at
+	// the beginning of a line as folder.Name.
 	declared map[string]bool
 }
 

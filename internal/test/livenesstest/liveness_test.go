@@ -166,9 +166,9 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A process that was stopped itself does not blame a server for hanging. Here it is stopped for most of the time that
-// the server has for its answer, which arrives a little later. The test does not run in a bubble, because a bubble's
-// time does not pass while a process is stopped.
+// A process that was stopped itself does not blame a server for hanging. Here the process is stopped for most of the
+// time that the server has for its answer, and the answer arrives a little later. The test does not run in a bubble,
+// because a bubble's time does not pass while a process is stopped.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	opts := liveness.Options{After: time.Second, Patience: 3 * time.Second}

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The disks of the test cluster (hack/cluster/disks.sh) are known by numbers of loop devices. A number that belongs to
-// another image by now is neither detached nor used in any other way. losetup and the nodes are played, so that the
-// test needs no root.
+// The disks of the test cluster (hack/cluster/disks.sh) are known by numbers of loop devices. If a number belongs to
+// another image by now, the script neither detaches that device nor uses it in any other way. The test simulates
+// losetup and the nodes, so that it needs no root.
 func TestTheClusterUsesNoNumberOfSomebodyElse(t *testing.T) {
 	const script = `set -euo pipefail
 state=$PWD/state here=$PWD

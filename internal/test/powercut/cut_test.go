@@ -23,7 +23,7 @@ const (
 	probeValue = uint64(1) << 40
 )
 
-// againOneOf: after one of this many cuts, the power is cut again while the shard starts.
+// After one in againOneOf cuts, on average, the power is cut again while the shard starts.
 const againOneOf = 3
 
 // tally counts cuts and their consequences.
@@ -84,8 +84,8 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	return wrong
 }
 
-// position chooses a position for a power cut: where a write was just acknowledged, where much was not flushed, or
-// anywhere.
+// position chooses a position for a power cut. It is a position at which a write was just acknowledged, or at which
+// much was not flushed, or any position.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
 	case n == 0 || c.worst:

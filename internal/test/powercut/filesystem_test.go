@@ -29,10 +29,10 @@ type fileSystem struct {
 }
 
 // ext4 tolerates a disk that writes only 512 bytes atomically, apparently with the exception of its superblocks of 1
-// KiB: after one in some thousand cuts the kernel did not mount it ("bad message"), and it had to be repaired first.
-// xfs and btrfs need a disk that writes 4 KiB atomically, as real disks do. After writes were torn at 512 bytes, xfs
-// could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites superblocks of 4 KiB
-// in place.
+// KiB. After about one in a thousand cuts the kernel did not mount ext4 ("bad message"), and the file system had to be
+// repaired first. xfs and btrfs need a disk that writes 4 KiB atomically, as real disks do. After writes were torn at
+// 512 bytes, xfs could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites
+// superblocks of 4 KiB in place.
 var fileSystems = []*fileSystem{
 	{
 		name: "ext4", bytes: 192 << 20, sectorBytes: 512,
@@ -115,7 +115,7 @@ type mounted struct {
 // errMount means that the kernel refused to mount a disk that a power cut left.
 var errMount = errors.New("the file system cannot be mounted")
 
-// mount attaches a disk and mounts its file system. With anew, it first makes a new file system.
+// mount attaches a disk and mounts its file system. If anew is true, it first makes a new file system.
 func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mounted, err error) {
 	drive, err := faultdisk.Attach(disk, dir, f.sectorBytes)
 	if err != nil {
@@ -160,7 +160,7 @@ func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mount
 	return m, true, err
 }
 
-// unmount unmounts the file system, and retries while the mount is busy: a process that another test has just forked
+// unmount unmounts the file system, and retries while the mount is busy. A process that another test has just forked
 // holds the open files of this process until it executes its program.
 func (m *mounted) unmount() error {
 	if m.point == "" {

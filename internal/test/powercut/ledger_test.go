@@ -24,7 +24,7 @@ type ledger struct {
 	acks   []int // positions of acknowledgements
 }
 
-// begin records the start of a write, which the caller repeats until end.
+// begin records the start of a write. The caller repeats the write until it calls end().
 func (l *ledger) begin(id int64, value uint64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +104,7 @@ func data(value uint64) []byte {
 	return b[:max(size, 8)]
 }
 
-// valueOf returns the number in the data. All bytes must be as in the result of data.
+// valueOf returns the number in the data. All bytes must be those that data() returns for this number.
 func valueOf(b []byte) (uint64, error) {
 	if len(b) < 8 {
 		return 0, fmt.Errorf("%d bytes that nobody wrote", len(b))

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// lazy is the real file system without some of its syncs: either those of files whose names begin with a prefix, or
-// those of folders.
+// lazy is the real file system without some of its syncs. It leaves out either the syncs of files whose names begin
+// with a prefix, or the syncs of folders.
 type lazy struct {
 	vfs.OS
 	files   string // prefix; empty: none

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// The mounts of the tests are in a mount namespace of their own, so that other processes do not see them and they end
-// with the process.
+// The mounts of the tests are in a mount namespace of their own, so that other processes do not see the mounts, and the
+// mounts end with the process.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -43,7 +43,7 @@ type etcdOf struct {
 
 var stores atomic.Int64
 
-// newEtcdOf connects to the shared etcd. It has no store yet: call next.
+// newEtcdOf connects to the shared etcd. The result has no store yet. The caller must call next().
 func newEtcdOf(t *testing.T) *etcdOf {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()
@@ -116,7 +116,7 @@ type life struct {
 }
 
 // begin starts a shard on a mounted disk, and waits until all its groups serve, or until one of them reports why it
-// does not.
+// does not serve.
 func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (*life, error) {
 	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	var err error

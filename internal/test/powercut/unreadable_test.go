@@ -101,9 +101,9 @@ func dataEnd(name string) (int64, error) {
 	return int64(len(strings.TrimRight(string(b), "\x00"))), nil
 }
 
-// TestABlockThatCannotBeReadAfterAPowerCut makes one block return EIO to the start after a power cut, once or every
-// time. The block is in the journal or at the end of a segment. The shard must either report this, or have everything
-// that was acknowledged.
+// TestABlockThatCannotBeReadAfterAPowerCut makes reads of one block fail with EIO during the start after a power cut,
+// once or every time. The block is in the journal or at the end of a segment. The shard must either report the error,
+// or have everything that was acknowledged.
 func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long tests")

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// pki issues certificates to a folder. The files are of the operating system, as those of a real client.
+// pki issues certificates to a folder. The files are files of the operating system, as they are for a real client.
 type pki struct {
 	t         *testing.T
 	authority *authority.Authority
@@ -66,9 +66,9 @@ func (p *pki) config() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// TestTheLastGoodFilesStayInUse: at the start, an error names each file that cannot be read or has expired. Later the
-// last good files remain in use, and each problem is reported once. The connections are in memory, and the time is
-// virtual.
+// TestTheLastGoodFilesStayInUse checks that, at the start, an error names each file that cannot be read or has expired.
+// Later the last good files must remain in use, and each problem must be reported once. The connections are in memory,
+// and the time is virtual.
 func TestTheLastGoodFilesStayInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPKI(t)

@@ -204,7 +204,7 @@ func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
 	})
 }
 
-// each calls do for the numbers from 0 to n-1, several at a time.
+// each calls do() for the numbers from 0 to n-1, several at a time.
 func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(ctx)
@@ -233,7 +233,7 @@ func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
 	return ready
 }
 
-// patience limits the wait for each condition. It does not measure speed: a run that reaches the limit hangs.
+// patience limits the wait for each condition. It is not a target for speed: a run that reaches this limit hangs.
 const patience = 30 * time.Minute
 
 // await waits until the condition holds, and logs the progress from time to time.

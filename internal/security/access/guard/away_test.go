@@ -23,9 +23,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// For an hour, etcd is unavailable, and nobody else can be asked. Callers with a grant continue to be served, also with
-// tokens that are issued meanwhile. Callers whose grant was removed before remain excluded, and tokens end at their
-// expiry.
+// For an hour, etcd is unavailable, and no other process can be asked. Callers with a grant continue to be served, also
+// with tokens that are issued meanwhile. Callers whose grant was removed before the outage remain excluded, and tokens
+// end at their expiry.
 func TestAnHourWithoutEtcd(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {

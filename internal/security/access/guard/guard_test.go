@@ -41,7 +41,7 @@ type served struct {
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
 	take chan []byte
-	// required means that callers wait if there is no table.
+	// required says that callers wait if there is no table.
 	required atomic.Bool
 	access   recordv1.AccessServiceClient
 	record   recordv1.RecordServiceClient
@@ -50,17 +50,17 @@ type served struct {
 	conn     *grpc.ClientConn
 }
 
-// Get answers what the caller is allowed to do.
+// Get checks the permission of the caller, and answers accordingly.
 func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
 }
 
-// Scan answers what the caller is allowed to do.
+// Scan checks the permission of the caller, and answers accordingly.
 func (s *served) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	return access.May(stream.Context(), access.Scan, in.GetGroup())
 }
 
-// Put answers what the caller is allowed to do.
+// Put checks the permission of the caller, and answers accordingly.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
 		return nil, err
@@ -297,8 +297,8 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// A refused call is answered when its headers have arrived. Here its message never arrives; the server would have to
-// hold it in memory.
+// A refused call is answered when its headers have arrived. In this test the call's message never arrives. If the
+// server waited for the message, it would have to hold it in memory.
 func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -434,7 +434,7 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	}
 }
 
-// Until the first table is known, no caller that needs one is admitted. The processes of the store are.
+// Until the first table is known, no caller that needs a table is admitted. The processes of the store are admitted.
 func TestCallersWaitForTheFirstTable(t *testing.T) {
 	s := serve(t, nil)
 	if got := s.get(t, "gateway", "a"); got != codes.OK {
@@ -539,7 +539,7 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 	}
 }
 
-// A FIFO that nobody reads blocks no call: lines are lost, and counted.
+// A FIFO that nobody reads blocks no call. Lines are lost, and the lost lines are counted.
 func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
