@@ -215,7 +215,7 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle observes the operator for a minute in which nothing happens. The operator must not repeat writes of what it has
+// idle observes the operator for a minute in which nothing happens. The operator must not write again what it has
 // already stored.
 func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
@@ -302,7 +302,8 @@ func scaleOut(t *testing.T, shards int) picture {
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
-		// The moment is given as a number of writes, so that kills hit the same phases on machines of any speed.
+		// The moment of a kill is given as a number of writes, so that kills hit the same phases on machines of any
+		// speed.
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
 			made := c.requests(t).writes()

@@ -32,9 +32,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// fleet simulates all shards of a store. A shard runs as long as its pod: it listens at the pod's address, is
-// registered in etcd with a lease of its own, and answers AdminService. It immediately creates and moves groups as
-// their targets demand, without any data.
+// fleet simulates all shards of a store. A shard runs as long as its pod. It listens at the pod's address, is
+// registered in etcd with a lease of its own, and answers AdminService. The fleet immediately creates and moves groups
+// as their targets demand, without any data.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -119,8 +119,8 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 }
 
 // provision creates the volume for a claim, on the node that has the shard's number, as a provisioner for local disks
-// would. It also binds the volume to the claim, because the controller of Kubernetes binds one at a time, which takes
-// minutes for a thousand.
+// would. It also binds the volume to the claim, because the controller of Kubernetes binds one volume at a time, and a
+// thousand volumes would take minutes.
 func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	number, err := strconv.Atoi(claim.Labels[v1alpha1.LabelShard])
 	if err != nil || claim.Spec.VolumeName != "" {

@@ -24,8 +24,8 @@ type call struct {
 	cond replica.Condition
 }
 
-// reply is the answer to a call. For a refused write, index is the version that the refusal named as the newest one;
-// for other calls, it is the version that was read or written.
+// reply is the answer to a call. For a refused write, index is the version that the refusal named as the newest one.
+// For any other call, it is the version that was read or written.
 type reply struct {
 	index   uint64
 	refused error // nil, ErrExists, ErrMismatch
@@ -41,11 +41,11 @@ type operation struct {
 	at, until time.Duration // positions in the order of messages
 }
 
-// moments numbers calls and answers in the order in which they occurred. Virtual time does not order them, because
-// many occur at the same virtual time.
+// moments numbers calls and answers in the order in which they occurred. Virtual time cannot order them, because many
+// of them occur at the same virtual time.
 var moments atomic.Int64
 
-// client makes one call after another, and repeats each until it is answered.
+// client makes one call after another, and repeats each call until the call is answered.
 func (w *world) client(number int) {
 	random := rand.New(rand.NewPCG(w.seed, 100+uint64(number)))
 	last := map[int64]uint64{} // the versions that this client has seen
@@ -78,7 +78,8 @@ func (w *world) client(number int) {
 const churnIDs = 1000
 
 // churn writes without request ids. Compaction can drop these writes when they are superseded, because no client will
-// repeat them. The ledger checks them, but judge does not: each is tried once, and their order is not recorded.
+// repeat them. The ledger checks these writes. judge() does not check them, because each is tried only once, and their
+// order is not recorded.
 func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
 	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
@@ -123,8 +124,9 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform repeats the n-th call of a client until it is answered. It returns false if the run ended before. The first
-// try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes to any process.
+// perform repeats the n-th call of a client until it is answered. It returns false if the run ends before that. The
+// first try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes to any
+// process.
 func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {
 	var request [16]byte
 	binary.LittleEndian.PutUint64(request[:], uint64(op.client)+1)
@@ -274,7 +276,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	return true
 }
 
-// model is the model of one record: the state is the index of its newest version, or 0 if there is no record.
+// model is the model of one record. The state is the index of the record's newest version, or 0 if there is no record.
 var model = porcupine.Model{
 	Init: func() any { return uint64(0) },
 	Step: func(state, input, output any) (bool, any) {
@@ -296,7 +298,7 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-// judge checks whether the history is possible: for each record there must be one order of all operations that fits
+// judge checks whether the history is possible. For each record there must be one order of all operations that fits
 // what each client saw.
 func judge(history []operation) (violations []violation) {
 	byID := map[int64][]operation{}

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fullDisk makes the disk of a process refuse new data for a while: either all data, or only data that needs a new
-// file or newly allocated space.
+// fullDisk makes the disk of a process refuse new data for a while. The disk refuses either all data, or only data that
+// needs a new file or newly allocated space.
 func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	kinds := []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpAllocate}
 	if r.IntN(3) == 0 {

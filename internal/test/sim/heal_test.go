@@ -36,8 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts every machine that is down, including one that crashes only after the healing because its crash was
-// planned before.
+// startAll starts every machine that is down. It also starts a machine that crashes only after the healing, because its
+// crash was planned before.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()

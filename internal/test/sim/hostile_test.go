@@ -26,9 +26,9 @@ type hostile struct {
 	times  int64 // number of refused reads; 0: all reads until the start ends
 }
 
-// failReads makes a disk refuse to read a block during the start after a power cut: either a few times or always. The
-// block is near the end of the active segment, or in the journal. If the group has only one copy, the reads succeed
-// after a few refusals, because otherwise its data would be lost for good.
+// failReads makes a disk refuse to read a block during the start after a power cut. The disk refuses either a few times
+// or always. The block is near the end of the active segment, or in the journal. If the group has only one copy, the
+// reads succeed after a few refusals, because otherwise its data would be lost for good.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
 	return w.powerCutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
@@ -50,8 +50,8 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// powerCutOne cuts the power of one machine and then calls do, which changes its disk. It chooses only a machine whose
-// disk may be lost, unless the group has only one copy. do is called with world.mu held.
+// powerCutOne cuts the power of one machine and then calls do(), which changes the disk of that machine. It chooses
+// only a machine whose disk may be lost, unless the group has only one copy. do() is called with world.mu held.
 func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,8 +109,9 @@ func (h *hostile) choose(r *rand.Rand) bool {
 	return true
 }
 
-// takeHostile returns the file system for a start from a disk, which includes the arranged fault. The caller calls
-// ended after the start. ended returns the fault if it refused all reads until the end. Called without world.mu.
+// takeHostile returns the file system for a start from a disk. The file system includes the arranged fault. The caller
+// calls ended() after the start. ended() returns the fault if it refused all reads until the end. Called without
+// world.mu.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -147,8 +148,8 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 	}
 }
 
-// truncateUnreadable truncates a segment at the block that cannot be read, as a program does that mistakes it for a
-// torn write.
+// truncateUnreadable truncates a segment at the block that cannot be read, as a program does that mistakes the block
+// for a torn write.
 func (h *hostile) truncateUnreadable() bool {
 	f, err := h.disk.OpenWrite(h.name)
 	if err != nil || journal.IsName(path.Base(h.name)) {
@@ -187,8 +188,8 @@ func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	return records
 }
 
-// rotRecord flips a bit in a record of the journal. It never chooses the last record of a file, because that one would
-// look like a torn write. Called with world.mu held.
+// rotRecord flips a bit in a record of the journal. It never chooses the last record of a file, because damage to that
+// record would look like a torn write. Called with world.mu held.
 func (m *machine) rotRecord(r *rand.Rand) bool {
 	var between []journalRecord
 	records := journalRecords(m.disk)
@@ -209,7 +210,7 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 }
 
 // misread makes the disk return a wrong bit, once, when a compaction verifies the segment that it has written. It does
-// so in one of three cases. The caller calls over when the compaction has ended.
+// so for one in three compactions. The caller calls over() when the compaction has ended.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0

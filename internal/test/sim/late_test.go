@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// repeatLate sometimes sends a write again that was answered before, long after its client has continued. A gateway
-// that was stopped for a while does this. The duplicate must have no effect, which the ledger checks.
+// repeatLate sometimes repeats a write that was answered before, long after its client has continued. A gateway that
+// was stopped for a while repeats writes in this way. The duplicate must have no effect, which the ledger checks.
 //
 // Only the process that answered a write without an entry remembers that write. Its duplicate is not sent to another
 // process.
@@ -60,7 +60,7 @@ func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Wri
 	})
 }
 
-// setClock sets the clock of one machine ahead or back by minutes.
+// setClock sets the clock of one machine forward or back by minutes.
 func (w *world) setClock(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {

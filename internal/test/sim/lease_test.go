@@ -18,13 +18,13 @@ import (
 func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
 // timeoutNowArrivesLate is like transferBehindPartition, but the TimeoutNow message arrives only after the old leader
-// has given the transfer up and has continued to lead.
+// has given up the transfer and has continued to lead.
 func (w *world) timeoutNowArrivesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
-// summon transfers leadership with a TimeoutNow message that is delayed by late. It returns true if the target leads
-// while the old leader does not know it.
+// summon transfers leadership with a TimeoutNow message. The argument late is the delay of that message. It returns
+// true if the target leads while the old leader does not know that.
 func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	w.connect()
 	leader := w.leader()
@@ -53,7 +53,7 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 		return false
 	}
 	if late != 0 {
-		// A read gives the old leader a lease again, unless it knows that it must have none.
+		// A read gives the old leader a lease again, unless the old leader knows that it must not have a lease.
 		if !w.sleep(late) || !w.readThrough(leader) {
 			return false
 		}
@@ -112,8 +112,8 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// await waits for a message that a trap catches, and calls meanwhile repeatedly. It returns nil if no such message was
-// sent in time.
+// await waits for a message that a trap catches. Until then it calls the function meanwhile repeatedly. It returns nil
+// if no such message was sent in time.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
 	for end := time.Now().Add(most); time.Now().Before(end); {
@@ -131,9 +131,9 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits until the process leads is the leader while the process led still believes that it leads. Clients
-// then write to leads and read from led. At the end it connects all machines again. It returns false if this situation
-// does not arise.
+// contrast waits until the new leader (the argument leads) is the leader while the old leader (the argument led) still
+// believes that it leads. Clients then write to the new leader and read from the old one. At the end contrast connects
+// all machines again. It returns false if this situation does not arise.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
@@ -193,8 +193,8 @@ func (w *world) remember(op operation) {
 	w.history = append(w.history, op)
 }
 
-// readThrough asks a leader for a read barrier. If it returns true, the leader also has a lease, provided that it may
-// have one.
+// readThrough asks a leader for a read barrier. If readThrough returns true, the leader also has a lease, provided that
+// it may have one.
 func (w *world) readThrough(p *process) bool {
 	ctx, cancel := context.WithTimeout(w.ctx, 50*time.Millisecond)
 	defer cancel()

@@ -74,8 +74,8 @@ func (l *ledger) ask(request [16]byte, w write) {
 	l.asked[request] = append(l.asked[request], w)
 }
 
-// applier returns the probe for one process of a replica. It ignores what a dead process applies on its old disk,
-// because nobody can see that.
+// applier returns the probe for one process of a replica. The probe ignores what a dead process applies on its old
+// disk, because nobody can see that.
 func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
 	return func(e *format.Entry) {
@@ -124,7 +124,7 @@ func factOf(e *format.Entry) fact {
 		crc: format.RequestOf(e).CRC32C}
 }
 
-// remembered returns what compaction leaves of a fact.
+// remembered returns the part of a fact that compaction keeps.
 func (f fact) remembered() fact {
 	if f.kind == format.KindPut || f.kind == format.KindDelete {
 		f.kind, f.data = format.KindRequest, map[bool]uint64{true: 1}[f.kind == format.KindDelete]
@@ -203,7 +203,7 @@ func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	return ""
 }
 
-// declined records a request whose answer said that nothing was written.
+// declined records a request whose answer says that nothing was written.
 func (l *ledger) declined(request [16]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

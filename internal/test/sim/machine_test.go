@@ -142,8 +142,8 @@ func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) for
 		Joining: joining}
 }
 
-// start loads the replica on the disk and runs it. It does nothing if there is no replica, if the replica is still
-// joining, or if another goroutine is using the disk: that goroutine then starts the replica.
+// start loads the replica on the disk and runs it. It does nothing if there is no replica, or if the replica is still
+// joining. It also does nothing if another goroutine is using the disk, because that goroutine then starts the replica.
 func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
@@ -198,7 +198,7 @@ func (m *machine) start() {
 }
 
 // noticeAge opens a volume that was set back to a state without the wanted incarnation. A shard opens its volume
-// whatever the volume holds, and so notices its age.
+// whatever the volume holds. Therefore it notices that the state of the volume is old.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
@@ -339,8 +339,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill ends the process at once. Called with world.mu held. The returned function ends the goroutines of the process;
-// until then no other goroutine may use its disk.
+// kill ends the process at once. Called with world.mu held. The returned function ends the goroutines of the process.
+// Until then no other goroutine may use the disk of the process.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -432,7 +432,7 @@ func (m *machine) comeUp(raftID uint64) {
 	m.join(raftID)
 }
 
-// wipe removes the folder of a removed replica. (A real shard moves the files to the trash.)
+// wipe removes the folder of a removed replica. A real shard would move the files to the trash.
 func (m *machine) wipe(disk *vfstest.Mem) {
 	w := m.world
 	w.mu.Lock()
@@ -503,7 +503,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	}
 }
 
-// source chooses a process whose export will be installed. It prefers the replica from.
+// source chooses a process whose export will be installed. It prefers the replica whose Raft id is the argument from.
 func (w *world) source(m *machine, from uint64) *process {
 	all := w.processes()
 	w.mu.Lock()

@@ -74,7 +74,7 @@ var safetyRules = []safetyRule{
 
 // These are the oracles that report a broken rule.
 var (
-	// an applied entry, or a vote, is lost or differs between replicas
+	// lost: an applied entry, or a vote, is lost or differs between replicas
 	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
 	stale = []oracle{oracleLinear} // a client saw an outdated state
 )
@@ -105,8 +105,8 @@ var (
 	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
-// busy configures many calls on few records: if two processes lead, a write through one is soon followed by a read
-// through the other.
+// busy configures many calls on few records. If two processes lead, a write through one process is then soon followed
+// by a read through the other.
 func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
 
 // deleting configures few records and short pauses, so that there are many deletes.
@@ -123,7 +123,7 @@ func late(c *config) {
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
 }
 
-// run runs one seed with the rule switched off, or, with on, switched on.
+// run runs one seed. If on is true, the rule is switched on. Otherwise it is switched off.
 func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	cfg := usual(seed)
 	cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
@@ -162,8 +162,8 @@ func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 }
 
 // TestEveryRuleIsNeeded switches one rule off and runs seeds until the simulation finds the fault that the rule
-// prevents. Other faults do not count. The test begins with the rule's pins. If they find nothing, it continues with
-// the seeds from 1 on and says so: then new pins must be chosen.
+// prevents. Other faults do not count. The test begins with the rule's pins. If the pins find nothing, the test
+// continues with the seeds from 1 on and says so. New pins must then be chosen.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
@@ -195,7 +195,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// TestPins prints the pins for each rule if SHEAF_SIM_PINS=n is set: those of the seeds 1 to n that find the
+// TestPins prints the pins for each rule if SHEAF_SIM_PINS=n is set. Pins are those of the seeds 1 to n that find the
 // switched-off rule in at least four of five runs.
 func TestPins(t *testing.T) {
 	last := number(t, "SHEAF_SIM_PINS", 0)
@@ -220,8 +220,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestEveryRuleHolds runs the same faults with the rule on: this shows that the faults found without the rule have no
-// other cause.
+// TestEveryRuleHolds runs the same faults with the rule switched on. This shows that what is found without the rule has
+// no other cause.
 func TestEveryRuleHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestSeeds has all of these faults")
 	first, seeds := soaktest.Seed(t, 1), number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)

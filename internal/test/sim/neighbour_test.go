@@ -35,8 +35,8 @@ type neighbour struct {
 	replica *replica.Replica
 }
 
-// kept holds what the neighbours have acknowledged: for each neighbour and index, the hash of the data. It belongs to
-// a disk, and is kept over power cuts.
+// kept holds what the neighbours have acknowledged. For each neighbour and index, it has the hash of the data. It
+// belongs to a disk, and is kept over power cuts.
 type kept [neighbours]map[uint64]uint64
 
 func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }

@@ -8,12 +8,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// trap sees each message that is sent while it is set. It returns true if it has taken the message. Called with
-// world.mu held.
+// trap is a function that is called with each message that is sent while the trap is set. It returns true if it has
+// taken the message. Called with world.mu held.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
-// Send implements replica.Transport. A message arrives after some time, twice, or not at all, and later messages may
-// overtake it.
+// Send implements replica.Transport. A message arrives after some time, arrives twice, or does not arrive at all, and
+// later messages may overtake it.
 func (p *process) Send(messages []*raftpb.Message) {
 	w := p.machine.world
 	w.mu.Lock()

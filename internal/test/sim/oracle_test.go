@@ -18,7 +18,7 @@ const (
 	oracleEnd     oracle = "a healed group comes to an end"
 )
 
-// violation is what an oracle found.
+// violation describes a violation that an oracle has found.
 type violation struct {
 	oracle oracle
 	what   string

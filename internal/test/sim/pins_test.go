@@ -9,8 +9,8 @@ const (
 	seedsMax = 3000
 )
 
-// pins are the seeds that find a switched-off rule in nearly every run, the cheapest first. They cease to do so as the
-// code changes: TestEveryRuleIsNeeded then says PIN, and TestPins chooses others.
+// pins are the seeds that find a switched-off rule in nearly every run, the cheapest first. As the code changes, a pin
+// may no longer find its rule. TestEveryRuleIsNeeded then says PIN, and TestPins chooses other pins.
 var pins = map[string][]uint64{
 	"acknowledged means synced":                                {4, 6, 2},
 	"a promise waits for the sync":                             {69, 13, 14, 70},

@@ -111,7 +111,8 @@ func (w *world) repair(p *process, r *rand.Rand) {
 	}
 }
 
-// farthestBehind returns the process, other than p, that has applied least. It is the worst source for a repair.
+// farthestBehind returns the process, other than p, that has applied the fewest entries. That process is the worst
+// source for a repair.
 func (w *world) farthestBehind(p *process) (source *process) {
 	for _, other := range w.processes() {
 		if other != p && (source == nil || other.log.AppliedIndex() < source.log.AppliedIndex()) {
@@ -185,8 +186,8 @@ func truncateTail(disk *vfstest.Mem) bool {
 }
 
 // rejoin handles a disk that cannot be loaded because its last entries or its vote are bad. The replica is installed
-// again from a member that has all its entries. If nobody can tell how the replica voted, it is given up after a
-// while, and another incarnation takes its place.
+// again from a member that has all the replica's entries. If nobody can tell how the replica voted, the replica is
+// given up after a while, and another incarnation replaces it.
 func (m *machine) rejoin(disk *vfstest.Mem, file format.ReplicaFile, epoch int) {
 	w := m.world
 	w.mu.Lock()

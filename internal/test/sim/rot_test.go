@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// rot is a place with bad bytes on a disk. It is removed once everything relevant there was read and found whole.
+// rot records a place with bad bytes on a disk. The record is removed once everything relevant at that place was read
+// and found whole.
 type rot struct {
 	file  string
 	at    int64 // position in the order of moments
@@ -25,7 +26,8 @@ func (m *machine) isHit() bool {
 	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
 
-// place is a place where bytes may rot: bytes of a file that were synced and are known to have been synced.
+// place is a place at which bytes may rot. It consists of bytes of a file that were synced and are known to have been
+// synced.
 type place struct {
 	file          string
 	offset, bytes int64
@@ -53,8 +55,8 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 
 const anyFrame = 1 << 30
 
-// newest returns how many of the newest frames are candidates for damage. Old frames are often superseded, and the
-// very last ones may not be committed.
+// newest draws how many of the newest frames are candidates for damage. Old frames are often superseded, and the very
+// last ones may not be committed.
 func newest(r *rand.Rand) int { return []int{1, 4, 20, anyFrame}[r.IntN(4)] }
 
 // rotDisk damages one of the newest frames that were synced, or a blob of a machine.
@@ -66,7 +68,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	if err != nil || !found || file.Joining || file.RaftID != raftID {
 		return false
 	}
-	// Damage to bytes that were not synced does not count: it could not be distinguished from a torn write.
+	// Damage to bytes that were not synced does not count, because it could not be distinguished from a torn write.
 	segments, blobs, ok := places(disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	if !ok || len(segments) == 0 {
 		return false
@@ -190,8 +192,8 @@ func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	return covered == to-from
 }
 
-// rotsOf reports whether a machine's disk may be damaged. Then errors may report damage, but wrong bytes may never be
-// returned.
+// rotsOf reports whether a machine's disk may be damaged. If it may be, errors may report damage, but wrong bytes may
+// never be returned.
 func (w *world) rotsOf(m *machine) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

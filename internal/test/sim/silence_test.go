@@ -38,9 +38,9 @@ func (w *world) watchShards() {
 	}
 }
 
-// inform informs a replica that the shard of a member is silent, or is heard again. A shard informs its groups one
-// after the other, in any order. Therefore the notice may reach this replica late, when other members received theirs
-// long before. Notices do not overtake each other.
+// inform informs a replica that the shard of a member is silent, or answers again. A shard informs its groups one after
+// the other, in any order. Therefore the notice may reach this replica long after other members received their notices.
+// Notices do not overtake each other.
 func (w *world) inform(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,8 +65,8 @@ func (w *world) inform(p *process, raftID uint64, heard bool) {
 	})
 }
 
-// silence disconnects a machine for about as long as the timeouts of the transport and of Raft. This happens to a
-// process that is stopped for a moment, and in a network that switches over.
+// silence disconnects a machine for about as long as the timeouts of the transport and of Raft. Such a silence occurs
+// if a process is stopped for a moment, or if a network switches over.
 func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {
@@ -86,7 +86,8 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// reconnect reconnects a machine with another one in both directions, or with all others if only is nil.
+// reconnect reconnects a machine in both directions with the machine in the argument only. If that is nil, it
+// reconnects the machine with all others.
 func (w *world) reconnect(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -50,8 +50,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/test/sim -run TestSeeds (the " +
 	"goroutines' turns differ from run to run)"
 
-// chosen are seeds in which each fault of mustCome occurs at least four times, at the lowest cost: they are the
-// cheapest sixty of the first 240.
+// chosen are seeds in which, in total, each fault of mustCome occurs at least four times, at the lowest cost. They are
+// the cheapest sixty of the first 240 seeds.
 var chosen = []uint64{
 	5, 6, 7, 15, 18, 24, 30, 33, 40, 42, 44, 46, 47, 49, 54, 55, 64, 68, 70, 72, 75, 80, 87, 88, 93, 94, 97, 101, 108, 111,
 	113, 116, 117, 120, 132, 141, 145, 146, 153, 157, 161, 163, 165, 170, 171, 172, 179, 180, 187, 195, 198, 199, 208, 209,
@@ -87,9 +87,10 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds runs many seeds: by default the chosen ones, and in a soak 10,000 seeds from a random one on.
-// SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED runs one seed that
-// number of times. With SHEAF_SIM_TRACE, a violation is printed together with everything that happened before.
+// TestSeeds runs many seeds. By default it runs the chosen ones. In a soak it runs 10,000 consecutive seeds, beginning
+// with a random one. SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED
+// runs one seed that number of times. With SHEAF_SIM_TRACE, a violation is printed together with everything that
+// happened before.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex
@@ -122,7 +123,7 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%d seeds, %d calls%s", len(list), calls, table(fired))
 }
 
-// mustCome returns what must occur in many seeds: each kind of fault, and its expected consequences.
+// mustCome returns the events that must occur in many seeds: each kind of fault, and its expected consequences.
 func mustCome() map[string]bool {
 	must := map[string]bool{
 		"message lost": true, "message doubled": true, "message late": true, "membership changed": true,
@@ -157,7 +158,7 @@ func mustCome() map[string]bool {
 	return must
 }
 
-// table lists how often each thing occurred, one per line, including what never occurred.
+// table lists, one per line, how many times each event occurred. It includes events that never occurred.
 func table(fired map[string]int) string {
 	all := mustCome()
 	for f := range fired {

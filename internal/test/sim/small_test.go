@@ -29,8 +29,8 @@ func smallKind(file string) string {
 
 var smallKinds = []string{"hint", format.ManifestName, format.MarkName, format.ReplicaName}
 
-// rotSmall corrupts a small file, in one place at a time. That alone must damage nothing: the replica still loads and
-// leads, and the file is repaired in the end.
+// rotSmall corrupts a small file, in one place at a time. Such rot must not damage the replica: the replica still loads
+// and leads, and the file is repaired in the end.
 func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()
@@ -90,7 +90,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 }
 
 // rotBoth makes both copies of the manifest, or both slots of the mark, go bad after a power cut. Without a manifest
-// nobody can tell how the replica voted, so another incarnation takes its place. Without a mark nothing is damaged.
+// nobody can tell how the replica voted, so another incarnation replaces the replica. The loss of a mark damages
+// nothing.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)

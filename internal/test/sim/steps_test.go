@@ -17,8 +17,8 @@ import (
 )
 
 // Each disk has a superblock, and etcd has a registry of volumes. Both use the code and the rule of shards. A disk may
-// be replaced by an earlier image of itself at any moment, except in the seconds in which the image passes for the
-// disk: see docs/operations/troubleshooting.md.
+// be replaced by an earlier image of itself at any moment, except in the seconds in which nobody can distinguish the
+// image from the disk (see docs/operations/troubleshooting.md).
 
 const (
 	superDir = "/s" // folder of the superblock
@@ -47,7 +47,7 @@ type sinceBackup struct {
 	written   bool
 }
 
-// isOld reports whether the machine must notice that an image is old. Called with world.mu held.
+// isOld reports whether the machine must notice that its backup is old. Called with world.mu held.
 func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound }
 
 // backUpNow takes an image of the disk of a machine. Called with world.mu held.
@@ -56,7 +56,7 @@ func (m *machine) backUpNow() {
 	m.since = sinceBackup{durable: m.durable()}
 }
 
-// durable returns how much became durable since the process began. Called with world.mu held.
+// durable returns how many writes became durable since the process began. Called with world.mu held.
 func (m *machine) durable() uint64 {
 	if m.process == nil {
 		return 0
@@ -96,7 +96,8 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		w.violate(oracleDisk, "%v: superblock: %v", m, err)
 		return false
 	case err == nil && sb.Shard != name:
-		// The volume belongs to another shard. Its content does not run, and is wiped if the space is needed.
+		// The volume belongs to another shard. No replica on it may run, and its content is wiped if the space is
+		// needed.
 		return w.cfg.mutation == mutateCopy
 	case err == nil && aged != uuid.Nil && sb.Volume != aged:
 		w.mu.Lock()
@@ -140,7 +141,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	return true
 }
 
-// refused gives a machine a new identity, as happens to a shard whose volume was set back. Called with world.mu held.
+// refused gives a machine a new identity, as a shard gets one if its volume was set back. Called with world.mu held.
 func (m *machine) refused() {
 	w := m.world
 	if m.aged == uuid.Nil {
@@ -292,7 +293,7 @@ func (s *sinceBackup) note(durable uint64, silent bool) {
 // isEtcdSilent reports whether etcd does not answer now. Called with world.mu held.
 func (w *world) isEtcdSilent() bool { return time.Now().Before(w.etcdSilent) }
 
-// silenceEtcd makes etcd unresponsive for a while. Running processes continue, but their volumes take no further step.
+// silenceEtcd makes etcd unresponsive for a while. Running processes continue, but their volumes make no further step.
 func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mayLose reports whether the disk of a machine may be lost without losing data: a quorum of the other members must
-// hold everything, so no other voter may be lost or damaged. Called with o.mu held, so that the operator does not
-// change members.
+// mayLose reports whether the disk of a machine may be lost without losing data. For that, a quorum of the other
+// members must hold everything, so no other voter may be lost or damaged. Called with o.mu held, so that the operator
+// does not change members.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false
@@ -38,7 +38,7 @@ func (w *world) mayLose(o *operator, m *machine) bool {
 			return false
 		}
 	}
-	// The leader may be a former one: only the newest membership that any member applied counts.
+	// The leader may be a former one, so only the newest membership that any member has applied counts.
 	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
 }
 

@@ -39,7 +39,7 @@ type config struct {
 	lateMax  time.Duration
 }
 
-// mutation is a safety rule outside of the replica that is switched off.
+// mutation names a safety rule, one outside of the replica, that is switched off.
 type mutation uint8
 
 // These are the mutations.
@@ -220,7 +220,7 @@ func (w *world) trace(format string, args ...any) {
 	w.events.list = append(w.events.list, fmt.Sprintf("%10v ", time.Since(w.begun))+fmt.Sprintf(format, args...))
 }
 
-// sleep waits for d. It returns false if the run ends before.
+// sleep waits for d. It returns false if the run ends before that.
 func (w *world) sleep(d time.Duration) bool {
 	select {
 	case <-w.ctx.Done():
@@ -246,8 +246,8 @@ func (w *world) processes() (all []*process) {
 	return all
 }
 
-// leader returns a process that leads and serves. If several say so, it returns that of the highest term, and nil if
-// there is none.
+// leader returns a process that leads and serves, or nil if there is none. If several processes claim to lead, it
+// returns the one with the highest term.
 func (w *world) leader() (leader *process) {
 	term := uint64(0)
 	for _, p := range w.processes() {

@@ -8,8 +8,8 @@ import (
 )
 
 // worstMoment loses a volume at the worst moment. One voter is left behind, so that only the other two hold what was
-// acknowledged. Then the disk of one of these is emptied or rolled back, and the other one, the leader, is
-// disconnected. The two remaining voters must not elect the one that was left behind.
+// acknowledged. Then the disk of one of these two voters is emptied or rolled back, and the other one, the leader, is
+// disconnected. The two remaining voters must not elect the voter that was left behind.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		w.mu.Lock()
@@ -24,8 +24,8 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// worstRot makes the last synced bytes of the log rot on one voter at the worst moment: one other voter is left
-// behind, and the leader is disconnected. The damage is found immediately, because the machine restarts or scrubs.
+// worstRot makes the last synced bytes of the log rot on one voter at the worst moment, when one other voter is left
+// behind and the leader is disconnected. The damage is found immediately, because the machine restarts or scrubs.
 func (w *world) worstRot(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {
@@ -76,7 +76,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	return w.loseAlone(o, lost, leader.machine, lose) && w.sleep(between(r, time.Second, 4*time.Second))
 }
 
-// loseAlone calls lose for a machine and disconnects the leader at the same moment. lose must not sleep, because a
+// loseAlone calls lose() for a machine and disconnects the leader at the same moment. lose() must not sleep, because a
 // lock is held and the time of the bubble would stop.
 func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine) bool) bool {
 	o.mu.Lock()
@@ -88,7 +88,7 @@ func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine
 	return true
 }
 
-// only drops all messages except on the open connections.
+// only drops all messages, except on connections for which open() returns true.
 func (w *world) only(open func(from, to int) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -31,7 +31,7 @@ func admin(t *testing.T, s *Server) recordv1.AdminServiceClient {
 	return recordv1.NewAdminServiceClient(conn)
 }
 
-// delete deletes a group, and again where the answer is that it may or may not be deleted.
+// delete deletes a group. If the answer is that the group may or may not be deleted, it deletes the group again.
 func (s *Server) delete(ctx context.Context, a recordv1.AdminServiceClient, group string) error {
 	for tries := 0; ; tries++ {
 		_, err := a.DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group})
@@ -117,7 +117,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	if err := s.delete(ctx, a, "other"); status.Code(err) != codes.NotFound {
 		t.Errorf("delete of a group that never was: %v", err)
 	}
-	// A start, with the deleted group in etcd's past.
+	// The shards start again. The deleted group is in etcd's past.
 	for n := range s.shards {
 		s.KillShard(n)
 	}
@@ -143,7 +143,8 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	}
 }
 
-// A put that races with the delete of its group is never lost: it keeps the group, or comes into the next one.
+// A put that races with the delete of its group is never lost. It either prevents the delete, or is stored in the next
+// group of that name.
 func TestAPutBesideADeleteIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})
@@ -171,7 +172,7 @@ func TestAPutBesideADeleteIsKept(t *testing.T) {
 				all.Go(func() {
 					time.Sleep(time.Second)
 					s.KillShard(round % 3)
-					// A new group of the name needs as many shards as it has copies.
+					// A new group with the same name needs as many shards as it has copies.
 					time.Sleep(20 * time.Second)
 					if err := s.RestartShard(round % 3); err != nil {
 						t.Error(err)
@@ -201,7 +202,7 @@ func TestAPutBesideADeleteIsKept(t *testing.T) {
 	})
 }
 
-// A group that ended and is not deleted, as etcd is away, accepts writes again when etcd is back.
+// If a group has ended but cannot be deleted because etcd is unavailable, it accepts writes again when etcd is back.
 func TestAGroupThatIsNotDeletedGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})

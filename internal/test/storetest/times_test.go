@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// TestFindingsFollowTheirCausesInTime brings about causes of findings, one after another, and ends them. A call of
-// `sheaf doctor` that begins within the time of the kind's rule must report the finding, and then must no longer do so.
-// Chaos checks the same with real processes. The test costs 2 processor seconds.
+// TestFindingsFollowTheirCausesInTime brings about causes of findings, one after another, and ends each of them. Within
+// the time of the finding's rule, `sheaf doctor` must report the finding. Within the same time after the end of the
+// cause, it must no longer report it. Chaos checks the same with real processes. The test costs 2 processor seconds.
 func TestFindingsFollowTheirCausesInTime(t *testing.T) { synctest.Test(t, findingsFollowTheirCauses) }
 
 func findingsFollowTheirCauses(t *testing.T) {
@@ -78,8 +78,8 @@ func findingsFollowTheirCauses(t *testing.T) {
 	}
 }
 
-// awaitFindings calls doctor until its findings are as wanted. It fails the test if those of a call that began within
-// after awaitFindings, or later, are not.
+// awaitFindings calls doctor() until its findings are as wanted. It fails the test if a call shows other findings
+// although it began after the time within had passed.
 func awaitFindings(t *testing.T, ctx context.Context, s *Server, within time.Duration, what string,
 	wanted func([]finding.Finding) bool) {
 	t.Helper()

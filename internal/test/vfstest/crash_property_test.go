@@ -140,7 +140,8 @@ func contentOf(t *rapid.T, m *vfstest.Mem, name string) []byte {
 	return content
 }
 
-// TestCrashNamesAreFromHistory does the same for names in two folders. Every file contains its number.
+// TestCrashNamesAreFromHistory is like TestCrashContentIsFromHistory, for names in two folders. Every file contains its
+// number.
 func TestCrashNamesAreFromHistory(t *testing.T) {
 	names := []string{"a/x", "a/y", "b/x", "b/y"}
 	soaktest.Check(t, func(t *rapid.T) {
