@@ -56,7 +56,8 @@ func (m *machine) backUpNow() {
 	m.since = sinceBackup{durable: m.durable()}
 }
 
-// durable returns how many writes became durable since the process began. Called with world.mu held.
+// durable returns the number of rounds of the committer that became durable since the process began. Called with
+// world.mu held.
 func (m *machine) durable() uint64 {
 	if m.process == nil {
 		return 0
