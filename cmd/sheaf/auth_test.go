@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// The command shows who calls and what that caller may do.
+// The commands `sheaf auth whoami` and `sheaf auth can-i` show who calls and what that caller may do.
 func TestWhoAmIAtTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
@@ -44,8 +44,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 		"").Want(t, 2).Has(t, "needs --tls-dir")
 }
 
-// An administrator reads, changes and sets a table of grants by hand. A table that is invalid, or that somebody else
-// has changed meanwhile, is not set.
+// An administrator reads, changes and sets a table of grants by hand. The command does not set a table that is invalid,
+// or that somebody else has changed meanwhile.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {

@@ -50,7 +50,7 @@ func (p *process) dir() string {
 	return ""
 }
 
-// TestAFullRealDisk imports more than fits on a real file system: stored records can be read, the files that were not
+// TestAFullRealDisk imports more than fits on a real file system. Stored records can be read, the files that were not
 // stored are named, and the import continues without a restart once there is free space.
 func TestAFullRealDisk(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 512<<20, "-F", "-m", "0")
@@ -95,7 +95,7 @@ func TestAFullRealDisk(t *testing.T) {
 	}
 }
 
-// exported counts the files that an export writes, and compares each with the imported one.
+// exported counts the files that an export writes, and compares each of them with the imported file.
 func (p *process) exported(t *testing.T, files, fileBytes int) (count int) {
 	t.Helper()
 	dir := t.TempDir()

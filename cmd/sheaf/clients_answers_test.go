@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// oneAnswer is one answer of scriptedStore; the zero value is success.
+// oneAnswer is one answer of scriptedStore. The zero value is success.
 type oneAnswer struct {
 	code   codes.Code
 	reason string // empty: an error of the transport
@@ -59,7 +59,7 @@ var putAnswers = map[int64][]oneAnswer{
 }
 
 // clientLines are the lines that a driver prints for puts and reads. Programs with all calls also print
-// clientLinesOfAll. "maybe" says that the write may have been done.
+// clientLinesOfAll. "maybe" in a line says that the write may have been done.
 var (
 	clientLines = []string{
 		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS",
@@ -171,8 +171,8 @@ func scriptedRecord(id int64) *recordv1.Record {
 	}
 }
 
-// BatchPut answers the puts of a message one by one. The second and the fourth stream instead break after they received
-// a message.
+// BatchPut answers the puts of a message one by one. The second stream and the fourth stream, however, break after they
+// have received a message.
 func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
 	recordv1.BatchPutResponse]) error {
 	n := s.next("BatchPut")
@@ -215,7 +215,7 @@ func putIDs(in *recordv1.BatchPutRequest) (ids []int64) {
 	return ids
 }
 
-// Watch breaks after its first record, and sends the next one only for the cursor of the first.
+// Watch breaks after its first record, and sends the next record only if the caller sends the cursor of the first one.
 func (s *scriptedStore) Watch(in *recordv1.WatchRequest,
 	stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
 	id, breaks := int64(20), s.next("Watch") == 0
@@ -263,9 +263,9 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 }
 
 // TestClientsHeedAnswers runs the programs of examples/ against a store that answers according to a script. A client
-// repeats a write under its request id, not before the answer's RetryInfo allows it, and only if the reason allows it.
-// It remembers an unknown result, refuses damaged bytes, repeats the failed part of a batch, and continues a stream
-// from its cursor.
+// must repeat a write under the same request id, not before the answer's RetryInfo allows that, and only if the reason
+// allows it. It must remember an unknown result, refuse damaged bytes, repeat the failed part of a batch, and continue
+// a stream from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// clientProgram is a program of examples/ in one language. Each has a driver in testdata that uses it. Called with only
-// an address, the driver makes rounds of writes until standard input says "stop", and then reads everything back.
-// Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
+// clientProgram is a program of examples/ in one language. For each program there is a driver in testdata that uses it.
+// Called with only an address, the driver makes rounds of writes until standard input says "stop", and then reads
+// everything back. Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
 type clientProgram struct {
 	language string
 	variable string // environment variable that says with what the program runs; make test-clients sets it
 	file     string // path below examples/
 	driver   string
 	calls    string // calls beyond put and get: "" or "all"
-	// command prepares the folder that holds the program and its driver, and returns the command to run there. with is
-	// the variable's value.
+	// command prepares the folder that holds the program and its driver, and returns the command to run there. The
+	// argument with is the value of the environment variable.
 	command func(t *testing.T, with, dir string) []string
 }
 
@@ -29,8 +29,8 @@ const examples = "../../examples"
 
 var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcurlClient}
 
-// TestClients runs the programs of examples/ against a store of three copies. Its shards and gateway are killed one
-// after another while the programs write. No call fails, and everything acknowledged is read back.
+// TestClients runs the programs of examples/ against a store of three copies. The store's shards and its gateway are
+// killed one after another while the programs write. No call fails, and everything that was acknowledged is read back.
 func TestClients(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

@@ -28,7 +28,7 @@ type copiesReaders struct {
 	seen map[int64]string // record -> version that a watch last returned
 }
 
-// steadyRecords is the number of records that are never changed; their ids start at 0.
+// steadyRecords is the number of records that are never changed. Their ids start at 0.
 const steadyRecords = 120
 
 func (r *copiesReaders) fail(err error) {
@@ -58,8 +58,8 @@ func (r *copiesReaders) start() {
 	}
 }
 
-// scan counts the records that never change. Its snapshot may be lost with the leader that holds it; scan then starts
-// again.
+// scan counts the records that never change. If its snapshot is lost together with the leader that holds the snapshot,
+// scan starts again.
 func (r *copiesReaders) scan() {
 	found := map[int64]bool{}
 	for record, err := range r.c.Scan(r.ctx, &client.ScanOptions{MetadataOnly: true}) {
@@ -95,7 +95,7 @@ func (r *copiesReaders) watch(group string) {
 	}
 }
 
-// until waits for a state that the readers observe.
+// until waits until is() returns true about the state that the readers observe.
 func (r *copiesReaders) until(is func() bool) {
 	r.t.Helper()
 	for !is() {

@@ -139,7 +139,7 @@ func (w *copiesWriter) run(ctx context.Context) error {
 	return nil
 }
 
-// put is not interrupted by the end of the test: it returns an answer or an error.
+// put is not interrupted by the end of the test. It returns an answer or an error.
 func (w *copiesWriter) put(id int64, seed uint64) error {
 	if _, err := w.c.Put(context.Background(), client.Key{ID: id}, w.data(seed), nil); err != nil {
 		return err
@@ -168,7 +168,8 @@ type copiesLoad struct {
 	wait    sync.WaitGroup
 }
 
-// load starts writers. Those with direct connect to the shards instead of the gateway.
+// load starts one writer for each value in direct. A writer whose value is true connects to the shards instead of the
+// gateway.
 func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &copiesLoad{t: s.t, store: s, stop: stop}
@@ -213,7 +214,7 @@ func (l *copiesLoad) end() {
 	}
 }
 
-// check reads the last acknowledged write of every id back. It returns the number of records.
+// check reads back the last acknowledged write of every id. It returns the number of records.
 func (l *copiesLoad) check() (records int) {
 	l.t.Helper()
 	for _, w := range l.writers {
@@ -277,8 +278,8 @@ func TestCopiesSurviveKills(t *testing.T) {
 }
 
 // TestCopiesSurviveHangs stops one of three shards by SIGSTOP under load, for longer than the others need to lead
-// without it. It stops the next shard as soon as the first continues. The first must not act as the leader any more,
-// and a fetch from the stopped shard must not block it.
+// without it. It stops the next shard as soon as the first one continues. The first shard must not act as the leader
+// any more, and a fetch from the stopped shard must not block the first shard.
 func TestCopiesSurviveHangs(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// The doctor checks a healthy store and a store with a damaged segment, both while it is served and while it is not. It
-// also checks targets that are not stores.
+// The doctor checks a healthy store and a store with a damaged segment, each of them while a process serves the store
+// and while no process does. It also checks targets that are not stores.
 func TestDoctor(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")

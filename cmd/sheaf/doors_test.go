@@ -31,7 +31,7 @@ const (
 	socketName = "a socket without a file" // the unix socket of etcd's HTTP, whose file is deleted
 )
 
-// opens returns the row for a socket of a process; false: the table has no such row.
+// opens returns the row for a socket of a process. It returns false if the table has no such row.
 func opens(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Port, bool) {
 	args := p.cmd.Args
 	flag := ""
@@ -59,8 +59,8 @@ func httpOf(l loopback.Listener) *http.Client {
 		}}}
 }
 
-// answers reports whether a server answers an HTTP client with anything but a TLS error. how is the client's TLS
-// configuration; nil: the client speaks plaintext.
+// answers reports whether a server answers an HTTP client with anything but a TLS error. The argument how is the
+// client's TLS configuration. If it is nil, the client speaks plaintext.
 func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	t.Helper()
 	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // with an empty SETTINGS frame
@@ -120,8 +120,8 @@ func returnsKeys(t *testing.T, l loopback.Listener) bool {
 	return err == nil || answer.StatusCode == http.StatusOK
 }
 
-// checkClosed reports a unix socket of a process to which this test can connect. The test runs as the user of the
-// process, or as root, so nobody else can connect either.
+// checkClosed fails the test if the test can connect to a unix socket of a process. The test runs as the user of the
+// process, or as root. If it cannot connect, nobody else can either.
 func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
 	t.Helper()
 	at := strings.Replace(l.Address, "/proc/self/", fmt.Sprintf("/proc/%d/", pid), 1)
@@ -132,7 +132,8 @@ func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
 }
 
 // Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and accepts only the
-// callers in that table. The test runs real processes, because only these open the sockets that nobody has thought of.
+// callers in that table. The test runs real processes, because only real processes open the sockets that nobody has
+// thought of.
 func TestEachPortIsInTheTable(t *testing.T) {
 	table, err := pagetest.Ports("../..")
 	must(t, err)

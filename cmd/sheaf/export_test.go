@@ -29,7 +29,7 @@ func (p *process) exportTree(t testing.TB, code int, args ...string) (exportRepo
 	return r, o
 }
 
-// A user who exports records does not trust their writers with the user's rights.
+// A user who exports records does not want the writers of the records to use the user's rights.
 func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	for i, mode := range []string{"4755", "2755", "1777", "0640"} {
@@ -138,7 +138,7 @@ func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 		}
 	}
 
-	// Every attribute is there, as GNU tar decodes it; WebDataset finds every sample.
+	// Every attribute is there, as GNU tar decodes it. WebDataset finds every sample.
 	sample := regexp.MustCompile(`^((?:.*/|)[^.]+)[.]([^/]*)$`)
 	archive := tar.NewReader(strings.NewReader(p.do(t, "", "scan", "--tar").Want(t, 0).Stdout))
 	for n := 0; ; n++ {
@@ -168,7 +168,7 @@ func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 	}
 }
 
-// An archive does not contain members that would be written through a link when it is unpacked.
+// An archive does not contain members that would be written through a link when the archive is unpacked.
 func TestAnArchiveHoldsOneTree(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)

@@ -27,7 +27,7 @@ func TestAGroupThatFailedIsReportedByTheCommands(t *testing.T) {
 	eventually(t, func() bool {
 		lines = nil
 		for _, id := range []string{"3", "2"} {
-			// The command has no deadline, so a call that waits is ended by the test's deadline. Until the
+			// The command has no deadline. Therefore a call that waits fails at the deadline of the test. Until the
 			// process has started, the command says that nobody answers.
 			if o := p.do(t, "", "get", id, "--timeout", "0"); o.Code == 1 && !strings.Contains(o.Stderr, "nobody answers") {
 				lines = append(lines, o.Stderr)
@@ -65,7 +65,7 @@ func TestWordsForWrongAddressesAndCommands(t *testing.T) {
 	}
 }
 
-// A dry run says what would be, and a number of one file is no plural.
+// A dry run says what would be done, and the words for a single file are not in the plural.
 func TestTheWordsOfAnImport(t *testing.T) {
 	report := cli.ImportReport{Stored: 1, Updated: 1, StoredBytes: 7, Seconds: 1}
 	want := "stored 1 file, 7 B, in 1.0 s: 1 file/s, 7 B/s\n  1 of them replaced an older state\n"

@@ -31,15 +31,15 @@ import (
 // floodVariable names a flood. It makes this test binary the attacker of BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
-// The attacker runs a flood on attackers connections at a time. In the flood of incomplete handshakes, each of these is
-// replaced by halfOpens connections with an incomplete handshake.
+// The attacker runs a flood on several connections at a time, whose number is the constant attackers. In the flood of
+// incomplete handshakes, each of these is replaced by halfOpens connections with an incomplete handshake.
 const (
 	attackers = 16
 	halfOpens = 64
 )
 
-// attack is the main function of the attacker's process: it floods the gateway os.Args[1] with the certificate in the
-// folder os.Args[2] until standard input ends. It answers each newline with the amount sent until then.
+// attack is the main function of the attacker's process. It floods the gateway at os.Args[1], with the certificate in
+// the folder os.Args[2], until standard input ends. It answers each newline with the amount sent until then.
 func attack(name string) error {
 	folder := os.Args[2]
 	known, err := knownBy(client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"),
@@ -75,8 +75,8 @@ func attack(name string) error {
 	}
 }
 
-// idle names a control without a flood: the attacker keeps its processor busy and sends nothing. What others lose
-// during it is due to the machine: processors share caches, and often a core.
+// idle names a control without a flood. In this control, the attacker keeps its processor busy and sends nothing. The
+// throughput that others lose meanwhile is due to the machine, because processors share caches, and often a core.
 const idle = "nothing, with a busy processor"
 
 // keepBusy encrypts for a while, as an attacker does.
@@ -201,11 +201,11 @@ func processorTime(b *testing.B, pid int) time.Duration {
 }
 
 // BenchmarkFloods measures how much throughput each flood leaves to others. It compares the gets of four callers during
-// a flood with their gets without it, in turns, and reports medians over the turns. The attacker has the second
-// processor to itself, and sends as much as that allows. The store and the other callers share the first processor, and
-// would use all of it. Gets are counted per second of processor time that the store and the callers together received,
-// so that other work on the machine does not count. The attacker's processor keeps running meanwhile, so a busy machine
-// makes floods look worse, not better.
+// a flood with their gets without a flood, in turns, and reports medians over the turns. The attacker has the second
+// processor to itself, and sends as much as that processor allows. The store and the other callers share the first
+// processor, and would use all of it. Gets are counted per second of processor time that the store and the callers
+// together received, so that other work on the machine does not count. The attacker's processor keeps running
+// meanwhile, so a busy machine makes floods look worse, not better.
 func BenchmarkFloods(b *testing.B) {
 	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
 		b.Skip("two processors and taskset are needed")

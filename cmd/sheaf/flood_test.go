@@ -156,8 +156,8 @@ func startFlooded(t testing.TB) *flooded {
 // floodTime bounds a flood that the gateway reads slowly.
 const floodTime = 2 * time.Second
 
-// floods maps names to floods. Each runs for a while and returns how much it has sent. It fails if the gateway did
-// something that it must not do, or if nothing could be sent.
+// floods maps names to floods. Each flood runs for a while and returns how much it has sent. It returns an error if the
+// gateway did something that it must not do, or if nothing could be sent.
 var floods = map[string]func(attacker) (sent int, err error){
 	"handshakes that do not go on":   halfOpen,
 	"handshakes one after another":   handshakes,
@@ -284,7 +284,7 @@ func tooLong(a attacker) (sent int, err error) {
 			err = f.WriteContinuation(1, n == len(rest), rest[:n])
 			rest = rest[n:]
 		}
-		// The gateway refuses it with an answer or by closing the connection.
+		// The gateway refuses the call with an answer, or by closing the connection.
 		for refused := false; !refused; {
 			frame, err := f.ReadFrame()
 			switch frame := frame.(type) {
@@ -301,8 +301,8 @@ func tooLong(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// A client that floods a gateway, with or without a certificate, costs the gateway bounded memory, and the calls of
-// others continue.
+// A client that floods a gateway, with or without a certificate, costs the gateway only bounded memory, and the calls
+// of others continue.
 func TestFloodsAreBounded(t *testing.T) {
 	soaktest.Only(t, "proc", "it floods the machine with connections and frames")
 	d := startFlooded(t)

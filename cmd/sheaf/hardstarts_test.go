@@ -24,7 +24,7 @@ import (
 
 const (
 	hardStarts = 1000
-	// hardStartMax is far longer than any start of a small store: a start that takes longer hangs.
+	// hardStartMax is far longer than any start of a small store. A start that takes longer is considered to hang.
 	hardStartMax = 3 * time.Minute
 )
 

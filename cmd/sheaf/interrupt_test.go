@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// A Ctrl-C ends a put that waits for its input; the put stores nothing.
+// A Ctrl-C ends a put that waits for its input. The put stores nothing.
 func TestInterruptedPutStoresNothing(t *testing.T) {
-	// A script's `make test &` ignores interrupts, and the programs that it starts would inherit that. They do not
-	// ignore a signal that this test catches.
+	// A script's `make test &` ignores interrupts, and the programs that it starts would inherit that. However, they do
+	// not ignore a signal that this test catches.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
 	p := startDev(t, t.TempDir())
-	// The put has not begun, is small, or is an upload in progress.
+	// In turn, the put has not begun, is a small put, or is an upload in progress.
 	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} {
 		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
 		stdin, err := cmd.StdinPipe()

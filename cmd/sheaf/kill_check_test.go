@@ -36,7 +36,7 @@ func (k *killer) check() {
 	}
 }
 
-// get reads a record of any size. there is false if the record does not exist.
+// get reads a record of any size. The result there is false if the record does not exist.
 func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, version string) {
 	stream, err := k.records.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: id}})
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	w.cut = nil
 	t, before := w.k.t, w.known[op.id]
 	there, data, version := w.k.get(ctx, op.id)
-	// The record has either the state before the write or the state after it, each as a whole.
+	// The record has either the complete state before the write or the complete state after it.
 	isBefore := (before == nil || !before.there) && !there || before != nil && before.there && there &&
 		version == before.version
 	isAfter := op.delete && !there || !op.delete && there && bytes.Equal(data, op.data()) &&
@@ -107,7 +107,8 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	w.acknowledged(op, again, existed)
 }
 
-// checkRepeat repeats a superseded write. It must return its first result and change nothing.
+// checkRepeat repeats a superseded write. The repetition must return the result of the first attempt, and change
+// nothing.
 func (w *writer) checkRepeat(ctx context.Context) {
 	for _, s := range w.known {
 		if s.older == nil || s.older.delete || w.random.IntN(4) > 0 {

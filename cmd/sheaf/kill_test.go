@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// killsOfTest is the number of kills in the test below; SHEAF_KILLS sets another number. With killsEnough kills or
+// killsOfTest is the number of kills in the test below. SHEAF_KILLS sets another number. With killsEnough kills or
 // more, writes are interrupted both before and after their commit, whenever the kills occur.
 const (
 	killsOfTest = 20
@@ -34,9 +34,9 @@ const (
 )
 
 // TestKillsAtRandomMoments repeatedly kills the real process by SIGKILL at random moments and starts it again, on a
-// few stores in parallel. A checker remembers every acknowledgement. After each start, the store must hold everything
-// acknowledged byte for byte, and nothing else. An interrupted write must be there as a whole or not at all, and
-// after a repetition with its request id it must be stored exactly once.
+// few stores in parallel. A checker remembers every acknowledgement. After each start, the store must hold, byte for
+// byte, everything that was acknowledged, and nothing else. An interrupted write must be stored completely or not at
+// all. After it was repeated with its request id, it must be stored exactly once.
 func TestKillsAtRandomMoments(t *testing.T) {
 	t.Parallel()
 	kills := killsOfTest
@@ -79,7 +79,7 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	if kills < killsOfTest || t.Failed() {
 		return
 	}
-	// The faults must have occurred: each phase was hit, and writes were interrupted.
+	// The faults must have occurred: kills must have hit each phase, and must have interrupted writes.
 	for _, phase := range phases {
 		if counts.by[phase] == 0 {
 			t.Errorf("no kill during %s", phase)
@@ -265,7 +265,7 @@ func (k *killer) compact(ctx context.Context) {
 	}
 }
 
-// startImport starts an import that continues across the kill: the client waits until the store is back.
+// startImport starts an import that continues across the kill, because the client waits until the store is back.
 func (k *killer) startImport() {
 	k.prefixes++
 	k.importing = exec.Command(sheafBinary, "import", k.tree, "--id", "hash", "--prefix",
@@ -345,7 +345,7 @@ func (w *writer) next(phase string) *write {
 	return op
 }
 
-// try sends a write once and records the answer. It returns false if there was none.
+// try sends a write once and records the answer. It returns false if there was no answer.
 func (w *writer) try(ctx context.Context, op *write) bool {
 	version, existed, _, err := w.k.send(ctx, op)
 	if err != nil {

@@ -168,7 +168,7 @@ func (p *process) do(t testing.TB, stdin string, args ...string) outcome {
 	return sheaf(t, strings.NewReader(stdin), append(args, "--server", p.server)...)
 }
 
-// dial connects to a server that may restart; see reconnect.
+// dial connects to a server that may restart (see reconnect).
 func dial(t testing.TB, server string) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),

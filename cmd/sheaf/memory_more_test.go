@@ -41,8 +41,9 @@ func (p *process) metric(t *testing.T, name string) (sum float64) {
 	return sum
 }
 
-// HTTP has no identity, so everybody who reaches a port is a stranger. Connections with incomplete headers, and
-// connections whose answers nobody reads, take a bounded part of the memory, and a probe is still answered.
+// Callers over HTTP have no identity, so everybody who reaches a port is a stranger. Connections with incomplete
+// headers, and connections whose answers nobody reads, take a bounded part of the memory, and a probe is still
+// answered.
 func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
@@ -77,8 +78,8 @@ func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// A snapshot keeps the places of versions that were superseded after it was taken. A caller who may scan can fill only
-// a bounded part of the memory in this way. A caller who may not scan opens no snapshot.
+// A snapshot keeps the places of versions that were superseded after the snapshot was taken. A caller who may scan can
+// fill only a bounded part of the memory in this way. A caller who may not scan opens no snapshot.
 func TestSnapshotsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand snapshots, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

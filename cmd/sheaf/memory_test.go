@@ -85,8 +85,8 @@ func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) == nil
 }
 
-// turn waits until a part of a stream may be sent, and deducts it from the windows. It returns 0 if the stream or the
-// connection has ended.
+// turn waits until a part of a stream may be sent, and deducts the size of that part from the windows. It returns 0 if
+// the stream or the connection has ended.
 func (h *holder) turn(id uint32, most int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,8 +169,8 @@ func (r *rotating) known(m *member) *tls.Config {
 		Certificates: []tls.Certificate{pair}}
 }
 
-// Nearly complete messages take no memory from a server if their caller has no permission to call. The server has to
-// decide by the headers, because it knows nothing else by then.
+// Nearly complete messages take no memory of a server if their caller has no permission to call. The server has to
+// decide by the headers, because it knows nothing else when it decides.
 func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	r, gateway, _ := startGranted(t, 0)
 	callers := r.strangers()
@@ -197,7 +197,7 @@ func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	}
 }
 
-// unfinishedBytes returns the number of bytes that a process reports to hold for incomplete messages.
+// unfinishedBytes returns the number of bytes that a process holds, according to its metric, for incomplete messages.
 func (p *process) unfinishedBytes(t *testing.T) float64 {
 	t.Helper()
 	answer, err := http.Get("http://" + p.http + "/metrics")
@@ -215,8 +215,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 	return 0
 }
 
-// A process remains within the memory of its cgroup, and other callers are served, even if any caller leaves any number
-// of messages incomplete. A metric reports the bytes held.
+// However many messages callers leave incomplete, a process remains within the memory of its cgroup, and other callers
+// are served. A metric reports the bytes held.
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// A page that shows a subcommand or flag the program lacks misleads readers who type it.
+// If a page shows a subcommand or a flag that the program lacks, it misleads readers who type that command.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf", 120, func() *cobra.Command {
 		return (&app{Program: cli.Program{Out: &cli.Output{}}}).rootCommand()

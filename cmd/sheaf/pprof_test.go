@@ -58,7 +58,7 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 	}
 }
 
-// askFor returns the answer to a GET; a code of 0 means that there was none.
+// askFor returns the answer to a GET. A code of 0 means that there was no answer.
 func askFor(t *testing.T, url string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)

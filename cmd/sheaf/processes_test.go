@@ -67,7 +67,7 @@ func TestRealProcesses(t *testing.T) {
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store",
 		"quotes", "--http", "").Want(t, 1)
 
-	// One shard is killed and the other is stopped; both are started again.
+	// One shard is killed and the other one is stopped. Both are started again.
 	shards["a"].kill()
 	startShard("a")
 	if code := shards["b"].stop(t); code != 0 {

@@ -83,8 +83,8 @@ func (c *cluster) startShard(name string, more ...string) {
 	c.shards[name].http = http
 }
 
-// holds reads every record through the gateway. A failed call fails the test, unless mayWait is set: then the call is
-// repeated.
+// holds reads every record through the gateway. If mayWait is set, a failed call is repeated. Otherwise it fails the
+// test.
 func (c *cluster) holds(what string, mayWait bool) {
 	c.t.Helper()
 	for _, id := range clusterIDs {
@@ -116,7 +116,7 @@ func statusOf(t *testing.T, address string) (out struct {
 }
 
 // etcd is killed and its volume is wiped. Nothing is created from scratch, the running processes continue to serve, and
-// recover placement restores everything, also for processes that are restarted.
+// `sheaf recover placement` restores everything, also for processes that are restarted.
 func TestRecoverPlacement(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -132,7 +132,7 @@ func TestRecoverPlacement(t *testing.T) {
 	o.Want(t, 1).Has(t, "recover placement")
 	c.startEtcd("new")
 	c.holds("etcd is empty", false)
-	// The shards register themselves again; etcd holds nothing else.
+	// The shards register themselves again. etcd holds nothing else.
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).Stdout, "\n") == 5 })
 	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).
@@ -258,7 +258,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	}
 }
 
-// await waits for a time whose end no event marks, and stops early if something fails.
+// await waits for the duration d, whose end no event marks, and stops early if something fails.
 func await(t *testing.T, failed <-chan string, d time.Duration) {
 	t.Helper()
 	select {

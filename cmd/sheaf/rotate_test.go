@@ -76,8 +76,8 @@ func startRotating(t *testing.T) *rotating {
 }
 
 // startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client
-// loader use all records. It starts no calls. memory is the limit of each process, set by its cgroup, in bytes; 0: no
-// limit.
+// loader use all records. It starts no calls. memory is the limit of each process, set by its cgroup, in bytes. 0 means
+// that there is no limit.
 func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	return startGrantedAs(t, memory, "--groups", "2")
@@ -187,7 +187,7 @@ func (r *rotating) install(m *member, by *authority.Authority, trusted ...*autho
 	m.notAfter = leaf.Now.Add(leaf.Lifetime)
 }
 
-// all installs certificates for every member, and returns when each process uses its new one.
+// all installs certificates for every member, and returns when each process uses its new certificate.
 func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	for _, m := range r.members {
@@ -251,8 +251,8 @@ func (r *rotating) dial(gateway, folder string, direct, byToken bool) (*client.C
 	return client.Dial(ctx, cfg)
 }
 
-// call starts calls of all kinds: through the gateway with a certificate, and directly to shards with a token. They end
-// with the test.
+// call starts calls of all kinds: through the gateway with a certificate, and directly to shards with a token. The
+// calls end with the test.
 func (r *rotating) call(gateway string, loader *member) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -310,7 +310,7 @@ func (r *rotating) load(name string) *load {
 	return l
 }
 
-// callsOf returns the kinds of calls that end on their own, for records from an id on.
+// callsOf returns the kinds of calls that end on their own. Their records have ids from the given id on.
 func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) error {
 	large := bytes.Repeat([]byte("large"), 250_000)
 	return map[string]func(ctx context.Context) error{
@@ -394,9 +394,9 @@ func (r *rotating) goOn() {
 	}
 }
 
-// Certificates, authorities, tokens and the transport change during calls of all kinds. No call fails beyond what the
-// client repeats automatically, and no process restarts. A caller with a certificate of a dropped authority is refused.
-// `make soak-proc` makes the changes 100 times, 10 times and 20 times.
+// Certificates, authorities, tokens and the transport change during calls of all kinds. No call fails, apart from
+// failures that the client repeats automatically, and no process restarts. A caller with a certificate of a dropped
+// authority is refused. `make soak-proc` makes the changes 100 times, 10 times and 20 times.
 func TestNothingFailsWhileSecretsChange(t *testing.T) {
 	t.Parallel()
 	leaves, authorities, tokens := 2, 1, 1

@@ -48,7 +48,7 @@ func (w *soakWriter) size(id int64) int {
 	return soakBlob
 }
 
-// run writes until ctx ends. No call may fail: each call has a minute, and a start takes only seconds.
+// run writes until ctx ends. No call may fail, because each call has a minute, and a start takes only seconds.
 func (w *soakWriter) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		id := w.first + w.random.Int64N(soakIDs)
@@ -86,8 +86,8 @@ func (w *soakWriter) one(id int64) error {
 	return nil
 }
 
-// mayCheck reads an id. A blob may be refused while other streams use up the allowance for streams; mayCheck does not
-// wait for it.
+// mayCheck reads an id. A read of a blob may be refused while other streams use up the allowance for streams. mayCheck
+// does not wait for such a read.
 func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
 	if w.size(id) != soakBlob {
 		return w.check(ctx, id)
@@ -139,7 +139,7 @@ type soakLoad struct {
 	wait    sync.WaitGroup
 }
 
-// load starts writers: two of three call the gateway, and the others call the shard directly.
+// load starts writers. Two of three writers call the gateway, and the others call the shard directly.
 func (s *soakStore) load() *soakLoad {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &soakLoad{s: s, stop: stop}

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// These are the limits of the soak: the live data is a tenth of the disk, and is overwritten many times over.
+// These are the limits of the soak. The live data is a tenth of the disk, and is overwritten many times over.
 const (
 	soakGroups  = 4
 	soakSegment = 4 << 20

@@ -32,8 +32,8 @@ func storeOf(shards, groups int) *storeSeen {
 	return s
 }
 
-// A screen never has more lines or columns than the terminal. It first says what is wrong, and it says how much is left
-// out.
+// A screen never has more lines or columns than the terminal. The screen first says what is wrong, and it says how much
+// is left out.
 func TestTopFitsTheTerminal(t *testing.T) {
 	many := storeOf(50, 1000)
 	for n := range 30 {
@@ -153,7 +153,7 @@ func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
 	}
 }
 
-// What to do comes last in the words of an error, so an error is wrapped, not truncated.
+// The text of an error says at its end what to do, so an error is wrapped, not truncated.
 func TestTopShowsAllOfAnError(t *testing.T) {
 	s := storeSeen{err: status.Error(codes.Unavailable, "connection error: "+strings.Repeat("dialing ", 20))}
 	screen := s.draw("127.0.0.1:7600", time.Now(), false, 80, 24)
@@ -162,7 +162,7 @@ func TestTopShowsAllOfAnError(t *testing.T) {
 	}
 }
 
-// q ends the screen as it does in less and top; other keys and the end of the input do not.
+// The key q ends the screen, as it does in less and top. Other keys and the end of the input do not end it.
 func TestTopEndsWithQ(t *testing.T) {
 	for keys, want := range map[string]bool{"q": true, "xyQ": true, "x\n": false, "": false} {
 		if got := quits(strings.NewReader(keys)); got != want {
@@ -175,8 +175,8 @@ func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }
 
-// What callers did is the difference of two readings. What is not known is not zero: there are no rates before the
-// second reading, and a shard that has started in between is left out.
+// The traffic of the callers is the difference of two readings. A value that is not known is not shown as zero: there
+// are no rates before the second reading, and a shard that has started in between is left out.
 func TestTopShowsWhatCallersDo(t *testing.T) {
 	began := time.Unix(1000, 0)
 	of := func(after time.Duration, calls ...int64) *reading {

@@ -196,8 +196,8 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	p.do(t, "good", "put", "300", "--attr", "path=good").Want(t, 0)
 	p.do(t, "no path", "put", "301").Want(t, 0)
 
-	// Whichever of link and file is written first, nothing may end up outside. The export runs twice because the order
-	// is not fixed.
+	// Whether the link or the file is written first, nothing may end up outside of the folder. The export runs twice
+	// because the order is not fixed.
 	out := filepath.Join(base, "out")
 	for range 2 {
 		p.do(t, "", "export", out, "--force").Want(t, 1)
@@ -244,7 +244,7 @@ func TestImportIDs(t *testing.T) {
 		}
 	}
 
-	// Files without an id, and two files with one id, are listed and counted; the rest is stored.
+	// Files without an id, and two files with one id, are listed and counted. All other files are stored.
 	must(t, os.WriteFile(filepath.Join(root, "readme"), []byte("no id"), 0o644))
 	must(t, os.WriteFile(filepath.Join(root, "9.a"), []byte("nine a"), 0o644))
 	must(t, os.WriteFile(filepath.Join(root, "9.b"), []byte("nine b"), 0o644))

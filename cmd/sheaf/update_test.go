@@ -39,7 +39,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 	}
 	p.importTree(t, 0, root)
 
-	// A different mode is already a change.
+	// A different mode alone is a change.
 	must(t, os.Chmod(filepath.Join(root, "mode"), 0o600))
 	r, _ = p.importTree(t, 1, root, "--resume")
 	if r.AlreadyThere != 3 || r.Failed["changed since it was imported"] != 1 {
@@ -65,7 +65,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 		t.Errorf("--update after chmod back: %+v", r)
 	}
 
-	// Only --checksum finds bytes that changed without a change of size or time.
+	// Bytes that changed without a change of size or time are found only with --checksum.
 	writeFile(t, root, "small", "SMALL")
 	writeFile(t, root, "large", large[1:]+"y")
 	r, _ = p.importTree(t, 0, root, "--update")

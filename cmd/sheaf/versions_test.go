@@ -9,9 +9,9 @@ import (
 )
 
 // TestTwoVersions replaces an older version of this program with the current one, process by process, under load. If
-// the older version can open the volumes of the current one, the test then returns some of the processes to it, as a
-// rolling upgrade and its rollback do. No call fails, and everything acknowledged exists. make test-versions builds the
-// older version.
+// the older version can open the volumes of the current one, the test then returns some of the processes to the older
+// version, as a rolling upgrade and its rollback do. No call fails, and everything that was acknowledged exists. make
+// test-versions builds the older version.
 func TestTwoVersions(t *testing.T) {
 	older := os.Getenv("SHEAF_OLDER")
 	if older == "" {

@@ -21,7 +21,8 @@ func TestWipeAsksTwice(t *testing.T) {
 	}
 }
 
-// The exit code of `sheaf look` says whether a disk is blank; the operator waits for 4 (workload.LookNotBlank).
+// The exit code of `sheaf look` says whether a disk is blank. The operator relies on the code 4
+// (workload.LookNotBlank).
 func TestLookSaysWhetherADiskIsBlank(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, make([]byte, 4096), 0o600))
