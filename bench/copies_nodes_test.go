@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// TestNodesWithTLS guards the setup that measures copies over TLS: nodes with authorities agree on a write, and none
-// of them answers in plaintext. Nodes without authorities do answer in plaintext.
+// TestNodesWithTLS guards the setup that measures copies over TLS. Nodes with authorities agree on a write, and none of
+// them answers in plaintext. Nodes without authorities do answer in plaintext.
 func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

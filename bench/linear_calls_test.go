@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestStoreFilledWhileStoppedServesAll guards the shortcut that linearCalls takes: it writes records into the logs of
-// a stopped store. When the store runs again, it serves each of these records from the group that owns its id, and
-// each record can be overwritten.
+// TestStoreFilledWhileStoppedServesAll guards a shortcut of linearCalls, which writes records into the logs of a
+// stopped store. When the store runs again, it serves each of these records from the group that owns its id, and each
+// record can be overwritten.
 func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

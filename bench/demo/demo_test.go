@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeDev never becomes ready, except in the mode "slow": then it becomes ready after a load that always makes
+// fakeDev never becomes ready, except in the mode "slow". In that mode it becomes ready after a load that always makes
 // progress.
 func fakeDev(how, address string) {
 	fmt.Fprintln(os.Stderr, "fake: a word in the log")
@@ -44,7 +44,8 @@ func fakeDev(how, address string) {
 	}
 	if how == "silent" {
 		signals := make(chan os.Signal, 1)
-		// Nobody sends this signal. The handler keeps Go from ending a process that waits for nothing as deadlocked.
+		// Nobody sends this signal. Because of the handler, Go does not regard the process as deadlocked, and does not
+		// end it, although the process waits for nothing else.
 		signal.Notify(signals, syscall.SIGUSR1)
 		<-signals
 	}

@@ -107,7 +107,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 	}
 }
 
-// A layout with damaged files fails instead of counting as a fast one.
+// A layout with damaged files fails, so that it does not count as a fast layout.
 func TestLayoutsNoticeWhatIsMissing(t *testing.T) {
 	set := newSet(100, 100, 1000)
 	for _, l := range allLayouts {

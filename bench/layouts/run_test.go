@@ -153,7 +153,7 @@ func TestFlatFolderLimit(t *testing.T) {
 	nothingLeft(t, dir)
 }
 
-// An interrupted run leaves only its figures; the next run continues from them.
+// An interrupted run leaves only its figures. The next run continues from them.
 func TestInterruptAndResume(t *testing.T) {
 	needLoop(t, "mke2fs")
 	o := tiny(t, 4)

@@ -206,7 +206,7 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	}
 }
 
-// The page is self-contained: it loads nothing from elsewhere, and none of the data becomes markup.
+// The page is self-contained. It loads nothing from elsewhere, and none of the data becomes markup.
 func TestPageNeedsNothingElse(t *testing.T) {
 	r := sample()
 	if err := r.Compare(sample()); err != nil {

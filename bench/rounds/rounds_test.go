@@ -37,8 +37,8 @@ func counting(order *[]string, keys ...string) []Cell {
 	return cells
 }
 
-// Cells that are compared are measured next to each other, each round begins with a different one of them, and a part
-// ends before the next one begins.
+// Cells that are compared are measured one directly after another. Each round begins with another one of them, and a
+// part ends before the next part begins.
 func TestTurns(t *testing.T) {
 	var order []string
 	cells := counting(&order, "a1", "a2", "a3", "b1", "b2", "c1")
@@ -54,7 +54,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// An interrupted run leaves its figures; the next run continues from them and repeats nothing.
+// An interrupted run leaves its figures. The next run continues from them and repeats nothing.
 func TestInterruptAndResume(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	open := func(settings string, resume bool) (*Set, error) {
@@ -107,7 +107,8 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// A finding is stored in place of figures, and its cell is not measured again. Any other error ends the run.
+// A finding is stored in place of the figures of a cell, and that cell is not measured again. Any other error ends the
+// run.
 func TestFindings(t *testing.T) {
 	full, broken := errors.New("no space left"), errors.New("broken")
 	tried := 0
