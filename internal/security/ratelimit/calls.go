@@ -24,6 +24,7 @@ type Calls struct {
 	undecided atomic.Bool
 	refused   atomic.Int64
 	anonymous atomic.Int64
+	headers   atomic.Int64 // bytes of the largest headers of a call
 }
 
 // Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
@@ -44,6 +45,35 @@ func (c *Calls) Admit() {
 	if c != nil && !c.admitted.Load() {
 		c.admitted.Store(true)
 	}
+}
+
+// Headers records the size of a call's headers, which the server holds until it has written the end of the call. It is
+// called by one goroutine at a time.
+func (c *Calls) Headers(headers metadata.MD) {
+	if c == nil {
+		return
+	}
+	if bytes := bytesOf(headers); bytes > c.headers.Load() {
+		c.headers.Store(bytes)
+	}
+}
+
+// largestHeaders returns the bytes of the largest headers so far; 0: they are not known.
+func (c *Calls) largestHeaders() int64 {
+	if c == nil {
+		return 0
+	}
+	return c.headers.Load()
+}
+
+// bytesOf returns the bytes of the names and values of headers.
+func bytesOf(headers metadata.MD) (bytes int64) {
+	for name, values := range headers {
+		for _, value := range values {
+			bytes += int64(len(name) + len(value))
+		}
+	}
+	return bytes
 }
 
 // Undecided records that a call goes on although its caller cannot be identified yet. The server then reads what
@@ -68,16 +98,11 @@ func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
 	if c == nil || c.admitted.Load() {
 		return nil
 	}
-	bytes := 0
-	for name, values := range headers {
-		for _, value := range values {
-			bytes += len(name) + len(value)
-		}
-	}
-	if bytes > anonymousBytesMax {
+	if bytes := bytesOf(headers); bytes > anonymousBytesMax {
 		c.refused.Add(1)
 		return status.Errorf(codes.ResourceExhausted,
-			"the call has %d bytes of headers, and a caller whom the store does not know may send %d", bytes, anonymousBytesMax)
+			"the call has %d bytes of headers, and a caller whom the store does not know may send %d", bytes,
+			anonymousBytesMax)
 	}
 	if c.anonymous.Add(1) > anonymousCallsMax {
 		c.anonymous.Add(-1)

@@ -92,7 +92,7 @@ func (f *frames) hold(rest []byte) {
 	id, flags := binary.BigEndian.Uint32(f.header[5:]), f.header[4]
 	switch f.header[3] {
 	case frameHeaders:
-		f.messages.calls.begin(id)
+		f.messages.calls.begin(id, int64(f.skip))
 	case frameReset:
 		f.messages.calls.end(id)
 	}

@@ -49,7 +49,7 @@ type messages struct {
 	bytes atomic.Int64 // bytes held for this connection
 	open  atomic.Int64 // number of known streams
 	late  func()       // called if a message takes longer than messageTime to arrive
-	calls unanswered   // counted while no caller of the store was identified
+	calls openCalls
 
 	mu      sync.Mutex
 	streams map[uint32]*incoming
@@ -264,6 +264,7 @@ func (m *messages) close() {
 		return
 	}
 	m.closed = true
+	m.calls.close()
 	m.all.bytes.Add(-m.bytes.Swap(0))
 	if m.timer != nil {
 		m.timer.Stop()

@@ -276,6 +276,75 @@ func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	})
 }
 
+// TestOpenCallsAreHeld checks that the calls of a connection beyond the first few count as held memory, each with the
+// largest headers, until the server has ended them, and that the connection with the most is closed.
+func TestOpenCallsAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls, headers = 100, 15 << 10
+		g := New(Config{MessagesOnly: true, HeldBytesMax: 2 * calls * (headers + openBytes)})
+		type made struct {
+			server, client net.Conn
+			calls          *Calls
+			read           chan error
+		}
+		open := func() *made {
+			t.Helper()
+			raw, client := net.Pipe()
+			server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &made{server: server, client: client, calls: info.(Counted).Calls(), read: make(chan error, 1)}
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			go func() {
+				_, err := io.Copy(io.Discard, server)
+				c.read <- err
+			}()
+			t.Cleanup(func() { _, _ = server.Close(), client.Close() })
+			return c
+		}
+		begin := func(c *made, first, last uint32) {
+			requests := []byte{}
+			if first == 0 {
+				requests = []byte(http2.ClientPreface)
+			}
+			for n := first; n < last; n++ {
+				requests = append(requests, frameOf(t, func(f *http2.Framer) error {
+					return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true, BlockFragment: make([]byte, 20)})
+				})...)
+			}
+			go func() { _, _ = c.client.Write(requests) }()
+			synctest.Wait()
+		}
+		few, many := open(), open()
+		for _, c := range []*made{few, many} {
+			c.calls.Headers(metadata.MD{"x": {string(make([]byte, headers-1))}})
+			c.calls.Headers(metadata.MD{"small": {"y"}})
+		}
+		begin(few, 0, openFree)
+		if held := g.held.bytes.Load(); held != 0 {
+			t.Errorf("%d bytes are held by a connection with few calls", held)
+		}
+		begin(few, openFree, calls)
+		if held := g.held.bytes.Load(); held != (calls-openFree)*(headers+openBytes) {
+			t.Errorf("%d bytes are held by %d calls", held, calls)
+		}
+		begin(many, 0, 2*calls)
+		begin(many, 2*calls, 2*calls+1) // the limit is checked before a read
+		if len(few.read) > 0 || len(many.read) == 0 || g.limitedBy(reasonHeld) != 1 {
+			t.Errorf("closed are the connection with fewer calls: %v, with more: %v", len(few.read) > 0, len(many.read) > 0)
+		}
+		for n := range uint32(calls) {
+			if _, err := few.server.Write(ended(t, 2*n+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if held := g.held.bytes.Load(); held != 0 {
+			t.Errorf("%d bytes are held after all calls", held)
+		}
+	})
+}
+
 // strangers are the credentials of a server whose callers are not identified by the handshake.
 type strangers struct {
 	credentials.TransportCredentials

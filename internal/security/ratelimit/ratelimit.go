@@ -61,8 +61,8 @@ var errHeld = errors.New("flood: the client leaves too many bytes of messages wi
 type Config struct {
 	// MessagesOnly removes the limits of handshakes and frames, so that only messages are counted and limited.
 	MessagesOnly bool
-	// HeldBytesMax bounds the memory of incomplete messages on all connections that are not exempt. The default is 256
-	// MiB.
+	// HeldBytesMax bounds the memory of incomplete messages and of open calls on all connections that are not exempt. The
+	// default is 256 MiB.
 	HeldBytesMax int64
 	// Known reports whether the handshake has identified a peer as a caller of the store. Connections of other peers
 	// may hold little until Calls.Admit is called. If Known is nil, all peers count as known.
@@ -123,7 +123,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		g.counts,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_unfinished_message_bytes",
-			Help: "Memory of messages of callers that have not come to their end, and that no call counts yet.",
+			Help: "Memory of messages of callers that have not arrived completely, and of open calls beyond 16 of a connection.",
 		}, func() float64 { return float64(g.held.bytes.Load() + g.exempt.bytes.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_unknown_connections",
 			Help: "Open connections on which no caller of the store was identified when they were made.",
@@ -190,7 +190,7 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
 	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
 		exempt: g.cfg.Exempt(info)}
-	c.frames.messages, c.messages.all = &c.messages, &g.held
+	c.frames.messages, c.messages.all, c.messages.calls.conn = &c.messages, &g.held, &c.messages
 	if c.exempt {
 		c.messages.all = &g.exempt
 	}
@@ -203,7 +203,9 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	}
 	known := g.cfg.Known(info)
 	if counted, ok := info.(Counted); ok {
-		if c.calls = counted.Calls(); known {
+		c.calls = counted.Calls()
+		c.messages.calls.decided = c.calls
+		if known {
 			c.calls.Admit()
 		}
 	}
@@ -211,7 +213,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	g.mu.Lock()
 	g.open[c] = struct{}{}
 	if c.calls != nil && !known {
-		c.messages.calls.start()
+		c.messages.calls.bound()
 		c.stranger = g.unknown.PushBack(c)
 		if g.unknown.Len() > unknownMax {
 			oldest = g.unknown.Remove(g.unknown.Front()).(*conn)
@@ -416,7 +418,9 @@ func (c *conn) holdsTooMuch() error {
 	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
-	if c.calls == nil || c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() {
+	// Open calls of unknown callers are bounded by their number.
+	if c.calls == nil || c.messages.bytes.Load()-c.messages.calls.holds.Load() <= unknownBytesMax ||
+		c.calls.admitted.Load() {
 		return nil
 	}
 	c.guard.limited(reasonHeld, c.RemoteAddr())
@@ -429,12 +433,12 @@ func (c *conn) holdsTooMuch() error {
 // by the first call that says who calls.
 func (c *conn) unknown() (bool, error) {
 	calls := &c.messages.calls
-	if !calls.on.Load() {
+	if !calls.bounded.Load() {
 		return false, nil
 	}
 	for {
 		if c.calls.admitted.Load() || c.calls.undecided.Load() {
-			calls.stop()
+			calls.bounded.Store(false)
 			return false, nil
 		}
 		if !calls.tooMany() {

@@ -26,6 +26,7 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 // the message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
+	calls.Headers(info.Header)
 	switch access.RuleOf(info.FullMethodName).For {
 	case access.Nobody: // gRPC gives the same code, but keeps the headers until its answer is written
 		calls.Refuse()
