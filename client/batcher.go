@@ -11,18 +11,19 @@ import (
 
 // BatcherConfig configures NewBatcher. A zero field takes its default.
 type BatcherConfig struct {
-	// BytesMax bounds the number of bytes that are waiting or in flight. Put blocks while this limit is reached.
-	// Default: 32 MiB.
+	// BytesMax bounds the number of bytes that are waiting or in flight. Put blocks while this limit is reached. The
+	// default is 32 MiB.
 	BytesMax int64
-	// FlushBytes and FlushItems are the sizes at which a batch is sent immediately. Defaults: 1 MiB and 512 items.
+	// FlushBytes and FlushItems are the sizes at which a batch is sent immediately. The defaults are 1 MiB and 512
+	// items.
 	FlushBytes int64
 	FlushItems int
-	// FlushInterval is the maximum time that a smaller batch waits for more items. Default: 5 ms.
+	// FlushInterval is the maximum time that a smaller batch waits for more items. The default is 5 ms.
 	FlushInterval time.Duration
-	// Lanes is the number of batches in flight at a time. Puts of one key share a lane and keep their order.
-	// Default: 4.
+	// Lanes is the number of batches in flight at a time. Puts of one key share a lane and keep their order. The
+	// default is 4.
 	Lanes int
-	// Timeout bounds one batch. Default: the client's CallTimeout.
+	// Timeout bounds one batch. The default is the client's CallTimeout.
 	Timeout time.Duration
 }
 

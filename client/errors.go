@@ -23,11 +23,12 @@ var (
 	// ErrVersionNotFound means that the record has no such version, or that the version is no longer retained. The
 	// error is also ErrNotFound.
 	ErrVersionNotFound = errors.New("version not found")
-	// ErrVersionMismatch means that the record's version differs from IfVersion; Error.Version holds the current one.
+	// ErrVersionMismatch means that the record's version differs from IfVersion. Error.Version holds the current
+	// version.
 	ErrVersionMismatch = errors.New("version mismatch")
-	// ErrExists means that IfAbsent was set and the record exists; Error.Version holds its version.
+	// ErrExists means that IfAbsent was set and the record exists. Error.Version holds the record's version.
 	ErrExists = errors.New("record exists")
-	// ErrInvalid means that the request is not valid; the message names the field.
+	// ErrInvalid means that the request is not valid. The message names the field.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrTooLarge means that the record has more bytes than GetOptions.BytesMax. Use Download.
 	ErrTooLarge = errors.New("record too large")
@@ -46,7 +47,7 @@ var (
 	ErrQuotaExceeded = errors.New("quota exceeded")
 	// ErrHashRouting means that the store uses Hash routing, so its groups are fixed and none can be created.
 	ErrHashRouting = errors.New("hash routing")
-	// ErrGroupNotEmpty means that the group holds something, so it is not deleted.
+	// ErrGroupNotEmpty means that the group was not deleted, because it is not empty.
 	ErrGroupNotEmpty = errors.New("group not empty")
 	// ErrUnavailable means that no server could answer before the deadline. The error is also ErrUnavailable if the
 	// last answer named another server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
@@ -84,14 +85,14 @@ type Error struct {
 	Op string
 	// Code is the canonical gRPC code.
 	Code codes.Code
-	// Reason is one of the reasons that are listed with RecordService in record.proto; empty: none was given.
+	// Reason is one of the reasons that are listed with RecordService in record.proto. It is empty if none was given.
 	Reason string
 	// Message is the server's message.
 	Message string
-	// Version is the record's current version. It is set with ErrVersionMismatch (empty: the record does not exist)
-	// and with ErrExists.
+	// Version is the record's current version. It is set with ErrVersionMismatch and with ErrExists. With
+	// ErrVersionMismatch, it is empty if the record does not exist.
 	Version string
-	// RetryAfter is the wait that the server asks for; 0: none.
+	// RetryAfter is the wait that the server asks for. It is 0 if the server asks for none.
 	RetryAfter time.Duration
 	// Metadata belongs to the reason. Examples are the group, segment and offset of damage.
 	Metadata map[string]string

@@ -19,7 +19,8 @@ type Group struct {
 	// Records is the number of records, and StoredBytes is the size of one copy on disk, as reported by the leader of the
 	// group. If no leader answers, they are the largest known values of any copy.
 	Records, StoredBytes int64
-	// Copies is the number of copies; 0: the group has no place yet. Serving is the number of copies that answer calls.
+	// Copies is the number of copies. It is 0 if the group has no place yet. Serving is the number of copies that
+	// answer calls.
 	Copies, Serving int
 }
 

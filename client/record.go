@@ -76,9 +76,9 @@ type PutOptions struct {
 	IfVersion string
 	// IfAbsent makes the put succeed only if the record does not exist. Otherwise the error is ErrExists.
 	IfAbsent bool
-	// Timestamp is the record's timestamp; zero: the commit time.
+	// Timestamp is the record's timestamp. The default is the commit time.
 	Timestamp time.Time
-	// Attributes have at most 64 KiB together.
+	// Attributes have at most 64 KiB in total.
 	Attributes map[string][]byte
 	// RequestID has 16 bytes. If the caller repeats a write, the RequestID must be the same each time. If it is nil,
 	// the client makes a new one for this call.
@@ -199,12 +199,12 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 
 // GetOptions are the options of Get.
 type GetOptions struct {
-	// Version is the version to read; empty: the newest.
+	// Version is the version to read. The default is the newest version.
 	Version string
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// BytesMax is the size of the largest record that Get reads into memory; 0: 64 MiB. For a larger record the error is
-	// ErrTooLarge. Get always reads records up to 1 MiB.
+	// BytesMax is the size of the largest record that Get reads into memory. The default is 64 MiB. For a larger record
+	// the error is ErrTooLarge. Get always reads records up to 1 MiB.
 	BytesMax int64
 }
 

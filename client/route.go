@@ -30,7 +30,7 @@ type shardRoute struct {
 // supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group.
 const supersededPatience = 2 * time.Second
 
-// find returns the route of a call; nil: the table has none.
+// find returns the route of a call, or nil if the table has none.
 func (t *table) find(what call) *shardRoute {
 	switch {
 	case what.key == nil && what.group == "":
@@ -48,7 +48,7 @@ func (t *table) find(what call) *shardRoute {
 	return t.hash[i]
 }
 
-// route returns the route of a group; nil: there is none.
+// route returns the route of a group, or nil if there is none.
 func (t *table) route(group string) *shardRoute {
 	if t == nil {
 		return nil

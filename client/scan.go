@@ -15,7 +15,7 @@ import (
 
 // ScanOptions are the options of Scan. The zero value scans all groups, one after another.
 type ScanOptions struct {
-	// Group is the group to scan; empty: all.
+	// Group is the group to scan. The default is all groups.
 	Group string
 	// Cursor is a cursor of an earlier scan. This scan resumes after it. Cursor cannot be combined with Group, Split or
 	// Parallel.
@@ -24,9 +24,10 @@ type ScanOptions struct {
 	Split *Split
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, and records are yielded in log order.
+	// Parallel is the number of splits scanned at a time. With 0 or 1, there are no splits, and records are yielded in
+	// log order.
 	Parallel int
-	// SplitBytes is the target size of a split, with Parallel; 0: 256 MiB.
+	// SplitBytes is the target size of a split, with Parallel. The default is 256 MiB.
 	SplitBytes int64
 	// OnCursor is called with a cursor that points after all records yielded so far. It is not called with Parallel.
 	OnCursor func(cursor []byte)
@@ -37,7 +38,7 @@ type ScanOptions struct {
 type Split struct {
 	// Group is the group to which the split belongs.
 	Group string
-	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; after that, a scan returns
+	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use. After that, a scan returns
 	// ErrCursorExpired.
 	Token []byte
 	// Addresses lists the addresses (host:port) of the shards that hold the split, best first, so that the work can run
@@ -51,9 +52,9 @@ type Split struct {
 
 // PlanScanOptions are the options of PlanScan. The zero value plans a scan of all groups.
 type PlanScanOptions struct {
-	// Groups lists the groups to scan; none: all.
+	// Groups lists the groups to scan. The default is all groups.
 	Groups []string
-	// SplitBytes is the target size of each split, 1 MiB to 1 TiB; 0: 256 MiB.
+	// SplitBytes is the target size of each split, 1 MiB to 1 TiB. The default is 256 MiB.
 	SplitBytes int64
 }
 

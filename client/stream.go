@@ -189,7 +189,7 @@ func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *rec
 
 // DownloadOptions are the options of Open and Download.
 type DownloadOptions struct {
-	// Version is the version to read; empty: the newest.
+	// Version is the version to read. The default is the newest version.
 	Version string
 	// Offset is the offset of the first byte, from 0 to the size.
 	Offset int64

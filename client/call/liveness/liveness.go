@@ -34,8 +34,8 @@ const looksPerAfter = 2
 
 // Options configures a Pulse. The zero value is usable.
 type Options struct {
-	After    time.Duration // time without any answer after which the server is probed; 0: DefaultAfter
-	Patience time.Duration // time for the answer to the probe; 0: DefaultPatience
+	After    time.Duration // how long the server may give no answer before it is probed; 0 means DefaultAfter
+	Patience time.Duration // how long the server may take to answer the probe; 0 means DefaultPatience
 	// May reports whether the connections may be closed. If May is nil, they may always be closed. Closing them gains
 	// nothing if no other server can answer the calls.
 	May func() bool
