@@ -136,7 +136,7 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 	return logger, nil
 }
 
-// stopGracefully calls stop with a context that ends after stopPatience or at a second signal.
+// stopGracefully calls stop() with a context that ends after stopPatience or at a second signal.
 func (a *app) stopGracefully(stop func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
 	defer cancel()

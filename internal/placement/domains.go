@@ -29,7 +29,7 @@ func (m *memory) withDomains(view View) View {
 	return view
 }
 
-// Domain returns the failure domain of a shard; empty if none is known.
+// Domain returns the failure domain of a shard. The result is empty if none is known.
 func (v View) Domain(shard string) string {
 	if registered, ok := v.Shards[shard]; ok {
 		return registered.Domain

@@ -39,7 +39,7 @@ func (s *Store) Follow(ctx context.Context, before Progress, own Own) <-chan Vie
 // errListAgain says that a change requires a full listing.
 var errListAgain = errors.New("list again")
 
-// runOwn does what run does, for a shard's own groups.
+// runOwn does what run() does, for a shard's own groups.
 func (w *watcher) runOwn(ctx context.Context) error {
 	for {
 		st, err := w.store.listFor(ctx, false, w.last)
@@ -353,7 +353,7 @@ func (st *state) has(name string) bool {
 	return st.revisionOf(name) != 0
 }
 
-// revisionOf returns the revision of a group or target in the state; 0 if it does not exist.
+// revisionOf returns the revision of a group or target in the state, or 0 if the group or target does not exist.
 func (st *state) revisionOf(name string) int64 {
 	if o, odd := st.odd[name]; odd {
 		return o.Revision

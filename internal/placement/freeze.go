@@ -25,8 +25,8 @@ type Mark struct {
 	// Content is the highest revision at which a key that is never deleted was written. It reveals an older etcd even
 	// if the restore raised etcd's revision.
 	Content int64
-	// ContentKey is the key that was written at revision Content, without the store's prefix; empty if it is unknown.
-	// In every later state of the same etcd the key exists, with this value or a newer one.
+	// ContentKey is the key that was written at revision Content, without the store's prefix. It is empty if it is
+	// unknown. In every later state of the same etcd the key exists, with this value or a newer one.
 	ContentKey string
 	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }

@@ -165,7 +165,7 @@ func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.C
 	return err
 }
 
-// writeEach does what write does, and also reports for each op that was applied whether it took effect: a nested
+// writeEach does what write() does. It also reports for each op that was applied whether the op took effect. A nested
 // transaction takes no effect if its conditions do not hold.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {

@@ -66,8 +66,8 @@ type Shard struct {
 	Address    string    `json:"address"` // host:port, gRPC
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	Generation uint64    `json:"generation"`
-	// Domain is the failure domain. No two copies of a group are placed in one domain. Empty: the shard is a domain
-	// of its own.
+	// Domain is the failure domain. No two copies of a group are placed in one domain. If Domain is empty, the shard is
+	// a domain of its own.
 	Domain        string     `json:"domain"`
 	State         ShardState `json:"state"` // empty means Active
 	CapacityBytes int64      `json:"capacityBytes"`
@@ -133,7 +133,7 @@ type Group struct {
 	// group remains, because a missing key means that etcd was set back (rule 9). No View has a deleted group.
 	Deleted string `json:"deleted,omitempty"`
 
-	// Revision is etcd's revision of the key when the key was read; 0 for a group that is not stored. Store.PutGroup
+	// Revision is etcd's revision of the key when the key was read, or 0 for a group that is not stored. Store.PutGroup
 	// writes only if the key still has this revision.
 	Revision int64 `json:"-"`
 }
@@ -144,7 +144,7 @@ type Target struct {
 	Shards []string `json:"shards"` // one for each copy; the first one should lead
 	Reason Reason   `json:"reason,omitempty"`
 
-	// Revision is etcd's revision of the key when the key was read; 0 if the target is not stored.
+	// Revision is etcd's revision of the key when the key was read, or 0 if the target is not stored.
 	Revision int64 `json:"-"`
 }
 

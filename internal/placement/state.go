@@ -38,7 +38,7 @@ type state struct {
 // changedParts are the parts of a state that have changed since the last publish.
 type changedParts struct{ shards, groups, targets, states, odd bool }
 
-// wroteAt says when a key was written; 0 if the key does not exist.
+// wroteAt names a key and the revision at which the key was written. The revision is 0 if the key does not exist.
 type wroteAt struct {
 	key string
 	at  int64

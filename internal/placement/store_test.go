@@ -506,7 +506,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	}
 	server.Compact()
 	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
-	// The registration is removed, as if its lease had expired: the shard registers again by itself.
+	// The registration is removed, as if its lease had expired. The shard must register again.
 	leases, err := second.Leases(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -253,7 +253,7 @@ func (w *watcher) holdBack(st *state) string {
 // list reads all keys of a view at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
-// existing does what list does, for a store that must exist: it returns ErrNoMeta if the store does not exist.
+// existing does what list() does, for a store that must exist. It returns ErrNoMeta if the store does not exist.
 func (s *Store) existing(ctx context.Context) (*state, error) {
 	st, err := s.list(ctx)
 	if err == nil && !st.hasMeta {

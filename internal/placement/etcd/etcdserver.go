@@ -159,7 +159,7 @@ func Connect(endpoints []string) (*clientv3.Client, error) {
 	return Dial(ClientConfig{Endpoints: endpoints})
 }
 
-// Err returns a channel that receives the error if the server fails by itself.
+// Err returns a channel that receives the error if the server fails without a call of Close.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
 // Close stops the server. It aborts calls; clients see UNAVAILABLE.

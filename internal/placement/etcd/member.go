@@ -75,7 +75,7 @@ type MemberConfig struct {
 	// reason is recorded for the next start.
 	Fatal func(error)
 
-	// StartTimeout bounds the wait for the cluster at the start. 0: there is no bound. A member that waits is alive
+	// StartTimeout bounds the wait for the cluster at the start. With 0 there is no bound. A member that waits is alive
 	// but not ready.
 	StartTimeout time.Duration
 	Logger       *slog.Logger // nil: messages are discarded
@@ -368,7 +368,7 @@ func (m *Member) Endpoint() string {
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
-// awaitEnd notices when etcd ends by itself.
+// awaitEnd notices when etcd ends although nobody has called Close.
 func (m *Member) awaitEnd(ctx context.Context) {
 	select {
 	case err := <-m.etcd.Err():
@@ -379,7 +379,7 @@ func (m *Member) awaitEnd(ctx context.Context) {
 	}
 }
 
-// Err returns a channel that receives an error if the member has failed by itself, or the others have removed it.
+// Err returns a channel that receives an error if the member has failed, or if the other members have removed it.
 func (m *Member) Err() <-chan error { return m.failed }
 
 // Close stops the member cleanly, with its data on disk. It aborts calls; clients see UNAVAILABLE.

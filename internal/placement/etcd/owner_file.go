@@ -67,8 +67,8 @@ func (c *MemberConfig) refuseForeign() error {
 	return nil
 }
 
-// refuseOthers returns an error that lists what a folder holds besides the known names. It returns nil for a missing
-// folder.
+// refuseOthers returns an error that lists what a folder holds in addition to the known names. It returns nil for a
+// missing folder.
 func refuseOthers(dir string, known []string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

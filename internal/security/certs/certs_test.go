@@ -559,7 +559,7 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	}
 }
 
-// The Source checks the folder without a call of look by the test.
+// The Source checks the folder, although the test does not call look().
 func TestTheFolderIsFollowed(t *testing.T) {
 	a := newAuthority(t, "a")
 	dir := t.TempDir()

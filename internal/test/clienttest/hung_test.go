@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// told is a gateway that only reports who leads.
+// told is a gateway that only reports which shard leads.
 type told struct {
 	recordv1.UnimplementedRoutingServiceServer
 	leaders chan string

@@ -45,9 +45,9 @@ type Config struct {
 	Forwarded bool
 	// Audit receives refusals and completed operations. If Audit is nil, there is no audit log.
 	Audit *Audit
-	// Logger receives log lines; nil: nothing is logged.
+	// Logger receives log lines. If it is nil, nothing is logged.
 	Logger *slog.Logger
-	// Now returns the time; nil: the system's clock.
+	// Now returns the time. The default is the system's clock.
 	Now func() time.Time
 }
 
