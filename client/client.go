@@ -417,7 +417,7 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// do makes a unary call and retries it until it is answered or the deadline is near.
+// do makes a unary call. It retries the call until the call is answered or the deadline is near.
 func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context, to target,
 	options ...grpc.CallOption) error) error {
 	ctx, cancel := c.bounded(ctx)

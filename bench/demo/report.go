@@ -279,7 +279,7 @@ func (t *tree) now(name string) (state, bool) {
 }
 
 // look lists the files of a tree before they are imported. Other programs may use the tree at the same time. A file
-// that they add later is not in the store, and a file that they change later is in the store with its earlier content.
+// that they add later is not in the store. A file that they change later is not in the store with its later content.
 func (t *tree) look(ctx context.Context) error {
 	t.files = map[string]state{}
 	return cli.Walk(ctx, t.dir, 1, true, func(item cli.Item) error {

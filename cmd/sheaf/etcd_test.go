@@ -209,8 +209,8 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	r.until(1, "no quorum", "members")
 }
 
-// Commands about members use TLS with the certificate of a process of the store. In a pod of etcd they find it through
-// the environment.
+// Commands about members use TLS with the certificate of a process of the store. In a pod of etcd, commands find that
+// certificate through the environment.
 func TestTheMembersOfEtcdAreShownOverTLS(t *testing.T) {
 	by, err := authority.New("members", time.Now(), authority.Lifetime)
 	must(t, err)

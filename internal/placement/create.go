@@ -39,8 +39,9 @@ func (e *LimitError) Error() string {
 func (e *LimitError) Unwrap() error { return ErrGroupLimit }
 
 // CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards. It returns a
-// *LimitError if a bound does not allow one more group. Bounds are kept exactly, also when several processes create
-// groups at the same moment, as long as all of them create groups within a bound by giving it.
+// *LimitError if a bound does not allow one more group. Bounds are kept exactly, even if several processes create
+// groups at the same moment. For that, each of them must pass the bound for every group that it creates within the
+// bound.
 func (s *Store) CreateGroup(ctx context.Context, g Group, bounds ...Bound) (there Group, created bool, err error) {
 	g.Revision = 0
 	for _, b := range bounds {

@@ -86,8 +86,8 @@ func (im *importer) read(ctx context.Context, j job) error {
 	if j.item.Type == fs.ModeSymlink {
 		return im.readSymlink(ctx, j)
 	}
-	// The file may have been replaced since the walk. Therefore open does not follow a link, and does not wait for the
-	// writer of a pipe.
+	// The file may have been replaced since the walk. Therefore the file is opened without following a link, and
+	// without waiting for the writer of a pipe.
 	f, err := im.root.open(j.item.Path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)

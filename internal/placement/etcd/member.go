@@ -382,7 +382,7 @@ func (m *Member) awaitEnd(ctx context.Context) {
 // Err returns a channel that receives an error if the member has failed, or if the other members have removed it.
 func (m *Member) Err() <-chan error { return m.failed }
 
-// Close stops the member cleanly, with its data on disk. It aborts calls; clients see UNAVAILABLE.
+// Close stops the member cleanly, with its data on disk. It aborts calls. Clients see UNAVAILABLE.
 func (m *Member) Close() {
 	m.cancel()
 	m.wait.Wait()

@@ -112,7 +112,8 @@ func (in *rejoinInput) empty() rejoin {
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Reported, func(id uint64) bool { return id != me.ID }):
-		// etcd takes its id from the first member that it asks, so no answer may contain an older id.
+		// etcd takes this member's id from the first member that it asks. Therefore no answer may still contain an
+		// older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}
 	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}

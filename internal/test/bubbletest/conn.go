@@ -44,8 +44,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told returns err. If err says that a pipe is closed, and this end was closed, told returns an error with the text of a
-// socket's error instead. By this text, clients distinguish it from the error of a connection that the other end refused.
+// told returns err. If err says that a pipe is closed, and this end was closed, told returns an error with the text of
+// a socket's error instead. By this text, clients distinguish the error from that of a connection that the other end
+// refused.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}

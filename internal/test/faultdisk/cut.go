@@ -80,7 +80,7 @@ func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	return &Image{left}, left.keep(c.record[c.flushed:done], s)
 }
 
-// keep applies those of the pending writes that survive to a disk's content.
+// keep applies pending writes to a disk's content. It applies only those that survive.
 func (p pages) keep(pending []Op, s Survival) Loss {
 	random := rand.New(rand.NewPCG(s.Seed, 2))
 	order := make([]int, len(pending))
