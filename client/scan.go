@@ -58,8 +58,9 @@ type PlanScanOptions struct {
 	SplitBytes int64
 }
 
-// PlanScan takes a snapshot of each group and divides it into splits. Together they hold the newest version of every
-// record exactly once. Batch systems use it to distribute the work; Scan with Parallel does both in one process.
+// PlanScan takes a snapshot of each group and divides it into splits. Together the splits hold the newest version of
+// every record exactly once. Batch systems use PlanScan to distribute the work. Scan with Parallel plans and scans in
+// one process.
 func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
 	var o PlanScanOptions
 	if options != nil {

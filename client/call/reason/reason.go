@@ -2,10 +2,10 @@
 // record.proto documents for callers what each reason means and which gRPC code it has.
 package reason
 
-// Domain is the domain of the reasons.
+// Domain is the domain in the ErrorInfo of these reasons.
 const Domain = "sheaf.dev"
 
-// Reasons of calls that were certainly not applied and may succeed later or elsewhere.
+// These are the reasons of calls that were certainly not applied, and that may succeed later or elsewhere.
 const (
 	GroupLoading     = "GROUP_LOADING"
 	NoLeader         = "NO_LEADER"
@@ -22,7 +22,7 @@ const (
 // been made.
 const EtcdUnavailable = "ETCD_UNAVAILABLE"
 
-// Reasons about a record or a group.
+// These reasons are about a record or a group.
 const (
 	RecordNotFound  = "RECORD_NOT_FOUND"
 	GroupNotFound   = "GROUP_NOT_FOUND"
@@ -35,7 +35,7 @@ const (
 	Damaged         = "DAMAGED"
 )
 
-// Reasons about space, ranges and the form of a call.
+// These reasons are about space, ranges and the form of a call.
 const (
 	DiskFull      = "DISK_FULL"
 	MemoryFull    = "MEMORY_FULL"

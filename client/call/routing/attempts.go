@@ -41,8 +41,8 @@ func (e *Effect) Failed(v Verdict, sent bool) bool {
 // Doubtful reports whether the write may have been applied although it ends with a failure of this verdict.
 func (e *Effect) Doubtful(v Verdict) bool { return e.doubtful && !v.EndsDoubt }
 
-// Attempts is the state of a call between its attempts: how often and how long it was tried, what its attempts may have
-// done, and the last error. Gateways and the Go client use it to retry calls. Pace is required.
+// Attempts is the state of a call between its attempts: how many times and how long it was tried, what its attempts may
+// have done, and the last error. Gateways and the Go client use Attempts to retry calls. Pace is required.
 type Attempts struct {
 	Pace *Pace
 	Effect

@@ -12,13 +12,13 @@ import (
 // Mode is the way in which an id maps to its group.
 type Mode string
 
-// The modes.
+// These are the modes.
 const (
 	Hash  Mode = "Hash"
 	Named Mode = "Named"
 )
 
-// Limits.
+// These are the limits.
 const (
 	// HashGroupsMax is the maximum number of groups in Hash routing.
 	HashGroupsMax = 65536

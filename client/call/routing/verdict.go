@@ -13,7 +13,7 @@ import (
 // Fate is the consequence of a failed attempt for the call.
 type Fate int
 
-// The fates.
+// These are the fates.
 const (
 	Final   Fate = iota // the answer is final
 	Refused             // certainly not applied, and may succeed later or elsewhere
