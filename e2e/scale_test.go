@@ -93,8 +93,8 @@ func (s *space) redundancy() func() []string {
 	}
 }
 
-// handOvers follows the logs of pods until they end. The returned function returns, for each shard, the line about its
-// leaderships that it logged when it stopped.
+// handOvers follows the logs of pods until they end. The returned function returns, for each shard, the line that the
+// shard logged about its leaderships when it stopped.
 func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	ctx, cancel := context.WithCancel(context.Background())
 	DeferCleanup(cancel)

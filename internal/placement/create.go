@@ -101,8 +101,8 @@ func counted(results []*etcdserverpb.ResponseOp) int64 {
 
 // DeleteGroup records that a group is deleted, if it has not changed since it was read and the store is not frozen.
 // Otherwise it returns ErrChanged or ErrFrozen, and the group is not deleted. After any other error the group may be
-// deleted. The caller is the leader, and has ended the group: it holds no record, and will hold none. The members see
-// the deletion, and move their files to the trash.
+// deleted. The caller is the leader, and has ended the group. The group holds no record, and will hold none. The
+// members see the deletion, and move their files to the trash.
 func (s *Store) DeleteGroup(ctx context.Context, g Group) error {
 	pairs, frozen, err := s.pairs(ctx, g.Name)
 	there := pairs[g.Name]

@@ -120,9 +120,9 @@ type Group struct {
 	// since then; see Store.PutWeights.
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
-	// Term and ConfIndex belong to the leader that last wrote Members. Term is its term, and ConfIndex is the index of
-	// the membership change that it had applied. A leader with a lower value does not overwrite them (see
-	// PutGroupAsLeader).
+	// Term and ConfIndex belong to the leader that last wrote Members. Term is the term of that leader, and ConfIndex
+	// is the index of the membership change that it had applied. A leader with a lower value does not overwrite them
+	// (see PutGroupAsLeader).
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
 	// Everywhere is an index up to which every member has the complete log, as the leader knew at its last report.

@@ -208,9 +208,9 @@ func membersIn(g Group) []string {
 }
 
 // targetOf returns the present shards of a group as its target. If the shard of a voter is unknown, it returns no
-// target: a target with only the other shards would look complete without that copy, and the copy would be dropped.
-// Without a target the leader changes nothing until the shard with the copy reports it, or the planner chooses
-// another shard.
+// target. A target with only the other shards would look complete without that voter's copy, and the copy would be
+// dropped. Without a target the leader changes nothing until the shard with the copy reports the copy, or the planner
+// chooses another shard.
 func targetOf(g Group, copies int) []string {
 	if slices.ContainsFunc(g.Members, func(m Member) bool { return m.Role == Voter && m.Shard == "" }) {
 		return nil

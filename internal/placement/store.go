@@ -77,7 +77,7 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 func (s *Store) Name() string { return path.Base(s.prefix) }
 
 // InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards. The caller has to
-// compare it with its own.
+// compare that Meta with its own.
 func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
 	if err := meta.Validate(); err != nil {
 		return Meta{}, err

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// The exit codes of every command.
+// These are the exit codes of every command.
 const (
 	exitDone     = 0
 	exitFailed   = 1

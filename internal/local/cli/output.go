@@ -78,7 +78,7 @@ type Cell struct {
 // Colour is the colour of a Cell.
 type Colour string
 
-// The colours. Plain is no colour.
+// These are the colours. Plain means no colour.
 const (
 	Plain  Colour = ""
 	Green  Colour = "\x1b[32m"

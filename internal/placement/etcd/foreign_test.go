@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// A member must be the only owner of its disk, as a shard must. It looks before it writes. Foreign files must remain as
-// they were, and the error must name them. The test uses files of the operating system, because etcd writes to no other
-// files.
+// A member must be the only owner of its disk, as a shard must. The member looks before it writes. Foreign files must
+// remain as they were, and the error must name them. The test uses files of the operating system, because etcd writes
+// to no other files.
 func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	for name, row := range map[string]struct {
 		there []string // files, and folders with a slash at the end

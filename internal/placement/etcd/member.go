@@ -82,7 +82,7 @@ type MemberConfig struct {
 	Version      string
 
 	started *certs.Report // state of Certs when the member was configured; nil without Certs
-	// others holds the other members in etcd's syntax for the initial cluster, if this member joins them. If it is
+	// others holds the other members in etcd's syntax for the initial cluster, if this member joins them. If others is
 	// empty, the initial cluster is Cluster.
 	others string
 }

@@ -257,7 +257,7 @@ func (m *Member) announce(ctx context.Context) {
 }
 
 // Report describes the certificates that a member uses. The authorities and the mode are those that the member had at
-// its start, because its peer connections use these. It returns false if the member has no certificates.
+// its start, because its peer connections use these. Report returns false if the member has no certificates.
 func (m *Member) Report() (certs.Report, bool) {
 	if m.cfg.Certs == nil {
 		return certs.Report{}, false

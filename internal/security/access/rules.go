@@ -19,7 +19,7 @@ import (
 // Audience says who may make a call. The zero value is nobody.
 type Audience uint8
 
-// The audiences.
+// These are the audiences.
 const (
 	Nobody  Audience = iota
 	Anyone           // everyone who could connect
@@ -36,7 +36,7 @@ func (a Audience) String() string {
 // Where says in which groups a call needs its verb.
 type Where uint8
 
-// The values of Where.
+// These are the values of Where.
 const (
 	// InRequest means that the handler knows the groups from the request, and calls Call.May before it looks anything
 	// up. The request may have keys of many groups.

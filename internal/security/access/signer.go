@@ -13,7 +13,7 @@ import (
 
 // Signer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
 // group, and the access to that group is decided at each use, so that the value itself gives no right. The signature
-// proves that this store made the value for this caller. It is made with the store's signing key.
+// proves that this store made the value for this caller. The signature is made with the store's signing key.
 type Signer struct {
 	key []byte
 	id  [8]byte

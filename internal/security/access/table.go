@@ -79,7 +79,7 @@ type Issuer struct {
 	Keys json.RawMessage `json:"keys"`
 }
 
-// Limits of a table.
+// These are the limits of a table.
 const (
 	// TableBytesMax bounds the JSON of a table, because etcd refuses values above 1.5 MiB.
 	TableBytesMax   = 1_400_000

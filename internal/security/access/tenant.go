@@ -44,7 +44,7 @@ const GroupsDefault = 1000
 // Quota is one of the Quotas. Its text is the name of its field.
 type Quota string
 
-// The quotas.
+// These are the quotas.
 const (
 	StoredBytes    Quota = "storedBytes"
 	Records        Quota = "records"

@@ -8,7 +8,7 @@ import (
 // Verb is a kind of operation that a grant allows.
 type Verb uint8
 
-// The verbs. rules says which call needs which verb.
+// These are the verbs. The variable rules says which call needs which verb.
 const (
 	NoVerb Verb = iota
 	Get

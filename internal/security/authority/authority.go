@@ -28,7 +28,7 @@ const (
 	early = 2 * time.Hour
 )
 
-// Types of PEM blocks.
+// These are the types of PEM blocks.
 const (
 	pemCertificate = "CERTIFICATE"
 	pemKey         = "PRIVATE KEY"

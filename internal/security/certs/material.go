@@ -38,7 +38,7 @@ const (
 // Mode says which protocol a process speaks. It changes step by step while a running store switches to TLS, or back.
 type Mode string
 
-// The modes.
+// These are the modes.
 const (
 	Required  Mode = "required"  // TLS only; the default without ModeFile
 	Both      Mode = "both"      // outgoing: TLS; incoming: also plaintext
@@ -66,8 +66,8 @@ type material struct {
 type files map[string][]byte
 
 // readFiles reads the files of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and
-// removes the previous target: readFiles reads all files through one target, which must still be the newest one
-// afterwards.
+// removes the previous target. Therefore readFiles reads all files through one target, which must still be the newest
+// one afterwards.
 func readFiles(dir string) (files, error) {
 	for {
 		at := newest(dir)

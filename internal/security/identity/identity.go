@@ -26,8 +26,8 @@ import (
 // Role is the function of a process in its store.
 type Role string
 
-// The roles. Each process of a named role has its own name. All gateways of a store share one name, all members of its
-// etcd share one, and the operator has one.
+// These are the roles. Each process of a named role has its own name. All gateways of a store share one name, all
+// members of its etcd share one name, and the operator has one name.
 const (
 	Gateway  Role = "gateway"
 	Operator Role = "operator"

@@ -31,8 +31,8 @@ const (
 	sweepFirst   = 1024
 )
 
-// address tracks the connections from one address (IPv6: from one /64). The limiters are safe for concurrent use; the
-// Guard's mutex guards the other fields.
+// address tracks the connections from one address. For IPv6, it tracks those from one /64. The limiters are safe for
+// concurrent use. The Guard's mutex guards the other fields.
 type address struct {
 	handshakes *rate.Limiter
 	excess     *rate.Limiter

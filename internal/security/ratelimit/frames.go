@@ -2,7 +2,7 @@ package ratelimit
 
 import "encoding/binary"
 
-// The frame types of HTTP/2 (RFC 9113, 6).
+// These are the frame types of HTTP/2 (RFC 9113, 6).
 const (
 	frameData          = 0
 	frameHeaders       = 1

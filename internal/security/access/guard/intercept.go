@@ -22,8 +22,8 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 }
 
 // headers decides about a call when its headers have arrived, before gRPC reads any of its message. The goroutine that
-// reads the connection calls headers, so headers must never wait. If a decision is not possible yet, it is made once
-// the message has arrived.
+// reads the connection calls headers(), so headers() must never wait. If a decision is not possible yet, it is made
+// once the message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	calls.Headers(info.Header)
