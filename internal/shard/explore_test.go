@@ -27,10 +27,10 @@ import (
 
 // An exploration is a random walk through the life of shards. Real shards, with all their parts, communicate with each
 // other and with their clients over in-memory connections. Their disks are in memory, too, and lose power. Groups are
-// moved from shard to shard. With Named routing, empty groups are created and deleted. Meanwhile shards die while they begin, install or remove replicas, or stop while they
-// cannot begin one, and uploads are cut off. When everything works again, each group must come to rest, and hold
-// everything that was acknowledged. Time is virtual. The seed determines the random choices, but not the scheduling of
-// the goroutines.
+// moved from shard to shard. With Named routing, empty groups are created and deleted. Meanwhile shards die while they
+// begin, install or remove replicas, or stop while they cannot begin one, and uploads are cut off. When everything
+// works again, each group must come to rest, and hold everything that was acknowledged. Time is virtual. The seed
+// determines the random choices, but not the scheduling of the goroutines.
 type exploration struct {
 	seed        uint64
 	copies      int

@@ -34,8 +34,8 @@ var (
 	chosenFields = []string{
 		"AcceptLossRequest.group", "CanIRequest.group", "CanIRequest.verb", "CompactRequest.all", "CompactRequest.explain",
 		"CompactRequest.group",
-		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteGroupRequest.group", "DeleteGroupRequest.resolve_only",
-		"DeleteRequest.request_id",
+		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteGroupRequest.group",
+		"DeleteGroupRequest.resolve_only", "DeleteRequest.request_id",
 		"DeleteRequest.timestamp_unix_ns",
 		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only",
 		"ListGroupsRequest.group", "ListGroupsRequest.page_size", "ListShardsRequest.page_size",

@@ -310,7 +310,8 @@ func TestOpenCallsAreHeld(t *testing.T) {
 			}
 			for n := first; n < last; n++ {
 				requests = append(requests, frameOf(t, func(f *http2.Framer) error {
-					return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true, BlockFragment: make([]byte, 20)})
+					return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true,
+						BlockFragment: make([]byte, 20)})
 				})...)
 			}
 			go func() { _, _ = c.client.Write(requests) }()
