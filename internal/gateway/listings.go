@@ -140,7 +140,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	var rows []*recordv1.Group
 	why := "the shard does not answer for this group: see that it runs, with its volume"
 	if t.view.GroupUnknown(r.group) {
-		why = t.view.OddGroup(r.group) // a shard that started since does not know the group
+		why = t.view.UnusableGroup(r.group) // a shard that started since does not know the group
 	}
 	for _, m := range g.Members {
 		if !answered[r.group+"/"+m.Shard] {

@@ -264,10 +264,10 @@ func TestTheProblemsOfAStoreAreBounded(t *testing.T) { synctest.Test(t, theProbl
 
 func theProblemsOfAStoreAreBounded(t *testing.T) {
 	view := manyGroups(1)
-	view.Odd = map[string]placement.Odd{}
+	view.Unusable = map[string]placement.Unusable{}
 	for i := range 1000 {
 		name := fmt.Sprintf("groups/odd-%d", i)
-		view.Odd[name] = placement.Odd{Key: name, Why: strings.Repeat("why ", 10)}
+		view.Unusable[name] = placement.Unusable{Key: name, Why: strings.Repeat("why ", 10)}
 	}
 	admin := &adminServer{g: knowing(t, view)}
 	out, err := admin.ListShards(t.Context(), &recordv1.ListShardsRequest{PageSize: 2})

@@ -69,7 +69,7 @@ func (t *table) addUnknown() {
 		if t.named[name] != nil || t.hash != nil && !isNumber {
 			continue
 		}
-		t.named[name] = &route{group: name, holds: true, unknown: t.view.OddGroup(name)}
+		t.named[name] = &route{group: name, holds: true, unknown: t.view.UnusableGroup(name)}
 		if t.hash != nil {
 			t.hash[n] = t.named[name]
 		}

@@ -43,7 +43,7 @@ func lookAt(t *testing.T, found map[string]string) {
 	for _, policy := range []Policy{view.Meta.Policy(), {Copies: 3, Moves: true}, {Copies: 1}} {
 		targets, _ := Plan(view, policy)
 		for _, target := range targets {
-			if view.OddGroup(target.Group) != "" {
+			if view.UnusableGroup(target.Group) != "" {
 				t.Errorf("a group that nobody can read is placed: %+v", target)
 			}
 		}
@@ -53,8 +53,8 @@ func lookAt(t *testing.T, found map[string]string) {
 	for name := range found {
 		st.drop(name)
 	}
-	if len(st.publish().Odd) > 0 {
-		t.Errorf("without keys: %v", st.odd)
+	if len(st.publish().Unusable) > 0 {
+		t.Errorf("without keys: %v", st.unusable)
 	}
 }
 

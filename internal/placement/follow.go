@@ -355,7 +355,7 @@ func (st *state) has(name string) bool {
 
 // revisionOf returns the revision of a group or target in the state, or 0 if the group or target does not exist.
 func (st *state) revisionOf(name string) int64 {
-	if o, odd := st.odd[name]; odd {
+	if o, unusable := st.unusable[name]; unusable {
 		return o.Revision
 	}
 	kind, rest, _ := strings.Cut(name, "/")

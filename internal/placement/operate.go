@@ -159,11 +159,11 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	if err != nil {
 		return err
 	}
-	now, odd := wish{State: Active}, error(nil)
+	now, unusable := wish{State: Active}, error(nil)
 	if there.ModRevision > 0 {
-		now, odd = decodeWish(shard, there.Value) // a value that cannot be used is replaced
+		now, unusable = decodeWish(shard, there.Value) // a value that cannot be used is replaced
 	}
-	if odd == nil && now.State == state {
+	if unusable == nil && now.State == state {
 		return nil
 	}
 	value, err := json.Marshal(wish{Shard: shard, State: state})

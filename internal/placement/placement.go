@@ -178,9 +178,9 @@ type View struct {
 	// process has itself noticed the setback.
 	Freeze  *Freeze
 	SetBack string
-	// Odd holds the keys, without the store's prefix, that cannot be read and were therefore left out. See OddGroup
-	// and Problems.
-	Odd map[string]Odd
+	// Unusable holds the keys, without the store's prefix, that cannot be read and were therefore left out. See
+	// UnusableGroup and Problems.
+	Unusable map[string]Unusable
 	// Own says that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
 	// outdated: use Store.Look for them. Two such views may differ although their Epoch is the same.
 	Own bool

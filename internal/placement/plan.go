@@ -47,18 +47,18 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 
 // readable returns a view without the groups whose key or target cannot be used, and adds these to unplaced.
 func readable(view View, unplaced map[string]string) View {
-	if len(view.Odd) == 0 {
+	if len(view.Unusable) == 0 {
 		return view
 	}
 	view.Groups = maps.Clone(view.Groups)
 	for name := range view.Groups {
-		if reason := view.OddGroup(name); reason != "" {
+		if reason := view.UnusableGroup(name); reason != "" {
 			unplaced[name] = reason
 			delete(view.Groups, name)
 		}
 	}
 	for _, name := range view.Unknown() {
-		unplaced[name] = view.OddGroup(name)
+		unplaced[name] = view.UnusableGroup(name)
 	}
 	return view
 }

@@ -144,7 +144,7 @@ func (c *reconciler) unfound(r Rebuilt) {
 			c.waits("group %s: no volume that was asked holds it, etcd says it is on %s: start these shards", name, shardsOf(g))
 		}
 	}
-	for name, o := range c.st.odd {
+	for name, o := range c.st.unusable {
 		if group, is := strings.CutPrefix(name, groupsKey); is && !found[group] {
 			c.waits("%s", o)
 		}

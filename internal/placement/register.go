@@ -139,8 +139,8 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 		var other Shard
 		if err := json.Unmarshal(there.Value, &other); err != nil {
 			return nil, Step{}, fmt.Errorf("%w: %s in etcd, which another process of this shard may have written, "+
-				"cannot be read: %w: see that no other process runs under this name, then delete the key", ErrOdd, r.prefix+key,
-				err)
+				"cannot be read: %w: see that no other process runs under this name, then delete the key", ErrUnusable,
+				r.prefix+key, err)
 		}
 		if err := MayReplace(other, r.shard); err != nil {
 			return nil, Step{}, err
@@ -203,7 +203,7 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 		var there Shard
 		if err := json.Unmarshal(found.Value, &there); err != nil {
 			return unchanged, fmt.Errorf("%w: %s in etcd, where this volume was registered last, cannot be read: %w: see that "+
-				"no shard runs under that name, then delete the key", ErrOdd, r.prefix+key, err)
+				"no shard runs under that name, then delete the key", ErrUnusable, r.prefix+key, err)
 		}
 		if there.VolumeUUID == r.shard.VolumeUUID {
 			return unchanged, fmt.Errorf("%w: volume %s is live as shard %s at %s: one of them is a clone, stop it",

@@ -90,8 +90,8 @@ type memory struct {
 	lastAnswer time.Time  // when etcd last answered a watch
 	held       string     // why Watch withholds the present content of etcd; empty if Watch does not withhold it
 	// domains holds the last registered failure domains of shards; see withDomains.
-	domains     map[string]string
-	reportedOdd map[string]int64 // keys that reportOdd has logged, with their revisions
+	domains          map[string]string
+	reportedUnusable map[string]int64 // keys that reportUnusable has logged, with their revisions
 }
 
 // LastAnswer returns the time at which etcd last answered a Watch or Follow of this Store. The time is zero if etcd

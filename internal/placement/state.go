@@ -31,12 +31,12 @@ type state struct {
 	targets      map[string]Target
 	states       map[string]ShardState
 	weights      map[string]*shardWeights // by shard
-	odd          map[string]Odd           // keys that cannot be used, without the prefix
+	unusable     map[string]Unusable      // keys that cannot be used, without the prefix
 	news         bool                     // something has changed, but not the epoch
 }
 
 // changedParts are the parts of a state that have changed since the last publish.
-type changedParts struct{ shards, groups, targets, states, odd bool }
+type changedParts struct{ shards, groups, targets, states, unusable bool }
 
 // wroteAt names a key and the revision at which the key was written. The revision is 0 if the key does not exist.
 type wroteAt struct {
@@ -48,7 +48,7 @@ func newState() *state {
 	return &state{
 		shards: map[string]Shard{}, groups: map[string]Group{}, targets: map[string]Target{}, states: map[string]ShardState{},
 		weights: map[string]*shardWeights{},
-		changed: changedParts{shards: true, groups: true, targets: true, states: true}, odd: map[string]Odd{},
+		changed: changedParts{shards: true, groups: true, targets: true, states: true}, unusable: map[string]Unusable{},
 	}
 }
 
@@ -100,8 +100,8 @@ func (st *state) publish() View {
 	if st.changed.states {
 		st.view.States = maps.Clone(st.states)
 	}
-	if st.changed.odd {
-		st.view.Odd = maps.Clone(st.odd)
+	if st.changed.unusable {
+		st.view.Unusable = maps.Clone(st.unusable)
 	}
 	st.changed = changedParts{}
 	st.view.Epoch, st.view.Mark, st.view.SetBack = st.epoch(), st.mark(), st.setBack
@@ -135,13 +135,13 @@ func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
 }
 
 // put applies one key, and reports whether the view has changed. If the value cannot be used, the known value
-// remains, and View.Odd names the key.
+// remains, and View.Unusable names the key.
 func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
 	relevant, err := st.decode(name, kv)
 	if err != nil {
 		return st.leaveOut(k, name, kv, err)
 	}
-	st.notOdd(name)
+	st.usable(name)
 	return relevant
 }
 
@@ -200,7 +200,7 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 // drop applies the deletion of one key. If meta is deleted, no further view is sent, because a store does not vanish
 // while it is used.
 func (st *state) drop(name string) bool {
-	st.notOdd(name)
+	st.usable(name)
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
 	case metaKey + "/":

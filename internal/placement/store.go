@@ -104,7 +104,7 @@ func (s *Store) Meta(ctx context.Context) (Meta, error) {
 	}
 	meta, err := decodeMeta(there.Value)
 	if err != nil {
-		return Meta{}, fmt.Errorf("%w: %s", ErrOdd, Odd{Key: s.prefix + metaKey, Why: err.Error()})
+		return Meta{}, fmt.Errorf("%w: %s", ErrUnusable, Unusable{Key: s.prefix + metaKey, Why: err.Error()})
 	}
 	return meta, nil
 }

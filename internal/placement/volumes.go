@@ -102,7 +102,7 @@ func mayFollow(value []byte, shard Shard) (seen VolumeRecord, err error) {
 	}
 	if err != nil { // not ErrRolledBack, because nothing is known against the volume
 		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
-			"see that the volume was not set back and is no copy, then delete the key", ErrOdd, volumesKey,
+			"see that the volume was not set back and is no copy, then delete the key", ErrUnusable, volumesKey,
 			shard.VolumeUUID, err)
 	}
 	return seen, MayFollow(seen, shard)

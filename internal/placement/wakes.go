@@ -142,8 +142,8 @@ func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	st := newState()
 	st.revision, st.cluster, st.view.Own = at.revision, at.cluster, true
 	st.putAll(s.keys, found)
-	for _, o := range st.odd { // each of these keys decides what may be done to the group
-		return View{}, fmt.Errorf("%w: %s", ErrOdd, o)
+	for _, o := range st.unusable { // each of these keys decides what may be done to the group
+		return View{}, fmt.Errorf("%w: %s", ErrUnusable, o)
 	}
 	// This read is at a later revision, at which the named shards are already registered.
 	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil {

@@ -73,7 +73,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 			if w.listed {
 				failing, said = time.Now(), false
 			}
-			if errors.Is(err, ErrOdd) {
+			if errors.Is(err, ErrUnusable) {
 				w.store.hold(err.Error())
 			}
 			if !said && time.Since(failing) > sayFailing && ctx.Err() == nil {
@@ -219,7 +219,7 @@ func (w *watcher) give(st *state) {
 	}
 	st.news = false
 	w.store.saw(st)
-	w.store.reportOdd(st.odd)
+	w.store.reportUnusable(st.unusable)
 	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
 	offer(w.out, view)
@@ -278,8 +278,8 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 	st.goOnWithMeta(last)
 	st.compare(before, last)
 	st.goOnWith(last)
-	s.reportOdd(st.odd)
-	if err := st.oddMeta(); err != nil {
+	s.reportUnusable(st.unusable)
+	if err := st.unusableMeta(); err != nil {
 		return nil, err
 	}
 	s.saw(st)

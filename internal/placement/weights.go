@@ -164,8 +164,8 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 			changed = st.put(k, name, e.Kv) || changed
 			continue
 		}
-		st.notOdd(name)
-		changed = changed || st.changed.odd
+		st.usable(name)
+		changed = changed || st.changed.unusable
 		shard, part, _ := strings.Cut(strings.TrimPrefix(name, weightsKey), "/")
 		if w := st.weights[shard]; w != nil {
 			delete(w.parts, part)

@@ -54,9 +54,9 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) err
 	return nil
 }
 
-// deletable returns what etcd has about a group that is led here. It fails if etcd does not have the group with the UUID
-// want under this name, if etcd does not have the group that is led here, or if no group may be deleted now. The zero
-// UUID stands for any group.
+// deletable returns what etcd has about a group that is led here. It fails if etcd does not have the group with the
+// UUID want under this name, if etcd does not have the group that is led here, or if no group may be deleted now. The
+// zero UUID stands for any group.
 func (s *Shard) deletable(ctx context.Context, g *groupReplica, want uuid.UUID) (placement.Group, error) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,

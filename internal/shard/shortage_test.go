@@ -174,7 +174,7 @@ func TestAShardWaitsForItsStore(t *testing.T) {
 	t.Parallel()
 	for words, err := range map[string]error{
 		"until the store is made": placement.ErrNoMeta,
-		"key meta":                fmt.Errorf("%w: key meta", placement.ErrOdd),
+		"key meta":                fmt.Errorf("%w: key meta", placement.ErrUnusable),
 	} {
 		for _, stay := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%v", words, stay), func(t *testing.T) {

@@ -57,7 +57,7 @@ func (f *Watcher[R]) Decide(view placement.View) Work[R] {
 			v.Known = false
 			v.Deleted = isDeleted(view, owned.Known())
 			if name := owned.Known().Name; view.GroupUnknown(name) {
-				v.Unread = view.OddGroup(name)
+				v.Unread = view.UnusableGroup(name)
 			}
 			f.decideOne(&todo, v, view, placement.Group{}, owned)
 			v.Unread, v.Deleted = "", false

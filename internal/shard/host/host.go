@@ -329,7 +329,7 @@ func (waited) Is(target error) bool { return target == errEtcd }
 
 // etcdFails returns the error for an etcd that gives no usable answer.
 func etcdFails(err error) error {
-	if errors.Is(err, placement.ErrOdd) {
+	if errors.Is(err, placement.ErrUnusable) {
 		return waited{err}
 	}
 	return fmt.Errorf("%w: %w", errEtcd, err)

@@ -150,7 +150,7 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 	for _, name := range []string{"groups/0", "targets/1", "meta"} {
 		r.put(t, ctx, name, "?")
 	}
-	odd := await(t, ctx, views, "three odd keys", func(v placement.View) bool { return len(v.Odd) == 3 })
+	odd := await(t, ctx, views, "three odd keys", func(v placement.View) bool { return len(v.Unusable) == 3 })
 	time.Sleep(time.Minute) // meta has changed, so the watcher lists again
 	for len(views) > 0 {
 		odd = <-views
@@ -164,7 +164,7 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 	}
 	r.put(t, ctx, "groups/0", `{"name":"0","uuid":"`+r.groups[0].UUID.String()+`","keyFirst":"0","keyLast":"1"}`)
 	await(t, ctx, views, "two odd keys", func(v placement.View) bool {
-		return len(v.Odd) == 2 && v.Groups["0"].KeyLast == 1
+		return len(v.Unusable) == 2 && v.Groups["0"].KeyLast == 1
 	})
 }
 
@@ -200,7 +200,7 @@ func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 		_, err := r.store.MetaOf(ctx, r.meta.StoreUUID)
 		_, errView := r.store.View(ctx)
 		for _, err := range []error{err, errView} {
-			if !errors.Is(err, placement.ErrOdd) || errors.Is(err, placement.ErrPlacementLost) {
+			if !errors.Is(err, placement.ErrUnusable) || errors.Is(err, placement.ErrPlacementLost) {
 				t.Errorf("asked for: %v", err)
 			}
 		}
@@ -220,8 +220,8 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 		if err := r.store.SetShardState(ctx, r.meta.StoreUUID, "s1", placement.Draining); err != nil {
 			t.Fatal(err)
 		}
-		if view, err := r.store.View(ctx); err != nil || view.States["s1"] != placement.Draining || len(view.Odd) != 0 {
-			t.Errorf("states %v, odd %v: %v", view.States, view.Odd, err)
+		if view, err := r.store.View(ctx); err != nil || view.States["s1"] != placement.Draining || len(view.Unusable) != 0 {
+			t.Errorf("states %v, odd %v: %v", view.States, view.Unusable, err)
 		}
 	})
 }
@@ -242,7 +242,7 @@ func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 		} {
 			r.put(t, ctx, key, value)
 			_, err := r.store.MayRegister(ctx, placement.Shard{Name: "s2", Address: "h:1", VolumeUUID: volume, Generation: 2})
-			if !errors.Is(err, placement.ErrOdd) || errors.Is(err, placement.ErrRolledBack) ||
+			if !errors.Is(err, placement.ErrUnusable) || errors.Is(err, placement.ErrRolledBack) ||
 				!strings.Contains(err.Error(), key) {
 				t.Errorf("%s: %v", value, err)
 			}

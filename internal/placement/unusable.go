@@ -21,27 +21,27 @@ import (
 //   - A freeze that cannot be read counts as a freeze.
 //   - Without a readable meta nothing is known about the store. Meta is the only key that a listing needs.
 
-// ErrOdd says that the value of a key cannot be used.
-var ErrOdd = errors.New("the value cannot be used")
+// ErrUnusable says that the value of a key cannot be used.
+var ErrUnusable = errors.New("the value cannot be used")
 
-// Odd is a key in etcd whose value cannot be used.
-type Odd struct {
+// Unusable is a key in etcd whose value cannot be used.
+type Unusable struct {
 	Key      string // the whole key
 	Revision int64  // etcd's revision of the key
 	Why      string // what is wrong with the value
 }
 
-// String says what follows from the odd value, and what to do.
-func (o Odd) String() string {
+// String says what follows from the value, and what to do.
+func (o Unusable) String() string {
 	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
 		"it", o.Key, o.Why)
 }
 
-// OddGroup says why a group's key, or the key of its target, cannot be used, so that the group cannot be placed. The
-// result is empty if both keys can be used.
-func (v View) OddGroup(group string) string {
+// UnusableGroup says why a group's key, or the key of its target, cannot be used, so that the group cannot be placed.
+// The result is empty if both keys can be used.
+func (v View) UnusableGroup(group string) string {
 	for _, name := range []string{groupsKey + group, targetsKey + group} {
-		if o, odd := v.Odd[name]; odd {
+		if o, unusable := v.Unusable[name]; unusable {
 			return o.String()
 		}
 	}
@@ -51,14 +51,14 @@ func (v View) OddGroup(group string) string {
 // GroupUnknown reports whether the key of a group exists but cannot be used, so that the place of the group is
 // unknown.
 func (v View) GroupUnknown(group string) bool {
-	_, odd := v.Odd[groupsKey+group]
-	return odd
+	_, unusable := v.Unusable[groupsKey+group]
+	return unusable
 }
 
 // Unknown returns the names of the groups for which GroupUnknown holds, sorted.
 func (v View) Unknown() []string {
 	var names []string
-	for name := range v.Odd {
+	for name := range v.Unusable {
 		if group, is := strings.CutPrefix(name, groupsKey); is {
 			names = append(names, group)
 		}
@@ -69,7 +69,7 @@ func (v View) Unknown() []string {
 
 // AllKnown returns ErrShardHoldsGroups if a group or target cannot be read, because any shard may hold that group.
 func (v View) AllKnown() error {
-	for name, o := range v.Odd {
+	for name, o := range v.Unusable {
 		if strings.HasPrefix(name, groupsKey) || strings.HasPrefix(name, targetsKey) {
 			return fmt.Errorf("%w: nobody knows which shards have a group: %s", ErrShardHoldsGroups, o)
 		}
@@ -79,34 +79,34 @@ func (v View) AllKnown() error {
 
 // Problems returns a sentence for each key that cannot be used, in the order of the keys.
 func (v View) Problems() []string {
-	words := make([]string, 0, len(v.Odd))
-	for _, name := range slices.Sorted(maps.Keys(v.Odd)) {
-		words = append(words, v.Odd[name].String())
+	words := make([]string, 0, len(v.Unusable))
+	for _, name := range slices.Sorted(maps.Keys(v.Unusable)) {
+		words = append(words, v.Unusable[name].String())
 	}
 	return words
 }
 
 // leaveOut records that the value of a key cannot be used. It reports whether this was not known before.
 func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
-	if before, known := st.odd[name]; known && before.Revision == kv.ModRevision {
+	if before, known := st.unusable[name]; known && before.Revision == kv.ModRevision {
 		return false
 	}
-	st.odd[name] = Odd{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error()}
-	st.changed.odd = true
+	st.unusable[name] = Unusable{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error()}
+	st.changed.unusable = true
 	return true
 }
 
-// notOdd records that the value of a key can be used, or that the key was deleted.
-func (st *state) notOdd(name string) {
-	if _, known := st.odd[name]; known {
-		delete(st.odd, name)
-		st.changed.odd = true
+// usable records that the value of a key can be used, or that the key was deleted.
+func (st *state) usable(name string) {
+	if _, known := st.unusable[name]; known {
+		delete(st.unusable, name)
+		st.changed.unusable = true
 	}
 }
 
 // goOnWithMeta adopts an earlier meta if the present one cannot be used. last may be nil.
 func (st *state) goOnWithMeta(last *state) {
-	if o, odd := st.odd[metaKey]; odd && last != nil && last.hasMeta {
+	if o, unusable := st.unusable[metaKey]; unusable && last != nil && last.hasMeta {
 		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
 	}
 }
@@ -116,7 +116,7 @@ func (st *state) goOnWith(last *state) {
 	if last == nil {
 		return
 	}
-	for name := range st.odd {
+	for name := range st.unusable {
 		if group, is := strings.CutPrefix(name, groupsKey); is {
 			carry(st.groups, last.groups, group)
 		}
@@ -138,25 +138,25 @@ func carry[V any](to, from map[string]V, name string) {
 	}
 }
 
-// oddMeta returns the error for a listing that cannot say which store this is, or nil.
-func (st *state) oddMeta() error {
-	if o, odd := st.odd[metaKey]; odd && !st.hasMeta {
-		return fmt.Errorf("%w: %s", ErrOdd, o)
+// unusableMeta returns the error for a listing that cannot say which store this is, or nil.
+func (st *state) unusableMeta() error {
+	if o, unusable := st.unusable[metaKey]; unusable && !st.hasMeta {
+		return fmt.Errorf("%w: %s", ErrUnusable, o)
 	}
 	return nil
 }
 
-// reportOdd logs those keys that cannot be used which this process has not logged yet.
-func (m *memory) reportOdd(odd map[string]Odd) {
+// reportUnusable logs those keys that cannot be used which this process has not logged yet.
+func (m *memory) reportUnusable(unusable map[string]Unusable) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(odd)) {
-		if o := odd[name]; m.reportedOdd[name] != o.Revision {
+	for _, name := range slices.Sorted(maps.Keys(unusable)) {
+		if o := unusable[name]; m.reportedUnusable[name] != o.Revision {
 			slog.Error("a key in etcd cannot be used and is left out", "key", o.Key, "revision", o.Revision, "reason", o.Why)
 		}
 	}
-	m.reportedOdd = make(map[string]int64, len(odd))
-	for name, o := range odd {
-		m.reportedOdd[name] = o.Revision
+	m.reportedUnusable = make(map[string]int64, len(unusable))
+	for name, o := range unusable {
+		m.reportedUnusable[name] = o.Revision
 	}
 }
