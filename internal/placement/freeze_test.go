@@ -254,8 +254,12 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 		for n, name := range []string{"deleted", "forgotten"} {
 			g := placement.NewGroup(meta.Routing, name, 0)
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: found.UUID, RaftID: 7}}
+			voters := []uint64{7}
+			if n == 0 {
+				voters = []uint64{7, 9, 11} // a member that was away
+			}
 			found.Replicas = append(found.Replicas, placement.FoundReplica{Name: name, UUID: g.UUID,
-				Store: meta.StoreUUID, RaftID: 7, Voters: []uint64{7}})
+				Store: meta.StoreUUID, RaftID: 7, Voters: voters})
 			if n > 0 {
 				continue // etcd was set back to before its creation
 			}

@@ -46,6 +46,9 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 		if err != nil {
 			return err
 		}
+		if id == uuid.Nil {
+			continue
+		}
 		g, err := r.group(name, replicas[name][id], joining[id])
 		if err != nil {
 			return fmt.Errorf("group %s: %w", name, err)
@@ -60,15 +63,17 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// choose returns the UUID of a group. Replicas of a deleted group may still exist when there is a new group of the same
-// name. A majority of the deleted group's members knows that the group has ended. Therefore its remaining replicas are
-// either ended or a minority.
+// choose returns the UUID of a group, or the zero UUID if every group of this name was deleted. Replicas of a deleted
+// group may still exist when there is a new group of the same name. A majority of the deleted group's members knows that
+// the group has ended. Therefore its remaining replicas are either ended or a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
-		ended := slices.ContainsFunc(found[id], func(f located) bool { return f.Ended })
-		return len(ids) > 1 && (ended || !hasMajority(found[id]))
+		return len(ids) > 1 && (newestOf(found[id]).Ended || !hasMajority(found[id]))
 	})
+	if len(whole) == 0 && !slices.ContainsFunc(ids, func(id uuid.UUID) bool { return !newestOf(found[id]).Ended }) {
+		whole = []uuid.UUID{{}} // all of them were deleted
+	}
 	if len(whole) != 1 {
 		return chosen, fmt.Errorf("group %s was found as %s on shard %s and as %s on shard %s: start the other "+
 			"shards, or move the folder that is wrong away", name, ids[0], found[ids[0]][0].volume.Shard,
@@ -83,9 +88,15 @@ func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uui
 	return whole[0], nil
 }
 
+// newestOf returns the replica with the newest membership. An older one may say that the group has ended although the
+// group was resumed since.
+func newestOf(found []located) located {
+	return slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
+}
+
 // hasMajority reports whether a majority of the newest membership among replicas was found.
 func hasMajority(found []located) bool {
-	newest := slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
+	newest := newestOf(found)
 	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
 		have := 0
 		for _, id := range voters {

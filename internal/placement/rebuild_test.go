@@ -163,6 +163,10 @@ func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	replica := func(id uuid.UUID, raftID uint64, ended bool) placement.FoundReplica {
 		return placement.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: raftID, Voters: abc, Ended: ended}
 	}
+	at := func(confIndex uint64, r placement.FoundReplica) placement.FoundReplica {
+		r.ConfIndex = confIndex
+		return r
+	}
 	type left = map[string]placement.FoundReplica
 	for name, c := range map[string]struct {
 		left  left // by shard, of the group that was deleted
@@ -176,13 +180,20 @@ func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 			left{"a": replica(deleted, 1, true), "b": replica(deleted, 3, true)}, 3, false,
 		},
 		"one that was away, and one that ended": {
-			left{"a": replica(deleted, 1, true), "c": replica(deleted, 5, false)}, 2, false,
+			left{"a": at(12, replica(deleted, 1, true)), "c": at(10, replica(deleted, 5, false))}, 2, false,
+		},
+		"a majority that was resumed, and one that has not seen it": {
+			left{"a": at(10, replica(deleted, 1, true)), "b": at(12, replica(deleted, 3, false)),
+				"c": at(12, replica(deleted, 5, false))}, 3, true,
 		},
 		"a majority that has not ended": {
 			left{"a": replica(deleted, 1, false), "b": replica(deleted, 3, false)}, 3, true,
 		},
 		"one, beside a minority of the new group": {
 			left{"c": replica(deleted, 5, false)}, 1, true,
+		},
+		"two groups that were deleted": {
+			left{"a": replica(deleted, 1, true), "b": replica(uuid.New(), 3, true)}, 0, false,
 		},
 	} {
 		var volumes []placement.FoundVolume
@@ -200,7 +211,8 @@ func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 		out, err := placement.Rebuild(store, volumes, nil)
 		if (err != nil) != c.fails {
 			t.Errorf("%s: %v", name, err)
-		} else if err == nil && (len(out.Groups) != 1 || out.Groups[0].UUID != now || len(out.Notes) == 0) {
+		} else if err == nil && (len(out.Groups) != min(c.of, 1) || len(out.Notes) == 0 ||
+			c.of > 0 && out.Groups[0].UUID != now) {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}

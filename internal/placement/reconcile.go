@@ -30,6 +30,9 @@ func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reco
 	}
 	c := &reconciler{keys: s.keys, st: st}
 	for _, g := range r.Groups {
+		if there := c.st.groups[g.Name]; there.Deleted != "" && there.UUID == g.UUID {
+			continue // what is left of its members has not seen the deletion yet
+		}
 		if short, ok := r.Short[g.Name]; ok {
 			c.waits("group %s: %s", g.Name, short)
 			continue
@@ -71,9 +74,6 @@ func (c *reconciler) waits(format string, args ...any) {
 // group writes one group for which a majority of voters was found.
 func (c *reconciler) group(ctx context.Context, g Group) error {
 	there, known := c.st.groups[g.Name]
-	if there.Deleted != "" && there.UUID == g.UUID {
-		return nil // its members have not seen the deletion yet
-	}
 	if known && there.UUID != g.UUID && len(there.Members) > 0 {
 		c.waits("group %s: etcd knows it as %s on shard %s, the volumes of %s hold it as %s: decide which one is right, "+
 			"and move the folders of "+
