@@ -70,7 +70,7 @@ func (s *Shard) deletable(ctx context.Context, g *groupReplica, want uuid.UUID) 
 	switch held := view.Held(); {
 	case held != "":
 		return placement.Group{}, notDeleted(g, errors.New(held))
-	case ok && want != uuid.Nil && state.UUID != want:
+	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want: // else etcd may have been set back
 		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
 			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)
 	case !ok, state.UUID != g.UUID:

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
@@ -251,6 +253,9 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 		synctest.Wait()
 		_, err := c.shards[leader].admin.DeleteGroup(t.Context(), &recordv1.DeleteGroupRequest{Group: "g"})
 		want(t, err, codes.Unavailable, reason.NoLeader)
+		if !strings.Contains(err.Error(), replica.ErrChanging.Error()) {
+			t.Errorf("it is refused for another reason: %v", err)
+		}
 		change.Wait()
 	})
 }
