@@ -50,6 +50,7 @@ type frames struct {
 	credit  int                    // points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received
 
+	illegal  bool      // the client has sent what no honest client sends, and what gRPC ends a connection for
 	messages *messages // counts the memory of messages; nil in tests, which count nothing
 	data     bool      // the payload of the frame goes to messages
 }
@@ -89,12 +90,12 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 // hold counts the memory that the server holds because of the frame whose header was received. rest is the data that
 // arrived with the header.
 func (f *frames) hold(rest []byte) {
-	id, flags := binary.BigEndian.Uint32(f.header[5:]), f.header[4]
+	id, flags := streamID(f.header[5:]), f.header[4]
 	switch f.header[3] {
 	case frameHeaders:
-		f.messages.calls.begin(id, int64(f.skip))
+		f.illegal = !f.messages.calls.begin(id, int64(f.skip)) || f.illegal
 	case frameReset:
-		f.messages.calls.end(id)
+		f.messages.calls.reset(id)
 	}
 	switch kind := f.header[3]; {
 	case kind == frameData:
@@ -103,6 +104,9 @@ func (f *frames) hold(rest []byte) {
 		f.messages.reset(id)
 	}
 }
+
+// streamID returns the stream of a frame, without the reserved bit, which gRPC ignores. b begins with the stream.
+func streamID(b []byte) uint32 { return binary.BigEndian.Uint32(b) &^ (1 << 31) }
 
 // cost returns the cost, in points, of the frame whose header was received. A negative cost means that the frame earns
 // points.

@@ -300,7 +300,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		if w.have == 0 && len(b) >= frameHeaderBytes {
 			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // most frames need no copy
-				m.sent(kind, b[4], binary.BigEndian.Uint32(b[5:]), 0)
+				m.sent(kind, b[4], streamID(b[5:]), 0)
 				w.skip = int(binary.BigEndian.Uint32(b) >> 8)
 				b = b[frameHeaderBytes:]
 				continue
@@ -321,7 +321,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		w.have = 0
 		w.skip = length - (want - frameHeaderBytes)
-		m.sent(kind, w.header[4], binary.BigEndian.Uint32(w.header[5:]), binary.BigEndian.Uint32(w.header[9:]))
+		m.sent(kind, w.header[4], streamID(w.header[5:]), binary.BigEndian.Uint32(w.header[9:]))
 	}
 }
 

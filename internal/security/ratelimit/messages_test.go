@@ -346,6 +346,90 @@ func TestOpenCallsAreHeld(t *testing.T) {
 	})
 }
 
+// TestCallsThatNobodyMayBeginEndTheConnection checks that no stream hides the calls after it from the counting: neither
+// the reserved bit, nor a number that a client may not begin.
+func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
+	headers := func(ids ...uint32) (b []byte) {
+		b = []byte(http2.ClientPreface)
+		for _, id := range ids {
+			f := frameOf(t, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, BlockFragment: make([]byte, 20)})
+			})
+			binary.BigEndian.PutUint32(f[5:], id)
+			b = append(b, f...)
+		}
+		return b
+	}
+	for name, c := range map[string]struct {
+		sent    []byte
+		illegal bool
+		open    int
+	}{
+		"ascending":        {headers(1, 3, 9), false, 3},
+		"the reserved bit": {headers(1<<31|1, 3, 1<<31|5), false, 3},
+		"again":            {headers(1, 1), true, 1},
+		"descending":       {headers(1<<31-1, 1), true, 1},
+		"even":             {headers(2), true, 0},
+		"zero":             {headers(0), true, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := New(Config{MessagesOnly: true})
+			server, client := accepted(t, g)
+			go func() { _, _ = client.Write(c.sent) }()
+			read := make(chan error, 1)
+			go func() {
+				_, err := io.Copy(io.Discard, server)
+				read <- err
+			}()
+			synctest.Wait()
+			closed := len(read) > 0
+			if closed != c.illegal || !closed && len(server.(*conn).messages.calls.open) != c.open {
+				t.Errorf("%s: closed %v, open calls %v", name, closed, server.(*conn).messages.calls.open)
+			}
+		})
+	}
+}
+
+// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client resets counts for as long as gRPC waits
+// in a write and cannot forget the call.
+func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 2 * openFree
+		g := New(Config{MessagesOnly: true})
+		server, client := accepted(t, g)
+		sent := []byte(http2.ClientPreface)
+		for n := range uint32(calls) {
+			sent = append(sent, frameOf(t, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true, BlockFragment: make([]byte, 20)})
+			})...)
+		}
+		resets := []byte{}
+		for n := range uint32(calls) {
+			resets = append(resets, wasReset(t, 2*n+1)...)
+		}
+		go func() { _, _ = io.Copy(io.Discard, server) }()
+		write := func(b []byte) {
+			if _, err := client.Write(b); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		write(sent)
+		held := g.held.bytes.Load()
+		go func() { _, _ = server.Write(ended(t, 1)) }() // nobody reads
+		synctest.Wait()
+		after := held - (openBytes + 20)
+		if write(resets); held == 0 || g.held.bytes.Load() != after {
+			t.Errorf("%d bytes are held while the write waits, want %d", g.held.bytes.Load(), after)
+		}
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		if synctest.Wait(); g.held.bytes.Load() != 0 {
+			t.Errorf("%d bytes are held after the write", g.held.bytes.Load())
+		}
+		write(sent[:0])
+	})
+}
+
 // strangers are the credentials of a server whose callers are not identified by the handshake.
 type strangers struct {
 	credentials.TransportCredentials

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 )
@@ -27,10 +28,12 @@ type openCalls struct {
 	fewer   chan struct{} // receives a value when a call of a bounded connection has ended
 
 	mu      sync.Mutex
-	last    uint32 // the last call that has begun
-	open    map[uint32]struct{}
-	headers int64        // bytes of the largest headers so far
-	holds   atomic.Int64 // bytes that count as held
+	writing bool            // a write to the connection is in progress
+	resets  int             // number of calls in open that the client has reset
+	last    uint32          // the last call that has begun
+	open    map[uint32]bool // true: the client has reset the call
+	headers int64           // bytes of the largest headers so far
+	holds   int64           // bytes that count as held
 	closed  bool
 }
 
@@ -40,32 +43,103 @@ func (o *openCalls) bound() {
 	o.bounded.Store(true)
 }
 
-// begin counts a call with headers of the given size in the frame. Headers of a call that has begun already are its
-// trailers.
-func (o *openCalls) begin(id uint32, headers int64) {
+// begin counts a call with headers of the given size in the frame. It returns false if no client may begin such a call.
+// gRPC ends the connection for that, but remembers each further attempt until it can write.
+func (o *openCalls) begin(id uint32, headers int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if id <= o.last || o.closed {
-		return
+	if id%2 == 0 || id <= o.last {
+		return false
+	}
+	o.last = id
+	if o.closed {
+		return true
 	}
 	if o.open == nil {
-		o.open = map[uint32]struct{}{}
+		o.open = map[uint32]bool{}
 	}
-	o.open[id], o.last = struct{}{}, id
-	o.headers = max(o.headers, headers, o.decided.largestHeaders())
+	o.open[id] = false
+	o.headers = max(o.headers, headers)
 	o.count()
+	return true
 }
 
+// end ends a call, because the server has written its end.
 func (o *openCalls) end(id uint32) {
 	o.mu.Lock()
-	delete(o.open, id)
+	o.forget(id)
 	o.count()
 	o.mu.Unlock()
-	if o.bounded.Load() {
-		select {
-		case o.fewer <- struct{}{}:
-		default:
-		}
+	o.signal()
+}
+
+// forget forgets a call. The caller holds the mutex.
+func (o *openCalls) forget(id uint32) {
+	if o.open[id] {
+		o.resets--
+	}
+	delete(o.open, id)
+}
+
+// reset ends a call that the client has reset. While a write is in progress, gRPC cannot forget the call, so the call
+// counts until the write returns.
+func (o *openCalls) reset(id uint32) {
+	o.mu.Lock()
+	reset, is := o.open[id]
+	switch {
+	case !is || reset:
+	case o.writing:
+		o.open[id] = true
+		o.resets++
+	default:
+		o.forget(id)
+		o.count()
+	}
+	o.mu.Unlock()
+	o.signal()
+}
+
+// writes records that a write begins.
+func (o *openCalls) writes() {
+	o.mu.Lock()
+	o.writing = true
+	o.mu.Unlock()
+}
+
+// wrote records that the write has returned.
+func (o *openCalls) wrote() {
+	o.mu.Lock()
+	o.writing = false
+	resets := o.resets > 0
+	if resets {
+		maps.DeleteFunc(o.open, func(_ uint32, reset bool) bool { return reset })
+		o.resets = 0
+		o.count()
+	}
+	o.mu.Unlock()
+	if resets {
+		o.signal()
+	}
+}
+
+func (o *openCalls) signal() {
+	if !o.bounded.Load() {
+		return
+	}
+	select {
+	case o.fewer <- struct{}{}:
+	default:
+	}
+}
+
+// decode takes the size of the headers that gRPC has decoded since.
+func (o *openCalls) decode() {
+	headers := o.decided.largestHeaders()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if headers > o.headers {
+		o.headers = headers
+		o.count()
 	}
 }
 
@@ -74,12 +148,12 @@ func (o *openCalls) end(id uint32) {
 // caller holds the mutex.
 func (o *openCalls) count() {
 	holds := max(int64(len(o.open))-openFree, 0) * (o.headers + openBytes)
-	if o.closed || holds == o.holds.Load() {
+	if o.closed || holds == o.holds {
 		return
 	}
-	more := holds - o.holds.Swap(holds)
-	o.conn.bytes.Add(more)
-	o.conn.all.bytes.Add(more)
+	o.conn.bytes.Add(holds - o.holds)
+	o.conn.all.bytes.Add(holds - o.holds)
+	o.holds = holds
 }
 
 // close ends the counting. The caller subtracts what the connection holds.
@@ -87,6 +161,13 @@ func (o *openCalls) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed, o.open = true, nil
+}
+
+// others returns the bytes that the connection holds besides its calls.
+func (o *openCalls) others() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.conn.bytes.Load() - o.holds
 }
 
 // tooMany reports whether the server must not read from a bounded connection.

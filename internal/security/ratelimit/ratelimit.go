@@ -50,6 +50,10 @@ const (
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
+// errIllegal is the error of a connection that was closed because its client began a call with a stream that no client
+// may begin.
+var errIllegal = errors.New("the client began a call with a stream that no client may begin")
+
 // errExcess is the error of a connection that was closed because it would have to wait too long.
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
@@ -395,6 +399,11 @@ func (c *conn) Read(into []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(into)
 	excess := c.frames.take(into[:n], c.written.Load())
+	if c.frames.illegal {
+		c.guard.limited(reasonClosed, c.RemoteAddr())
+		_ = c.Close()
+		return 0, errIllegal
+	}
 	if c.exempt || c.from == nil {
 		return n, err
 	}
@@ -415,12 +424,13 @@ func (c *conn) Read(into []byte) (int, error) {
 // holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It is called before
 // a read. By then, gRPC has processed all frames of the previous reads, so the calls of these frames are decided.
 func (c *conn) holdsTooMuch() error {
+	c.messages.calls.decode()
 	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
 	// Open calls of unknown callers are bounded by their number.
-	if c.calls == nil || c.messages.bytes.Load()-c.messages.calls.holds.Load() <= unknownBytesMax ||
-		c.calls.admitted.Load() {
+	if c.calls == nil || c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
+		c.messages.calls.others() <= unknownBytesMax {
 		return nil
 	}
 	c.guard.limited(reasonHeld, c.RemoteAddr())
@@ -483,7 +493,9 @@ func (c *conn) wait(points int) error {
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
 	c.messages.wrote(b) // count before the client can answer
+	c.messages.calls.writes()
 	n, err := c.Conn.Write(b)
+	c.messages.calls.wrote()
 	c.written.Add(int64(n))
 	return n, err
 }
