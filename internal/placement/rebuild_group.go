@@ -64,8 +64,8 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 }
 
 // choose returns the UUID of a group, or the zero UUID if every group of this name was deleted. Replicas of a deleted
-// group may still exist when there is a new group of the same name. A majority of the deleted group's members knows that
-// the group has ended. Therefore its remaining replicas are either ended or a minority.
+// group may still exist when there is a new group of the same name. A majority of the deleted group's members knows
+// that the group has ended. Therefore its remaining replicas are either ended or a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {

@@ -400,7 +400,8 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 		sent := []byte(http2.ClientPreface)
 		for n := range uint32(calls) {
 			sent = append(sent, frameOf(t, func(f *http2.Framer) error {
-				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true, BlockFragment: make([]byte, 20)})
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true,
+					BlockFragment: make([]byte, 20)})
 			})...)
 		}
 		resets := []byte{}
