@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,6 +86,22 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	return server
 }
 
+// nameServer is the address of the DNS server that this process asks; nil: the one of the machine.
+var nameServer atomic.Pointer[string]
+
+// TestMain sets the resolver of the process before any test runs, because a look-up may go on after the end of its test.
+func TestMain(m *testing.M) {
+	machine := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn,
+		error) {
+		if server := nameServer.Load(); server != nil {
+			network, address = "udp", *server
+		}
+		return (&net.Dialer{Resolver: machine}).DialContext(ctx, network, address)
+	}}
+	os.Exit(m.Run())
+}
+
 // On Kubernetes, a restarted shard has another address behind its name. The test does not run in a bubble because DNS
 // needs sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
@@ -96,11 +113,8 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	}
 	defer func() { _ = socket.Close() }()
 	go n.serve(socket)
-	before := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", socket.LocalAddr().String())
-	}}
-	defer func() { net.DefaultResolver = before }()
+	nameServer.Store(new(socket.LocalAddr().String()))
+	defer nameServer.Store(nil)
 	dns.SetMinResolutionInterval(time.Hour) // a client that relies on this resolver would wait far too long
 
 	listener, later, port := twoListeners(t)

@@ -19,7 +19,8 @@ func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 	kept := &folder{Replica{Name: "0", UUID: id, RaftID: 1}}
 	f.Replicas[id] = kept
 	unread := placement.View{
-		Groups: map[string]placement.Group{}, Unusable: map[string]placement.Unusable{"groups/0": {Key: "/sheaf/s/groups/0", Why: "?"}},
+		Groups:   map[string]placement.Group{},
+		Unusable: map[string]placement.Unusable{"groups/0": {Key: "/sheaf/s/groups/0", Why: "?"}},
 	}
 	f.See(unread)
 	f.Retire(unread)
