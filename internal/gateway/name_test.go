@@ -89,7 +89,8 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 // nameServer is the address of the DNS server that this process asks; nil: the one of the machine.
 var nameServer atomic.Pointer[string]
 
-// TestMain sets the resolver of the process before any test runs, because a look-up may go on after the end of its test.
+// TestMain sets the resolver of the process before any test runs, because a look-up may continue after the end of its
+// test.
 func TestMain(m *testing.M) {
 	machine := net.DefaultResolver
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn,

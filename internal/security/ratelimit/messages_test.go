@@ -390,8 +390,8 @@ func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client resets counts for as long as gRPC waits
-// in a write and cannot forget the call.
+// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client resets counts for as long as gRPC
+// waits in a write and cannot forget the call.
 func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls = 2 * openFree
