@@ -95,7 +95,7 @@ func (p *wipePlay) ask(ctx context.Context) (token string) {
 	return token
 }
 
-// isIn checks that the disk is in a state.
+// isIn checks that the disk is in the given state, and returns its status.
 func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	disk := p.get(ctx).Status.Disks[0]

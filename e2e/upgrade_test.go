@@ -78,7 +78,8 @@ func (s *space) awaitObserved() {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// awaitUpdated waits until all pods of the store run an image and are ready, and both statuses show this.
+// awaitUpdated waits until all pods of the store run the given image and are ready, and until the statuses of the pool
+// and of the store show this.
 func (s *space) awaitUpdated(image string) {
 	GinkgoHelper()
 	s.awaitCondition("main", v1alpha1.ConditionUpdated, "True", 3*time.Minute)

@@ -126,8 +126,9 @@ const ReasonNoShards = "NoShards"
 // ReasonAllParked is the reason of condition Ready for a pool whose spec parks all shards.
 const ReasonAllParked = "AllParked"
 
-// PauseOf returns the time until the next reconcile for a state that may end without action by the operator. If the
-// kubelet or the scheduler retries and reports each attempt, those reports are enough.
+// PauseOf returns the time until the next reconcile for a state that may end without action by the operator. The time
+// is longer for states in which the kubelet or the scheduler retries, because each reported attempt causes a reconcile
+// anyway. It is also longer for states that last until an administrator acts.
 func PauseOf(state v1alpha1.ShardState) time.Duration {
 	switch state {
 	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,

@@ -21,7 +21,8 @@ var (
 	// ErrEtcdRolledBack means that etcd holds an older state of the store than one that was observed before. Nothing
 	// may be decided from that state.
 	ErrEtcdRolledBack = errors.New("etcd was set back")
-	// ErrPlacementChanged means that another client wrote in between. The next reconcile decides again.
+	// ErrPlacementChanged means that another client changed the placement after Plan had read it. The next reconcile
+	// decides again.
 	ErrPlacementChanged = errors.New("the placement changed meanwhile")
 	// ErrCopiesDiffer means that the store was created with another number of copies.
 	ErrCopiesDiffer = errors.New("the number of copies differs")

@@ -86,8 +86,8 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 	return kept
 }
 
-// podBegins reports whether a pod is being replaced, or was created just now and has no known problem. If such a pod
-// does not run, that says nothing about its image, which may be the one before the wanted one.
+// podBegins reports whether a pod is being replaced, or was created just now and has no known problem. That such a pod
+// does not run yet does not show that its image is bad. Its image may still be the previous one.
 func podBegins(pod *corev1.Pod, now time.Time) bool {
 	if pod.DeletionTimestamp != nil {
 		return true

@@ -63,7 +63,7 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// unfrozen is a registry in which it cannot be recorded that etcd was set back.
+// unfrozen is a registry whose Freeze fails, so that a shard cannot record in it that etcd was set back.
 type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }

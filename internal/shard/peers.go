@@ -63,7 +63,7 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 	return true
 }
 
-// received informs the groups that share members with a shard whether that shard is heard.
+// received informs the groups that have a member on the given shard whether that shard is alive.
 func (p *peers) received(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
 	for _, g := range p.routes.Load().byUUID {
@@ -84,7 +84,8 @@ func (p *peers) received(shard string, alive bool) {
 	}
 }
 
-// isSilent reports whether a peer was found to be silent. received informs its groups when it answers again.
+// isSilent reports whether a peer was found to be silent. When the peer answers again, received() informs the groups
+// that have a member on it.
 func (p *peers) isSilent(shard string) bool {
 	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()

@@ -16,7 +16,8 @@ import (
 // etcdTime bounds one request to etcd.
 const etcdTime = 5 * time.Second
 
-// create creates a group that a target wants here, and serves it as soon as etcd lists it here.
+// create creates a group on this shard, because the group has no members yet and its target names this shard. The group
+// serves as soon as etcd lists this shard as its member.
 func (f *Watcher[R]) create(ctx context.Context, state placement.Group) error {
 	if err := f.Actions.Create(ctx, state); err != nil {
 		return fmt.Errorf("creating it: %w", err)

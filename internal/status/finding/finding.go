@@ -77,8 +77,8 @@ func named(names []string) string {
 	return words
 }
 
-// Problems returns the problems among findings as text. Each text begins with the place of the finding, except for
-// findings of the place here, which reports about itself.
+// Problems returns the problems among findings as text. Each text begins with the place of the finding, unless that
+// place equals the argument here. A process passes its own place, to leave it out when it reports about itself.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]

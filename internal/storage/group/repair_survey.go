@@ -187,9 +187,9 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid drops void entries that were replaced by an entry in bad bytes. An entry is void if it is a version
-// without a row, or with a row at another place; or if it is another entry, or the header of a bad frame, with
-// another term.
+// dropVoid drops void entries whose replacements are in bad bytes. A version is void if its index has no row, or if
+// that row is for a different place. Any other entry is void if its index has a row, or if its term differs from the
+// known term of its index. The same holds for entries in told: a version there has no row, so it is void.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)

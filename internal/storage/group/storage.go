@@ -211,7 +211,7 @@ func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err err
 	return p, err
 }
 
-// commitStep returns how much time counts between two consecutive writes in the log.
+// commitStep returns how much of the time between two consecutive writes in the log counts towards the age of requests.
 func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
