@@ -252,8 +252,8 @@ func (*hearing) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Conte
 func (*hearing) HandleConn(context.Context, stats.ConnStats) {}
 
 // dialTarget returns the gRPC target of an address. The passthrough resolver looks the name up at each attempt to
-// connect. gRPC's own resolver looks it up at most every 30 s, but a restarted server may have another address behind
-// the same name.
+// connect. gRPC's own resolver looks it up at most every 30 s, but a restarted server may have a new address behind the
+// same name.
 func dialTarget(address string) string {
 	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix:") {
 		return address // the caller chose the scheme

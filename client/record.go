@@ -352,7 +352,7 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 
 // DeleteGroup deletes a group of Named routing that holds nothing. It returns ErrGroupNotEmpty if the group holds
 // something, which includes tombstones that are not yet compacted and request ids of the last minutes. It returns
-// ErrGroupNotFound if there is no such group. It needs the verb admin-write. After another error the group may be
+// ErrGroupNotFound if there is no such group. It needs the verb admin-write. After any other error the group may be
 // deleted.
 //
 // DeleteGroup first asks for the UUID of the group that has the name, and then deletes only that group, however often

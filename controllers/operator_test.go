@@ -243,7 +243,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 	})
 })
 
-// conditionStatus returns the status of a condition. It is empty if the condition is absent.
+// conditionStatus returns the status of the condition kind. It is empty if the condition is absent.
 func conditionStatus(conditions []metav1.Condition, kind string) metav1.ConditionStatus {
 	for _, c := range conditions {
 		if c.Type == kind {

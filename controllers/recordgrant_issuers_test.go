@@ -72,7 +72,7 @@ func (p *playedIssuer) set() []byte {
 	return out
 }
 
-// rotate replaces the keys by one key with another id.
+// rotate replaces the keys by one key with a new id.
 func (p *playedIssuer) rotate(id string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	Expect(err).NotTo(HaveOccurred())

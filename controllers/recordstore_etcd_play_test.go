@@ -77,7 +77,7 @@ type etcdPlay struct {
 	members map[string][]fleet.EtcdMember
 }
 
-// Open is the operator's Open with another address, because the names of Services do not resolve here.
+// Open is the operator's Open with a different address, because the names of Services do not resolve here.
 func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
 	error) {
 	access.Endpoints, access.Own = e.server.Endpoints(), false // the etcd has no certificates

@@ -253,7 +253,8 @@ func (p *storePlay) words(ctx context.Context) (words []string) {
 	return words
 }
 
-// expect checks a condition of the store.
+// expect checks that the condition kind of the store has the given status and reason, and that its message has all the
+// words.
 func (p *storePlay) expect(ctx context.Context, kind string, status metav1.ConditionStatus, reason string,
 	words ...string) {
 	GinkgoHelper()

@@ -126,7 +126,7 @@ func (i *issuers) say(ctx context.Context, c *unstructured.Unstructured, status,
 	Expect(api.Status().Patch(ctx, c, client.MergeFrom(before))).To(Succeed())
 }
 
-// newAuthority creates an authority with a name.
+// newAuthority creates an authority with the given name.
 func newAuthority(name string) *authority.Authority {
 	GinkgoHelper()
 	a, err := authority.New(name, time.Now(), authority.Lifetime)

@@ -149,7 +149,8 @@ func (p *poolPlay) words(ctx context.Context) (words []string) {
 	return words
 }
 
-// expect checks a condition of a pool.
+// expect checks that the condition kind of the pool has the given status and reason, and that its message has all the
+// words.
 func (p *poolPlay) expect(ctx context.Context, pool, kind string, status metav1.ConditionStatus, reason string,
 	words ...string) {
 	GinkgoHelper()

@@ -211,7 +211,7 @@ func (a *alertWatch) take(text []byte) error {
 	return nil
 }
 
-// await waits until an alert for the store q is firing or gone.
+// await waits until the given alert for the store q has the given state: firing or gone.
 func (a *alertWatch) await(alert, state string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

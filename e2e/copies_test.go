@@ -71,10 +71,10 @@ func (d *drain) String() string {
 	return d.words.String()
 }
 
-// refusals returns how many times an eviction was refused.
+// refusals returns how many evictions of this drain were refused.
 func (d *drain) refusals() int { return strings.Count(d.String(), "disruption budget") }
 
-// awaitRefusal waits until an eviction is refused again.
+// awaitRefusal waits until one more eviction is refused.
 func (d *drain) awaitRefusal() {
 	GinkgoHelper()
 	before := d.refusals()

@@ -72,7 +72,7 @@ func (r records) put(id int64) error {
 	return err
 }
 
-// holds checks that a record has its data.
+// holds checks that the store returns the record with its data.
 func (r records) holds(id int64) {
 	GinkgoHelper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// awaitStoreCondition waits until a condition of the store q has a status and a message with all the words, and returns
-// the message.
+// awaitStoreCondition waits until the condition kind of the store q has the given status and a message with all the
+// words, and returns the message.
 func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, words ...string) string {
 	GinkgoHelper()
 	var message string
@@ -52,7 +52,7 @@ func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
 	return found
 }
 
-// awaitUnmounted waits until no process on a node has a device mounted.
+// awaitUnmounted waits until no process on the node has the device mounted.
 func awaitUnmounted(node, device string) {
 	GinkgoHelper()
 	Eventually(func() error {

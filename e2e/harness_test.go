@@ -281,7 +281,7 @@ func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 	return nil
 }
 
-// awaitStore waits until a store is Ready.
+// awaitStore waits until the named store is Ready.
 func (s *space) awaitStore(name string, timeout time.Duration) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -292,7 +292,7 @@ func (s *space) awaitStore(name string, timeout time.Duration) {
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
-// awaitCondition waits until a condition of a pool has the given status, and a message with all the words.
+// awaitCondition waits until the condition kind of the pool has the given status, and a message with all the words.
 func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration, words ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -307,7 +307,7 @@ func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration,
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
-// awaitShard waits until a shard has a state.
+// awaitShard waits until the shard has the given state.
 func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 	timeout time.Duration) v1alpha1.ShardStatus {
 	GinkgoHelper()
@@ -407,7 +407,7 @@ func (s *space) pod(name string) pod {
 	return p
 }
 
-// pods returns the pods with a label, by name.
+// pods returns the pods that match the selector, by name.
 func (s *space) pods(selector string) map[string]pod {
 	GinkgoHelper()
 	var list struct{ Items []pod }

@@ -117,7 +117,7 @@ func (m *memberships) see(key string, value []byte) {
 	}
 }
 
-// shardsOf returns the shards on which a group has members of a role.
+// shardsOf returns the shards on which the group has members with the given role.
 func shardsOf(group placement.Group, role placement.Role) []string {
 	var shards []string
 	for _, member := range group.Members {

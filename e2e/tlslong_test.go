@@ -325,7 +325,7 @@ spec:
 	return w
 }
 
-// newToken writes another token to the file.
+// newToken replaces the token in the file by a new one.
 func (w *streams) newToken() {
 	GinkgoHelper()
 	token := kubectl("create", "token", "reader", "-n", w.space.name, "--audience=sheaf/"+w.space.name+"/q",

@@ -120,7 +120,7 @@ func (w *walk) jsonpath(what, path string) string {
 	return kubectl("get", kind, name, "-n", w.name, "-o", "jsonpath={"+path+"}")
 }
 
-// awaitField waits until a field has a value.
+// awaitField waits until the field at path has the given value.
 func (w *walk) awaitField(what, path, value string) {
 	GinkgoHelper()
 	kind, name, _ := strings.Cut(what, "/")

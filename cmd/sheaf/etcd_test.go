@@ -76,7 +76,7 @@ func (r *etcdTrio) members() map[string]memberRow {
 	return out
 }
 
-// until repeats a command until it ends with this code and text, because a busy member may not answer in time.
+// until repeats the command until it ends with the given code and text, because a busy member may not answer in time.
 func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	r.t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
@@ -103,7 +103,7 @@ func (r *etcdTrio) remove(name string, flags ...string) {
 	})
 }
 
-// awaitHealthy waits until a member is healthy, and returns all members.
+// awaitHealthy waits until the named member is healthy, and returns all members.
 func (r *etcdTrio) awaitHealthy(name string) (now map[string]memberRow) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
@@ -129,7 +129,7 @@ func (r *etcdTrio) put(n int) {
 	}
 }
 
-// awaitEnd waits until a process has exited.
+// awaitEnd waits until the process has exited.
 func (p *process) awaitEnd(t *testing.T) {
 	t.Helper()
 	select {

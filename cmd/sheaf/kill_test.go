@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// killsOfTest is the number of kills in the test below. SHEAF_KILLS sets another number. With killsEnough kills or
+// killsOfTest is the number of kills in the test below. SHEAF_KILLS sets a different number. With killsEnough kills or
 // more, writes are interrupted both before and after their commit, whenever the kills occur.
 const (
 	killsOfTest = 20

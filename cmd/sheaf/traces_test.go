@@ -188,7 +188,7 @@ func TestTraces(t *testing.T) {
 }
 
 // TestTracesAreSentOnWish checks that no spans are sent if there is no endpoint or if the variables disable them. If
-// the variables request another protocol, the program does not try to send.
+// the variables request a different protocol, the program does not try to send.
 func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url

@@ -310,7 +310,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	w.bind()
 	w.forget("data-p-0-0")
 	wantState(t, w.settle(), 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
-	// Another store of the same name gets another disk.
+	// A different store of the same name gets a different disk.
 	w.o.stores["prod/quotes"] = "uid-2"
 	w.claim("data-p-0-0", "1Gi")
 	d := w.settle()

@@ -24,7 +24,7 @@ var (
 	// ErrPlacementChanged means that another client changed the placement after Plan had read it. The next reconcile
 	// decides again.
 	ErrPlacementChanged = errors.New("the placement changed meanwhile")
-	// ErrCopiesDiffer means that the store was created with another number of copies.
+	// ErrCopiesDiffer means that the store was created with a number of copies other than that of the spec.
 	ErrCopiesDiffer = errors.New("the number of copies differs")
 	// ErrVolumesIncomplete means that the shards that answer do not hold the whole store. Nothing was written.
 	ErrVolumesIncomplete = errors.New("the volumes do not hold the whole store yet")

@@ -44,7 +44,7 @@ type keySource struct {
 	// failed is the first error since the last successful read; empty: the last attempt succeeded.
 	failed string
 	since  time.Time // when failed was set
-	wanted bool      // a process received a token signed by another key
+	wanted bool      // a process received a token signed by an unknown key
 }
 
 // storeIssuers are the issuers of a store at the time when its table was last made.

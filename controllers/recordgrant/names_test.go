@@ -291,7 +291,8 @@ func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 	}
 }
 
-// An issuer that no table takes keeps no grant out of it, and no end of a right: grants for that issuer alone wait.
+// An issuer that no table accepts does not keep other grants, or the end of a right, out of the table: only grants for
+// that issuer wait.
 func TestAnIssuerThatNoTableTakesKeepsNoOtherOut(t *testing.T) {
 	p := newPlays(t)
 	from := &v1alpha1.KeysFrom{ConfigMapName: "keys"}

@@ -75,7 +75,7 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 			hasState: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
 			first: decideFirst(&store, pools, time.Unix(int64(a.IntN(1<<40)), 0), time.Unix(0, 0))}
 		a.Fill(&run.gateway)
-		store.Status.Conditions = nil // written by the operator alone
+		store.Status.Conditions = nil // only the operator writes them
 		r := &Reconciler{}
 		out := r.awaitPools(t.Context(), run)
 		if run.gateway != nil && out.IsComplete() {

@@ -192,8 +192,8 @@ func (r *Reconciler) placementRefused(run *storeRun, err error) step.Outcome {
 	}
 }
 
-// copiesDiffer returns the outcome for another number of copies. Admission refuses to change the number, but etcd may
-// hold the placement of a store that was created before admission did.
+// copiesDiffer returns the outcome if the number of copies in the spec differs from that in etcd. Admission refuses to
+// change the number, but etcd may hold the placement of a store that was created before admission did.
 func copiesDiffer(err error) step.Outcome {
 	return step.Fail("CopiesDiffer", fmt.Sprintf(
 		"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+

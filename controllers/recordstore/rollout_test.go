@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// member returns a pod of etcd that runs an image and is ready or stuck.
+// member returns a pod of etcd that runs the given image, and has the condition Ready if ready is true.
 func member(name, image string, ready bool) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pod.Spec.Containers = []corev1.Container{{Image: image}}

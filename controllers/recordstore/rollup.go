@@ -27,7 +27,7 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 			run.store.Name), step.PauseLong)
 	case redundant.byPerson(): // this is the reason why groups wait
 		return r.awaitCopies(ctx, run)
-	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
+	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // during a move the store may be ready
 		return step.Wait("Placing", step.Count(counts.Total, "group is", "groups are")+" placed on shards", step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		verb := "serve"

@@ -65,8 +65,8 @@ func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore)
 	return nil
 }
 
-// certificatesFirst stops the other steps until the transport of the store is known, so that no process starts with
-// another transport. Afterwards it stops nothing.
+// certificatesFirst stops the other steps until the transport of the store is known, so that no process starts with a
+// different transport. Afterwards it stops nothing.
 func (r *Reconciler) certificatesFirst(ctx context.Context, run *storeRun) step.Outcome {
 	out := noted(r.applyTransport)(ctx, run)
 	if r.Trust == nil || !out.IsComplete() {
@@ -318,8 +318,8 @@ func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.
 	return notes.With(step.Complete())
 }
 
-// leafOutcome converts the result for one certificate to an outcome. What the source does not provide is no failure
-// here: gatherSource has recorded it, and lacksSource reports it.
+// leafOutcome converts the result for one certificate to an outcome. If the source does not provide a certificate, that
+// is not a failure here: gatherSource has recorded it, and lacksSource reports it.
 func (run *storeRun) leafOutcome(err error) step.Outcome {
 	var trouble *trust.SourceError
 	switch {

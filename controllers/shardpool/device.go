@@ -82,8 +82,8 @@ func measuredClaim(pod *corev1.Pod, ofClass map[string]*corev1.PersistentVolumeC
 	return found
 }
 
-// rateOf reads the rate from a pod's termination message. It returns nil if the pod failed, still runs, or left
-// another message.
+// rateOf reads the rate from a pod's termination message. It returns nil if the pod failed, still runs, or left a
+// message of a different kind.
 func rateOf(pod *corev1.Pod) *v1alpha1.DeviceRate {
 	if pod.Status.Phase != corev1.PodSucceeded {
 		return nil

@@ -46,7 +46,8 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object 
 	return Complete()
 }
 
-// RemoveFinalizer allows the deletion of an object to complete. If the object is already gone, that is no error.
+// RemoveFinalizer allows the deletion of an object to complete. If the object is already gone, RemoveFinalizer
+// succeeds.
 func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, object T) error {
 	return client.IgnoreNotFound(WriteMetadata(ctx, c, object, func(o T) {
 		controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)

@@ -79,13 +79,13 @@ func (o Outcome) Err() error { return o.err }
 // After returns the pause until the next reconcile. With 0, it starts only when a watched object changes.
 func (o Outcome) After() time.Duration { return o.after }
 
-// Again returns the same outcome with another pause until the next reconcile.
+// Again returns the same outcome with the given pause until the next reconcile.
 func (o Outcome) Again(after time.Duration) Outcome {
 	o.after = after
 	return o
 }
 
-// Saying returns the same outcome with another message.
+// Saying returns the same outcome with the given message.
 func (o Outcome) Saying(message string) Outcome {
 	o.words = message
 	return o

@@ -27,7 +27,7 @@ func TestOneThingIsNoPlural(t *testing.T) {
 	}
 }
 
-// The API server replaces bytes that are no UTF-8. The status would then differ from the one that is wanted in each
+// The API server replaces bytes that are not valid UTF-8. The status would then differ from the wanted one in each
 // reconcile, and would be written each time.
 func TestATextThatIsTruncatedRemainsText(t *testing.T) {
 	for n := range 4 {

@@ -198,7 +198,7 @@ func First(store *v1alpha1.RecordStore, absent v1alpha1.TLSMode, image string) v
 		return v1alpha1.TLSStatus{Default: absent}
 	}
 	// The store has served since before the introduction of TLS. Its pods have no certificates, and get them the next
-	// time they are recreated for another reason.
+	// time that they are recreated for some other reason.
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}
@@ -232,7 +232,7 @@ func ModeOf(store *v1alpha1.RecordStore) v1alpha1.TLSMode {
 }
 
 // MayMount reports whether the pods of a store that has served without TLS may be recreated with certificates. They
-// may if they take another image anyway, or if the spec asks for TLS.
+// may if they take a new image anyway, or if the spec asks for TLS.
 func MayMount(store *v1alpha1.RecordStore, image string) bool {
 	return store.Spec.TLS != nil || store.Status.TLS != nil && store.Status.TLS.WithoutImage != image
 }

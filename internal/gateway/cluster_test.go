@@ -184,7 +184,7 @@ func (c *cluster) own(g placement.Group, shard string) int64 {
 	return g.Revision
 }
 
-// awaitEpoch returns when the gateway has seen what was written at a revision.
+// awaitEpoch waits until the gateway has seen what was written at the given revision.
 func (c *cluster) awaitEpoch(revision int64) {
 	c.t.Helper()
 	for c.gateway.Epoch() < uint64(revision) {

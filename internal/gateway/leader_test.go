@@ -48,7 +48,7 @@ func notLeader(address string) error {
 	return st.Err()
 }
 
-// refuseAll makes a stand-in answer every call with an error, and counts the calls.
+// refuseAll makes the stand-in answer every call with err.
 func (s *standIn) refuseAll(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -103,7 +103,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// On Kubernetes, a restarted shard has another address behind its name. The test does not run in a bubble because DNS
+// On Kubernetes, a restarted shard has a new address behind its name. The test does not run in a bubble because DNS
 // needs sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
 	var n names

@@ -341,7 +341,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 	})
 	for range connsPerShard {
 		// The passthrough resolver looks the name up at each attempt to connect. gRPC's own resolver looks it
-		// up at most every 30 s, but a restarted shard has another address behind its name.
+		// up at most every 30 s, but a restarted shard has a new address behind its name.
 		options := append(s.pulse.DialOptions(),
 			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.credentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax),

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// setState asks for a state of a shard.
+// setState asks the gateway to set the state of the shard.
 func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
 	_, err := c.admin.SetShardState(c.ctx, &recordv1.SetShardStateRequest{Shard: shard, State: state})
 	return err

@@ -83,7 +83,7 @@ func (s *standIn) count(method string) int {
 	return s.calls[method]
 }
 
-// failFirst makes the first n calls of a method fail, and returns a counter of these failures.
+// failFirst makes the first n calls of the method fail with err, and returns a counter of these failures.
 func (s *standIn) failFirst(n int, method string, err error) *int {
 	fired := new(int)
 	s.mu.Lock()
@@ -379,7 +379,7 @@ func (s *standIn) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.AdminS
 	return nil
 }
 
-// refuse returns an error with a reason.
+// refuse returns an error with the given code and reason.
 func refuse(code codes.Code, reason string, more ...protoadapt.MessageV1) error {
 	st, err := status.New(code, "told by the stand-in").WithDetails(append([]protoadapt.MessageV1{
 		&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason, Metadata: map[string]string{"version": "v0"}},

@@ -81,7 +81,7 @@ type ShardStatus struct {
 type GroupStatus struct {
 	Group string `json:"group"`
 	// State is one of five words. Degraded means that a shard with a copy is silent. Unavailable means that so many of
-	// these shards are silent that the rest are no majority. Pending means that the group is not yet created. Unknown
+	// these shards are silent that the rest are not a majority. Pending means that the group is not yet created. Unknown
 	// means that the group's key in etcd cannot be used. Routed means that none of this is the case.
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`

@@ -91,7 +91,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	if err := ask("main-1"); err == nil || !strings.Contains(err.Error(), "main-0") {
 		t.Errorf("another shard answers: %v", err)
 	}
-	// Another store with the same name has another UID and other authorities.
+	// A different store with the same name has a different UID and different authorities.
 	if err := keys.Set("prod/quotes", storeFiles(t, certs.Required)(identity.Operator, "")); err != nil {
 		t.Fatal(err)
 	}

@@ -103,8 +103,8 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	var err error
 	if out.client, err = etcd.Dial(cfg); err != nil {
 		out.close()
-		// The error names the keys of the Secret, which administrators know. It leaves out the folder, which has
-		// another name each time.
+		// The error names the keys of the Secret, which administrators know. It leaves out the folder, which has a new name
+		// each time.
 		if access.Secret != "" {
 			return nil, fmt.Errorf("secret %s: %s", access.Secret, strings.ReplaceAll(err.Error(),
 				out.folder+string(filepath.Separator), ""))

@@ -50,8 +50,8 @@ type balancer struct {
 	least, most float64 // least and greatest weighted bytes of the shards that take part
 }
 
-// balance moves copies and leaders of groups that are at their target. It does nothing while any group moves, or has
-// to move, for another reason.
+// balance moves copies and leaders of groups that are at their target. It does nothing while any group moves, or has to
+// move for a reason other than balance.
 func (p *planner) balance() {
 	b := &balancer{planner: p, on: make([][]int, len(p.shards)), budget: p.underWay()}
 	for i := range p.groups {

@@ -106,7 +106,7 @@ func TestAStoreRemembersDomains(t *testing.T) {
 		return s.withDomains(v)
 	}
 	first := view(Shard{Name: "a", Domain: "n1"}, Shard{Name: "b", Domain: "n2"}, Shard{Name: "c"})
-	second := view(Shard{Name: "b", Domain: "n3"}) // a is gone, and b is in another domain
+	second := view(Shard{Name: "b", Domain: "n3"}) // a is gone, and b is in a different domain
 	for _, c := range []struct {
 		view              View
 		name, shard, want string

@@ -331,7 +331,7 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 		t.Fatalf("the volume of a live shard under another name: error %v", err)
 	}
 	stop()
-	stopNew, err := store.RegisterShard(ctx, shard("a")) // shard a has another disk now
+	stopNew, err := store.RegisterShard(ctx, shard("a")) // shard a has a new disk now
 	if err != nil {
 		t.Fatal(err)
 	}

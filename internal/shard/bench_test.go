@@ -22,7 +22,7 @@ import (
 // roundTime is the time of one variant in one round.
 const roundTime = 400 * time.Millisecond
 
-// rate makes calls from a number of concurrent callers for roundTime, and returns calls per second.
+// rate makes calls from the given number of concurrent callers for roundTime, and returns the calls per second.
 func rate(b *testing.B, callers int, call func(caller, n int) error) float64 {
 	var (
 		wait sync.WaitGroup

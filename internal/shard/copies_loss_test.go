@@ -66,7 +66,7 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	})
 }
 
-// countHandler counts the lines of a log that have a message.
+// countHandler counts the log lines with the given message.
 type countHandler struct {
 	slog.Handler
 	message string

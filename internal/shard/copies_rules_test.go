@@ -148,7 +148,7 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	}
 }
 
-// An expected volume that was set back does not get another UUID: an operator must provide the right one.
+// An expected volume that was set back does not get a new UUID: an operator must provide the right one.
 func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -16,7 +16,7 @@ import (
 
 // A replica has a damaged tail if data that it acknowledged or voted for may be missing, because bytes at the end of
 // its log are bad or its manifest is lost. It must not run under its identity (rule 7). The same holds for a replica
-// that has lost entries on which its leader counts. If another member has everything that the replica ever had, and has
+// that has lost entries on which its leader relies. If another member has everything that the replica ever had, and has
 // it committed, the replica is reinstalled in place and continues. Otherwise it is given up: its loss is reported to
 // etcd, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place. Its files stay
 // until the new replica is complete.
@@ -132,7 +132,7 @@ func (i *installer) giveUp(g *groupReplica, why error) {
 	i.watcher.Nudge()
 }
 
-// withdraw takes a replica out of service that lacks entries on which its leader counts.
+// withdraw takes a replica out of service if it lacks entries on which its leader relies.
 func (i *installer) withdraw(ctx context.Context, sv *served, why error) {
 	g := sv.group
 	closed, err := i.pause(ctx, g, sv)

@@ -53,7 +53,7 @@ type pools struct {
 
 var (
 	poolA = []string{"a1", "a2", "a3"}
-	poolC = []string{"c3", "c1", "c2"} // a group's first copy there is in another domain than its first one here
+	poolC = []string{"c3", "c1", "c2"} // the domain of a group's first copy there differs from that here
 )
 
 func domainOf(shard string) string { return "n" + shard[1:] }

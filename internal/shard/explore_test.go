@@ -88,7 +88,7 @@ func (x *exploration) dice(n int) int {
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
 
-// await waits for a condition until patience ends or a violation is found.
+// await waits until is() returns true, patience ends or a violation is found.
 func (x *exploration) await(is func() bool) bool {
 	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {

@@ -234,7 +234,7 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		registry := newRegistry(hash4, "s1")
-		f := start(t, registry, func(c *Config) { c.Name = "s0" }) // makes the volume, is no target
+		f := start(t, registry, func(c *Config) { c.Name = "s0" }) // makes the volume, and is not a target
 		f.stop()
 		dir := filepath.Join(f.cfg.Dir, "groups", registry.now().Groups["1"].UUID.String())
 		must(t, f.cfg.FS.MkdirAll(dir))

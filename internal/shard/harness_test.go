@@ -529,7 +529,7 @@ func (f *fixture) get(id int64) *recordv1.Record {
 	return out.GetRecord()
 }
 
-// holds checks that the newest version of a record has exactly this data.
+// holds checks that the newest version of the record has exactly this data.
 func (f *fixture) holds(id int64, data []byte) {
 	f.t.Helper()
 	rec := f.get(id)
@@ -559,7 +559,7 @@ func idsOf(routing placement.Routing, group, n int) []int64 {
 	return ids
 }
 
-// want checks the code and the reason of an error. Reason "" is an InvalidArgument with field violations.
+// want checks that err has the given code and reason. Reason "" stands for an InvalidArgument with field violations.
 func want(t testing.TB, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got := status.Code(err); got != code || reasonOf(err) != reason {

@@ -101,7 +101,7 @@ func (f *hostFixture) row() *recordv1.Shard {
 	return out.GetShards()[0]
 }
 
-// reaches waits for a state, and for words in the message of the state.
+// reaches waits until the shard has the given state, with all the words in its message.
 func (f *hostFixture) reaches(state recordv1.ShardState, words ...string) *recordv1.Shard {
 	f.t.Helper()
 	says := func(message string) bool {
@@ -125,7 +125,8 @@ func (f *hostFixture) http(path string) (int, string) {
 	return answer.Code, answer.Body.String()
 }
 
-// holdsBack checks everything that a state which does not serve must answer.
+// holdsBack waits for the given state, in which the shard does not serve, and checks all answers that the shard must
+// give in it.
 func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	f.t.Helper()
 	row := f.reaches(state, words...)
@@ -754,6 +755,6 @@ func TestHostDescribesItsVolume(t *testing.T) {
 		registry.setDown(true)
 		f.run()
 		f.reaches(pending, "etcd")
-		describe() // from the files alone
+		describe() // only from the files
 	})
 }

@@ -300,7 +300,7 @@ func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state 
 	case move.TransferLeader:
 		return sv.replica.TransferLeader(ctx, a.ID)
 	case move.AddLearner:
-		// Until now the membership alone identified this replica.
+		// Until now only the membership identified this replica.
 		if err := format.WriteReplicaFile(q.cfg.FS, sv.group.Dir, q.replicaFile(sv.group, sv.raftID)); err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f.eventually("a scan is open", func() bool { return f.served(0).log.Stats().ScansRead == 1 })
 	var there map[int64][]byte
 	var cursors [][]byte
-	for range 6 { // each scan sees another state, of 20 MB
+	for range 6 { // each scan sees a different state, of 20 MB
 		// No two scans are of the same time, because the oldest are given up first.
 		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // goes away behind its first message

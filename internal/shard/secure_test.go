@@ -111,7 +111,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		}
 	}
 
-	// Shards of another store, certified by the same authority, are not asked. Nor are processes that are no shards.
+	// Shards of another store, certified by the same authority, are not asked. Nor are processes that are not shards.
 	another := of
 	another.UID = uuid.New()
 	for name, peer := range map[string]identity.Identity{

@@ -261,8 +261,8 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.on("b")
 	b.aimAll("a")
 	b.on("a") // other members than before, on the same shards
-	// Otherwise b could say, from its remains of a group, who holds the group, and the freeze would name the groups in
-	// another order.
+	// Otherwise b could say, from its remains of a group, who holds the group, and the freeze would name the groups in a
+	// different order.
 	b.eventually("b has left its groups", func() bool { groups, _ := b.folders("b"); return groups == 0 })
 	b.kill("a")
 	b.kill("b")

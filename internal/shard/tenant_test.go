@@ -66,7 +66,7 @@ func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	return err
 }
 
-// isQuota checks the refusal of a quota.
+// isQuota checks that err is a refusal because of the given quota and limit.
 func isQuota(t testing.TB, err error, quota access.Quota, limit int64, retry bool) {
 	t.Helper()
 	want(t, err, codes.ResourceExhausted, reason.QuotaExceeded)

@@ -24,7 +24,7 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 		}
 		Pool.Put(b)
 	}
-	// A buffer with another capacity would be handed out too short.
+	// A buffer with a different capacity would be handed out too short.
 	odd := make([]byte, 3000)
 	Pool.Put(&odd)
 	for range 100 {

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 )
 
-// failure returns a status with one of Sheaf's reasons. If why is empty, it returns a status as the transport or gRPC
-// would.
+// failure returns a status with the given reason of Sheaf. If why is empty, it returns a status without a reason, as
+// the transport or gRPC would.
 func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	t.Helper()
 	st := status.New(code, "no")

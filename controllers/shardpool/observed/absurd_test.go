@@ -62,8 +62,8 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 	})
 }
 
-// A broken clock or another version of a shard may make its rates absurd. The integer that NaN becomes depends on the
-// processor.
+// A broken clock or a different version of a shard may make its rates absurd. The integer that NaN becomes depends on
+// the processor.
 func TestALoadWithoutBelievableRatesHasNone(t *testing.T) {
 	for rate, want := range map[float64]string{
 		math.NaN(): "50% 0B/s", math.Inf(-1): "50% 0B/s", -1: "50% 0B/s", math.Inf(1): "50% 0B/s",

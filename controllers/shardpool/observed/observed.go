@@ -63,8 +63,8 @@ type Shard struct {
 	Node         *corev1.Node // the node of the pod, else of the local volume
 	NodeName     string       // empty: not known yet
 	ClassMissing bool         // the StorageClass does not exist
-	// Refused says why the shard is not created: its class makes another file system than the spec asks for. Empty:
-	// it is created.
+	// Refused says why the shard is not created: its class makes a file system other than the one that the spec asks for.
+	// Empty: it is created.
 	Refused   string
 	ClassName string
 	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.

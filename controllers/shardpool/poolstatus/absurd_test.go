@@ -24,7 +24,7 @@ func TestTheStatusOfAnAbsurdPoolCanBeWritten(t *testing.T) {
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
 		pool := &v1alpha1.ShardPool{}
 		a.Fill(pool)
-		pool.Status.Conditions = nil // written by the operator alone
+		pool.Status.Conditions = nil // only the operator writes them
 		f := &Found{Seen: &observed.Pool{Pool: pool, Store: &v1alpha1.RecordStore{}, Shards: []*observed.Shard{}}}
 		a.Fill(f.Seen.Store)
 		a.Fill(&f.Statuses)

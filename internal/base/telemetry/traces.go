@@ -23,7 +23,7 @@ import (
 
 // Process describes the sender of traces. Empty fields are left out.
 type Process struct {
-	Service string // service.name, unless OTEL_SERVICE_NAME sets another name
+	Service string // service.name, unless OTEL_SERVICE_NAME sets a different name
 	Version string // service.version
 	Store   string // sheaf.store
 	Shard   string // sheaf.shard

@@ -82,7 +82,7 @@ const (
 type Cursor struct {
 	Kind    Kind
 	All     bool // after this group, continue with the groups of greater names
-	Own     bool // the snapshot was taken by Scan for this scan alone
+	Own     bool // the snapshot was taken by Scan, and only for this scan
 	Damaged bool // damage was found before this place: the scan must not end with OK
 	Group   string
 	Scan    [16]byte

@@ -54,7 +54,7 @@ type node struct {
 	hold    chan struct{} // if not nil, Deliver waits for this channel
 }
 
-// start starts a hub with a name; change may be nil.
+// start starts a hub with the given name; change may be nil.
 func (n *network) start(name string, change func(*Options)) *node {
 	n.t.Helper()
 	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
@@ -133,7 +133,7 @@ func (d *node) release() {
 	})
 }
 
-// until waits for a condition on the received messages, which is checked with mu held.
+// until waits until holds() returns true for the received messages. It calls holds() with mu held.
 func (d *node) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -167,7 +167,7 @@ func msg(kind raftpb.MessageType, index uint64, bytes int) *raftpb.Message {
 	return m
 }
 
-// eventually waits for a condition of the hub that must be polled.
+// eventually waits until holds() returns true. It is for conditions of the hub that must be polled.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {

@@ -141,7 +141,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if h.opts.Dial != nil {
 		options = append(options, grpc.WithContextDialer(h.opts.Dial))
 	}
-	// The name is looked up at each attempt, because a restarted shard has another address.
+	// The name is looked up at each attempt, because a restarted shard has a new address.
 	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)

@@ -16,8 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// These tests check the additions listed in docs/raft.md for which a scenario alone does not show whether they are
-// present.
+// These tests check the additions listed in docs/raft.md whose absence a mere scenario does not show.
 
 // slow delays messages of a kind.
 type slow struct {

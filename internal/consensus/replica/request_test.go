@@ -13,7 +13,7 @@ import (
 )
 
 // A repeated write finds the first one, whatever the clocks of the machines say: a clock may be set forward or back,
-// another leader may have another clock, and the clock at a start may be wrong.
+// a new leader may have a different clock, and the clock at a start may be wrong.
 func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	for _, ahead := range []time.Duration{11 * time.Minute, -11 * time.Minute} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {

@@ -41,7 +41,7 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// shardIs returns a function that puts shard 1 into a state.
+// shardIs returns a function that puts shard 1 into the given state.
 func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Objects) {
 	return func(_ *testing.T, o *Objects) {
 		s := &o.Pools[0].Status.ShardStatuses[1]

@@ -27,7 +27,7 @@ const (
 const EtcdMembersMax int32 = 3
 
 // ValidEtcdMembers reports whether a managed etcd may have n members. 0 stands for the default. The CRD refuses all
-// other numbers, but a later version of the CRD may have admitted another number.
+// other numbers, but a later version of the CRD may have admitted a different number.
 func ValidEtcdMembers(n int32) bool { return n == 0 || n == 1 || n == EtcdMembersMax }
 
 // EtcdMembers returns the number of members of a managed etcd. It is 0 if there is no managed etcd, or if the spec asks

@@ -19,7 +19,7 @@ type ShardInput struct {
 	Store *v1alpha1.RecordStore // status.storeUID must be set
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
-	// Image is the image of the shard, unless the store names another image.
+	// Image is the image of the shard, unless the store names a different image.
 	Image  string
 	Number int32
 	// Parked means that the shard has no pod.

@@ -166,7 +166,7 @@ func hintFor(s *status.Status, server string) string {
 }
 
 // hintForTLS says what to do if only one end of a connection speaks TLS, or if one end does not trust the other end. It
-// returns an empty text if the message has another cause. It matches texts of crypto/tls and crypto/x509.
+// returns an empty text if the message has a different cause. It matches texts of crypto/tls and crypto/x509.
 func hintForTLS(message string) string {
 	for _, one := range []struct{ says, hint string }{
 		{"tls: first record does not look like a TLS handshake",

@@ -561,7 +561,7 @@ func (k *tokens) issuer() access.Issuer {
 	return access.Issuer{URL: k.url, ServiceAccounts: true, Keys: keys}
 }
 
-// issue makes a token of a ServiceAccount.
+// issue makes a token of the given ServiceAccount.
 func (k *tokens) issue(account, audience string, ends time.Time) string {
 	k.t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: k.key, KeyID: "one"}},

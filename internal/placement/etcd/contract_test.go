@@ -101,7 +101,7 @@ func (m memoryServer) Backup() (restore func()) {
 	return func() { m.Restore(backup) }
 }
 
-// put writes a key of the row.
+// put writes the named key of this row.
 func (e *underTest) put(name, value string, options ...clientv3.OpOption) *clientv3.PutResponse {
 	e.Helper()
 	answer, err := e.client.Put(e.ctx, e.prefix+name, value, options...)
@@ -172,7 +172,7 @@ func (e *underTest) found(answer *clientv3.GetResponse) string {
 	return strings.Join(words, " ")
 }
 
-// soon waits for a condition.
+// soon waits until the condition holds.
 func (e *underTest) soon(what string, condition func() bool) {
 	e.Helper()
 	for ; !condition(); time.Sleep(10 * time.Millisecond) {

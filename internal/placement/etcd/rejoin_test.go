@@ -136,7 +136,8 @@ func (r *trio) put(key, value string) {
 	put(r.t, r.client(), key, value)
 }
 
-// has waits until a member has stored a value itself. A member receives what the others acknowledge a moment later.
+// has waits until the named member itself has stored the value under the key. A member receives what the others
+// acknowledge a moment later.
 func (r *trio) has(name, key, value string) {
 	r.t.Helper()
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)

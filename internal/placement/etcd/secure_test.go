@@ -79,7 +79,7 @@ func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	return dial(s.t, etcd.ClientConfig{Endpoints: endpoints, Credentials: etcd.Credentials(source)})
 }
 
-// newSecured starts a trio in a mode. With the empty mode, the trio has no certificates.
+// newSecured starts a trio in the given mode. With the empty mode, the trio has no certificates.
 func newSecured(t *testing.T, mode certs.Mode) *secured {
 	t.Helper()
 	by, err := authority.New("parts", time.Now(), authority.Lifetime)

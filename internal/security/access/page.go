@@ -23,7 +23,7 @@ func SignPage(ctx context.Context, group, token string) (string, error) {
 }
 
 // OpenPage is the inverse of SignPage. It returns ErrForged (also for a token of another group) or ErrOutdated, or
-// another error if the context has no call.
+// a different error if the context has no call.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || sealed == "" || !call.Signs() {

@@ -119,7 +119,7 @@ func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error
 	return call.Sign(value, lasts), nil
 }
 
-// Open is the inverse of Sign. It returns ErrForged or ErrOutdated, or another error if the context has no call.
+// Open is the inverse of Sign. It returns ErrForged or ErrOutdated, or a different error if the context has no call.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
 	call, err := callOf(ctx)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// limitedBy returns how many times a reason was counted.
+// limitedBy returns how many times the Guard has limited something for the given reason.
 func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// This file alone chooses the gRPC code and the reason of an error; api/sheaf/record/v1/record.proto lists them.
+// Only this file chooses the gRPC code and the reason of an error; api/sheaf/record/v1/record.proto lists them.
 
 // Error is an answer other than OK.
 type Error struct {

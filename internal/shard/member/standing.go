@@ -5,7 +5,7 @@ type Reason int
 
 // These are the reasons.
 const (
-	Ours        Reason = iota // etcd lists it here: it is no stray
+	Ours        Reason = iota // etcd lists it here: it is not a stray
 	Unconfirmed               // it was created here for a new group, and etcd does not list it here yet
 	SetBack                   // etcd was set back, and does not list it here yet
 	Unread                    // etcd's key of the group cannot be used, as Detail says

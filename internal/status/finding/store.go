@@ -45,7 +45,8 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
 // IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer or have
-// failed that the others are no majority. Then what is wrong with the shard is a problem, whatever explains it.
+// failed that the others are not a majority. In that case, what is wrong with the shard is reported as a problem,
+// whatever the explanation is.
 func (f *Facts) IsNeeded(shard string) bool {
 	copies, away, led, here := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, g := range f.Groups {
@@ -137,7 +138,7 @@ type copies struct {
 	waits           string
 }
 
-// unserved reports whether no copy leads because so many are stuck that the others are no majority.
+// unserved reports whether no copy leads because so many are stuck that the others are not a majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
 // lack describes what the store lacks while a shard does not serve all of its groups.
@@ -308,7 +309,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()),
 		units.Bytes(reserve))
-	const recordBytesMax = 1 << 20 // of a record that is no blob: a volume that refuses one is full for callers
+	const recordBytesMax = 1 << 20 // of a record that is not a blob: a volume that refuses one is full for callers
 	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
 		"superseded and " +
 		"still stored"

@@ -235,7 +235,7 @@ func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
 	}
 }
 
-// A copy that says why it cannot be written is no reason to pass over an election that does not end among the others.
+// A copy that says why it cannot be written does not hide the finding that the other copies elect no leader.
 func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	stuck := wellGroup("7", "a", false)
 	stuck.Message = "reads are served, writes are not: append: input/output error"
@@ -256,8 +256,8 @@ func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	}
 }
 
-// A learner that has not answered yet is no finding: a move has just begun, the learner has no vote, and nobody needs
-// to start its shard.
+// A learner that has not answered yet is not reported as a finding: a move has just begun, the learner has no vote, and
+// nobody needs to start its shard.
 func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
@@ -404,7 +404,7 @@ func TestAMemoryLimitThatIsTooSmallIsOneFinding(t *testing.T) {
 	if found = Of(alone); len(found) != 1 || found[0].What != small+"; 3 groups are not served by it" {
 		t.Errorf("%+v", found)
 	}
-	broken := wellGroup("4", "b", false) // another cause on the same shard
+	broken := wellGroup("4", "b", false) // a different cause on the same shard
 	broken.State, broken.Message = recordv1.GroupState_GROUP_STATE_FAILED, "manifest is gone"
 	seen.Groups = append(seen.Groups, broken)
 	if found = Of(seen); len(found) != 2 || found[0].Where != "group 4 on shard b" {

@@ -84,7 +84,7 @@ type Reclaim struct {
 	Sealed int64
 	// Newest, Versions, Age, Scans and Other are the bytes of superseded entries that are kept, by the reason: they
 	// are in the newest segment; they are among the newest Retention.Versions of their record; they are younger than
-	// Retention.MinAge; an open snapshot sees them; or the last compaction found another reason.
+	// Retention.MinAge; an open snapshot sees them; or the last compaction found a different reason.
 	Newest, Versions, Age, Scans, Other int64
 	// ScanBlobs is the size of the blobs that only open snapshots see.
 	ScanBlobs int64

@@ -404,7 +404,7 @@ func TestCompactEndsWithClose(t *testing.T) {
 	}
 }
 
-// A read is delayed while its record moves, and then finds another segment under the ordinal that it has looked up.
+// A read is delayed while its record moves, and then finds a different segment under the ordinal that it has looked up.
 // It must look up the record again.
 func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {

@@ -9,7 +9,7 @@ import (
 )
 
 // places knows the place of the newest version of each record, and which frames of the segments are superseded. It is
-// safe for concurrent use. After a swap a place may mean another frame; no swap happens while state.mu is held.
+// safe for concurrent use. After a swap a place may mean a different frame; no swap happens while state.mu is held.
 type places struct {
 	table *index.Table // id -> place of the newest applied entry
 	// published holds the segments by ordinal, and nil for an unused ordinal. The slice is replaced as a whole, so
@@ -47,9 +47,9 @@ func (p *places) segment(ordinal uint32) *segment {
 	return table[ordinal]
 }
 
-// pin pins the segment of the place that the index has for a record. It returns nil if the index has another place by
-// now. Ordinals are reused, so a reader that was delayed between the two lookups could find another segment under the
-// same ordinal. Therefore pin reads the index again after it has pinned the segment.
+// pin pins the segment of the place that the index has for a record. It returns nil if the index has a different place
+// by now. Ordinals are reused, so a reader that was delayed between the two lookups could find a different segment
+// under the same ordinal. Therefore pin reads the index again after it has pinned the segment.
 func (p *places) pin(id int64, loc index.Loc) *segment {
 	s := p.segment(loc.Ordinal())
 	if s == nil || !s.pin() {

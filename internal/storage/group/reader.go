@@ -183,9 +183,9 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 	return fmt.Errorf("entry with index %d is missing", next)
 }
 
-// isValid reports whether an entry that was read from a segment is not void. An entry that was truncated has another
-// term than the valid one; or the same entry was appended again later at another place, and the two are equal, byte
-// for byte. Compaction leaves void entries in segments that it skips, so Raft's floor does not matter here.
+// isValid reports whether an entry that was read from a segment is not void. The term of an entry that was truncated
+// differs from that of the valid one; or the same entry was appended again later at a different place, and the two are
+// equal, byte for byte. Compaction leaves void entries in segments that it skips, so Raft's floor does not matter here.
 func (r *reader) isValid(e *format.Entry) bool {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()

@@ -184,7 +184,7 @@ func (r *renewal) sealedHints(found []format.Damage) error {
 		err := r.hints.write(v.segment)
 		r.hints.turn.Unlock()
 		if errors.Is(err, format.ErrCorrupt) {
-			continue // the segment's bytes are bad too, and their repair makes another segment
+			continue // the segment's bytes are bad too, and their repair makes a new segment
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)

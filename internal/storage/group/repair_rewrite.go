@@ -28,7 +28,7 @@ type rangeRepair struct {
 	floor uint64          // the new value of Raft's compaction floor
 	terms []format.TermRun
 	out   *rewrite
-	// returns holds the versions that the index did not have, or had at another place.
+	// returns holds the versions that the index did not have, or had at a different place.
 	returns []move
 	gone    []int64 // records with a version that was dropped
 }

@@ -142,7 +142,7 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 		s.told[at] = k
 	case row.offset == offset:
 		s.known[at] = k
-	} // otherwise the entry is void, because its row is at another place
+	} // otherwise the entry is void, because its row is for a different place
 }
 
 // finish determines what is lost.

@@ -9,7 +9,7 @@ import (
 
 const (
 	// commitStepMax is the most time that is counted between two entries of the log; see Log.RecentRequests. The commit
-	// times of a log jump if a leader's clock is set, or if a machine with another clock becomes leader.
+	// times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
 	// clockErrorMax is how wrong the clocks of machines may be without making a start forget requests.
 	clockErrorMax = 24 * time.Hour

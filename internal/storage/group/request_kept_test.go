@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwrite puts a record repeatedly, each time with another request id.
+// overwrite puts a record repeatedly, each time with a new request id.
 func (d *logDriver) overwrite(times, dataBytes int) {
 	d.t.Helper()
 	for i := range times {

@@ -296,10 +296,10 @@ func (w *writtenLog) truncateBehindBad(number uint64) bool {
 // voidTail reports whether an entry that counts is damaged above the known commit, while a void entry with the same
 // index is whole.
 //
-// Load gives another answer for such logs, so the test leaves them out. Load looks for damage above the commit before
-// it knows the terms, mistakes the void entry for the entry that counts, and finds no gap. When it then reads these
-// entries with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and return
-// ErrTailDamaged for a group with more voters.
+// Load gives a different answer for such logs, so the test leaves them out. Load looks for damage above the commit
+// before it knows the terms, mistakes the void entry for the entry that counts, and finds no gap. When it then reads
+// these entries with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and
+// return ErrTailDamaged for a group with more voters.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

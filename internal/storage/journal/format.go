@@ -56,7 +56,7 @@ func named(r *Range) Range {
 //
 // The CRC32C covers everything after it up to length. The upper half of the epoch is the number of this use of a
 // file. The lower half is random, so that no data that a client stores can pass for a record. A file holds the
-// records of one epoch, that of its first record. Records of another epoch after them are left over from an earlier
+// records of one epoch, that of its first record. Records of a different epoch after them are left over from an earlier
 // use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other record is
 // written. It fits into a sector, so that no power cut tears it. A file that begins with anything else is damaged.
 const (

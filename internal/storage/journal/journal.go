@@ -385,7 +385,7 @@ func (j *Journal) begin(i int, size int64) error {
 	if err == nil {
 		err = h.file.Sync()
 	}
-	if err != nil { // the content on disk is unknown, so another file replaces this one
+	if err != nil { // the content on disk is unknown, so a new file replaces this one
 		err = errors.Join(err, h.file.Close())
 		h.file, h.size = nil, 0
 	}

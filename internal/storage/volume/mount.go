@@ -97,8 +97,8 @@ func mountID(dir string) (int, bool) {
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 //
-// with any number of optional fields before the "-". See proc_pid_mountinfo(5). It returns an error for lines of
-// another form.
+// with any number of optional fields before the "-". See proc_pid_mountinfo(5). It returns an error for lines of any
+// other form.
 func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	var mounts []mountInfo
 	scanner := bufio.NewScanner(r)

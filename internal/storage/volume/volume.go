@@ -89,7 +89,7 @@ type Options struct {
 	Create bool
 	// Adopt lets this shard take over a volume that belongs to another shard of the store.
 	Adopt bool
-	// Renew gives an existing volume another UUID, as Volume.Renew does, in the same write that raises its generation.
+	// Renew gives an existing volume a new UUID, as Volume.Renew does, in the same write that raises its generation.
 	Renew bool
 	// Registered is the step that etcd stores for the volume. It is zero if etcd stores none.
 	Registered Step
@@ -279,7 +279,7 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
-// Renew durably gives the volume another UUID. It is for a volume that was reset to an earlier state, so that nobody
+// Renew durably gives the volume a new UUID. It is for a volume that was reset to an earlier state, so that nobody
 // mistakes it for the volume that had the old UUID. Renew keeps the files. It must be called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock

@@ -42,7 +42,7 @@ func TestTLSFiles(t *testing.T) {
 	if _, err := client.TLS(good); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.TLS(client.TLSFiles{CA: good.CA}); err != nil { // a caller with another identification
+	if _, err := client.TLS(client.TLSFiles{CA: good.CA}); err != nil { // a caller with a different identification
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {

@@ -52,7 +52,7 @@ eval "$RUN"
 		{"disk_list >&2", "/images/payroll.img", "", "lost /dev/loop7"},
 		{"disks_loops >&2", "IMAGE", "", "/dev/loop7 /"},
 		{"disks_loops >&2", "/sheaf-slowdisk", "", "/dev/loop7 /sheaf-slowdisk"},
-		// A slow disk of another clone's cluster has the same file name. Its device has another number.
+		// A slow disk of another clone's cluster has the same file name. Its device has a different number.
 		{"echo 8 >state/n1/disks/a/loop; echo loops: $(disks_loops). >&2", "/sheaf-slowdisk", "", "loops: ."},
 		// A kubelet has attached a device to a disk, and its node has ended.
 		{"echo loops: $(disks_loops). >&2", "/", "", "loops: ."},

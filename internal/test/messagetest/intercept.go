@@ -121,7 +121,7 @@ func descriptorOf(method string) (protoreflect.MethodDescriptor, error) {
 	return d, nil
 }
 
-// inputOf returns an empty request for a method.
+// inputOf returns an empty request for the given method.
 func inputOf(method string) (proto.Message, error) {
 	d, err := descriptorOf(method)
 	if err != nil {
@@ -339,7 +339,7 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// Request returns the first request to a method, or nil if there was none or if it could not be read.
+// Request returns the first request to the given method, or nil if there was none or if it could not be read.
 func (i *Interceptors) Request(method string) proto.Message {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -103,7 +103,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	case err == nil && aged != uuid.Nil && sb.Volume != aged:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		// An earlier start noticed the setback, durably gave the volume another id, and was killed. The replicas on the disk
+		// An earlier start noticed the setback, durably gave the volume a new id, and was killed. The replicas on the disk
 		// belong to a volume that no longer exists.
 		if m.disk == disk {
 			m.refused()

@@ -53,7 +53,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// replaceVolume gives a machine another disk. The old content and the incarnation are lost for good.
+// replaceVolume gives a machine a new disk. The old content and the incarnation are lost for good.
 func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()

@@ -102,7 +102,7 @@ func New(cfg Config) *Guard {
 }
 
 // The signing key is read at the interval keyRetry until it is known. After that, it is read at the interval keyAgain,
-// because an etcd that was rebuilt has another key.
+// because an etcd that was rebuilt has a new key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute

@@ -88,8 +88,8 @@ func checkHead(b []byte, magic string) error {
 	return checkVersion(binary.LittleEndian.Uint32(b[8:]), FormatVersion)
 }
 
-// checkVersion is called only after the checksum was verified: an unknown version is then not damage, but really
-// another version. known is the newest version that this program reads.
+// checkVersion is called only after the checksum was verified: an unknown version is then not damage, but really a
+// different version. known is the newest version that this program reads.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version == FormatVersion:

@@ -304,7 +304,7 @@ func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	for {
 		p, length, err := DecodePiece(b[h.Bytes:])
 		if err != nil || !h.add(p, s, length) {
-			break // torn, or of another segment
+			break // torn, or of a different segment
 		}
 	}
 	if h.End == 0 {

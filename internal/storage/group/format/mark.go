@@ -127,7 +127,7 @@ func WriteMark(f vfs.File, m Mark) error {
 }
 
 // Below returns the offset in a segment up to which, according to the mark, everything was synced. It returns the end
-// of the header if the mark is about another segment.
+// of the header if the mark is about a different segment.
 func (m Mark) Below(s ManifestSegment) int64 {
 	if m.Segment != s.ID {
 		return SegmentHeaderBytes

@@ -28,7 +28,7 @@ type badRange struct {
 	commit        uint64        // commit index of the state records before the range
 	// truncatedFrom is an index, or 0. If it is not 0, the entries before this range may be void from that index on.
 	// The range may have held entries of another leader that truncated the log there, because the entry after the range
-	// has another term.
+	// has a different term.
 	truncatedFrom uint64
 }
 

@@ -41,7 +41,7 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 					break
 				}
 			}
-			if random.IntN(4) == 0 { // a jump to another place, and back
+			if random.IntN(4) == 0 { // a jump to a different place, and back
 				other := random.Int64N(int64(size)) &^ (format.BlockBytes - 1)
 				n, err := r.ReadAt(buffer[:format.BlockBytes], other)
 				if want := image[other:min(other+format.BlockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil &&
