@@ -90,8 +90,8 @@ func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) lo
 	}
 }
 
-// inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies, and only
-// the one with more records counts.
+// inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies. Of these,
+// inGroups adds only the one with more records.
 func inGroups(s dev.Status) (records, bytes int64) {
 	groups := map[string]shardstatus.Group{}
 	for _, one := range s.Shards {

@@ -157,7 +157,7 @@ func TestDrainStopsWaiting(t *testing.T) {
 	}
 }
 
-// If a pool has more shards than its status lists, the Shard objects count.
+// If a pool has more shards than its status lists, the command uses the Shard objects.
 func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
 	a, out := newTestApp(t, "drain-many")
 	pool := well().Pools[0].DeepCopy()

@@ -45,8 +45,8 @@ type asked struct {
 	behind  map[types.UID]time.Time // pods whose process is behind, and since when
 }
 
-// inForce asks the processes of a store which table they use. known is false if that cannot be determined yet. again
-// is the pause before they are to be asked again.
+// inForce asks the processes of a store which table they use. The result known is false if that cannot be determined
+// yet. The result again is the pause before the processes are to be asked again.
 func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
 	known bool, again time.Duration) {
 	var store v1alpha1.RecordStore

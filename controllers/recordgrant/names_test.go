@@ -254,7 +254,7 @@ func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 		p.add("prod", fmt.Sprintf("t-%d", n), n)
 	}
 	p.grants = p.grants[:1]
-	// The oldest tenants have the last names, so that age counts.
+	// The oldest tenants have the last names, so that age decides and not the name.
 	slices.Reverse(p.tenants)
 	in, refused := tenantsOf(v1alpha1.RoutingNamed, p.tenants)
 	table := compile("prod", "quotes", p.grants, access.Issuer{})

@@ -254,7 +254,7 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 // affected, or if the domain of a missing shard is unknown.
 func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) []string {
 	missing := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.There() })
-	for name, s := range seen { // a shard without groups also counts, because the budget counts it
+	for name, s := range seen { // includes shards without groups, because the budget counts them
 		if _, here := v.Shards[name]; !here && s.State != v1alpha1.ShardParked {
 			missing = append(missing, name)
 		}

@@ -167,7 +167,7 @@ func setTruth(conditions *[]metav1.Condition, generation int64, kind string, tru
 
 // rollUpCondition sets a condition of the store from its pools. It is True if it is True for all pools, and absent if
 // no pool has it. If it is False for any pool, or else Unknown, it has the status of the first such pool. A pool that
-// is to run no shard counts only if no other pool has the condition.
+// is to run no shard is considered only if no other pool has the condition.
 func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
 	var first [3]*metav1.Condition // the first False, the first Unknown, and the one of a pool without shards to run
 	good, have := 0, 0

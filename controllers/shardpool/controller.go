@@ -317,8 +317,8 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	return errors.Join(failed, err)
 }
 
-// pause returns the time until the pool's next reconcile. asked is the time that the outcome of the steps asks for; 0
-// means none. Conditions that pass quickly shorten the pause.
+// pause returns the time until the pool's next reconcile. The argument asked is the time that the outcome of the steps
+// asks for; 0 means that it asks for none. Conditions that pass quickly shorten the pause.
 func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, asked time.Duration) time.Duration {
 	if asked == 0 {
 		asked = pauseSteady

@@ -135,8 +135,8 @@ func numbered(object client.Object) (int32, bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-// planShards decides which shards the pool is to have. For a shard whose StatefulSet is just being recreated, the
-// last observed status counts.
+// planShards decides which shards the pool is to have. If the StatefulSet of a shard is just being recreated,
+// planShards uses the last observed status.
 func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
 	pool := seen.Pool
 	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: fleet.WantedShards(pool), Holds: map[int32]string{}}

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 )
 
-// claimOf returns a claim that requests one size and has another. If has is empty, the claim is not bound.
+// claimOf returns a claim that requests the size in asked and has the size in has. If has is empty, the claim is not
+// bound.
 func claimOf(asked, has string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ssd-0-0"}}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(asked)}

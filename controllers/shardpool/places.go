@@ -17,7 +17,7 @@ import (
 
 // places caches where the groups of a store are according to etcd. It is for one reconcile and one goroutine.
 type places struct {
-	register fleet.ShardRegister // nil: only the reports of the shards count
+	register fleet.ShardRegister // nil: only the reports of the shards are used
 	store    *v1alpha1.RecordStore
 	silent   map[string]bool // shards whose disk did not answer
 

@@ -21,8 +21,8 @@ type statusWriter struct {
 }
 
 // writeDue writes the status of an object if step.WriteDue says so and if the object has not changed since it was
-// read: an older status must not revert recorded values, such as the UUID of a volume. next is a copy of read with
-// the new status.
+// read: an older status must not revert recorded values, such as the UUID of a volume. The argument next is a copy of
+// the object read, with the new status.
 func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Object, before, after T,
 	told func(T) T) (changed bool, err error) {
 	since := step.PauseNumbers

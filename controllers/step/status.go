@@ -44,7 +44,7 @@ const ManagerOfStatus = "sheaf-operator-status"
 const PauseNumbers = 30 * time.Second
 
 // WriteDue reports whether a status has to be written. If more than numbers has changed, it is written immediately. If
-// only numbers have changed, it is written once PauseNumbers has passed since the last write. told removes from a
+// only numbers have changed, it is written once PauseNumbers has passed since the last write. told() removes from a
 // status the numbers that change all the time.
 func WriteDue[T any](before, after T, told func(T) T, sinceWrite time.Duration) bool {
 	switch {

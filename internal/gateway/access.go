@@ -61,7 +61,7 @@ func notOpened(field string, err error) error {
 const cursorField = 2
 
 // replaceBytes replaces the value of a bytes or string field of a message. It appends the field: if a field occurs
-// twice, the last one counts.
+// twice, the last one is used.
 func replaceBytes(message *frame, number protowire.Number, value []byte) {
 	field := protowire.AppendTag(nil, number, protowire.BytesType)
 	message.bufs = append(message.bufs, mem.SliceBuffer(protowire.AppendBytes(field, value)))

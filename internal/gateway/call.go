@@ -95,7 +95,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	return t, nil
 }
 
-// attempt is one try of a call at a shard. sent says that the request may have left this process.
+// attempt is one try of a call at a shard. The result sent says that the request may have left this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
 // repeated is a call that is retried until it is answered.

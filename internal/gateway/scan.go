@@ -133,8 +133,8 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams the answers of one shard. all says that the scan is one of all groups; scanGroup then marks the
-// cursors in the answers.
+// scanGroup streams the answers of one shard. The argument all says that the scan is one of all groups; scanGroup then
+// marks the cursors in the answers.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	encoded, err := proto.Marshal(request)
 	if err != nil {

@@ -234,7 +234,7 @@ func (m *method) readKey(in *frame, k *key) error {
 	return nil
 }
 
-// invoke makes one unary call to a shard. sent says that the request may have left this process.
+// invoke makes one unary call to a shard. The result sent says that the request may have left this process.
 func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame) (sent bool, err error) {
 	defer s.tenure.End(s.tenure.Begin())
 	var trailer metadata.MD

@@ -269,7 +269,7 @@ func groupLimit(t *testing.T) {
 }
 
 // Several processes that create groups of one prefix at the same moment keep its bound exactly. Groups of other
-// prefixes do not count.
+// prefixes do not count towards the bound.
 func TestABoundOfGroupsIsExact(t *testing.T) { synctest.Test(t, aBoundOfGroupsIsExact) }
 
 func aBoundOfGroupsIsExact(t *testing.T) {

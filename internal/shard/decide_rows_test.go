@@ -11,7 +11,7 @@ import (
 // decideCase is a group whose folder shard a may have, and what etcd says of the group.
 type decideCase struct {
 	name    string
-	folder  func(g *groupReplica) // nil: there is none; given is one of Raft id 1 with the membership of index 7
+	folder  func(g *groupReplica) // nil: there is none; it gets a folder of Raft id 1 with the membership of index 7
 	members []placement.Member    // volume 1 is that of shard a
 	index   int64                 // of this membership; -1: nobody wrote one
 	target  string                // shards

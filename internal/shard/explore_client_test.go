@@ -258,7 +258,7 @@ func (p *person) read(r *record) {
 	p.x.judgeRecord("a read", r, got, found)
 }
 
-// download returns the data of a record; found is false if there is none.
+// download returns the data of a record; the result found is false if there is none.
 func download(ctx context.Context, c recordv1.RecordServiceClient, key *recordv1.RecordKey) (got []byte, found bool,
 	err error) {
 	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key})

@@ -362,8 +362,8 @@ func (q *steerer) handOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries to transfer the leadership of each group once. took counts the groups that this shard no longer
-// leads. kept counts the groups that are still led here. open counts those of the kept groups that another shard could
+// handOverAll tries to transfer the leadership of each group once. The results are numbers of groups: took is how many
+// this shard no longer leads, kept is how many it still leads, and open is how many of the latter another shard could
 // take.
 func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex

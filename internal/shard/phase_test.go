@@ -41,8 +41,8 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	}
 }
 
-// A group that was made here counts as reported as soon as etcd names it here. What an etcd that was set back says does
-// not count.
+// A group that was made here counts as reported as soon as etcd names it here. What an etcd that was set back says has
+// no such effect.
 func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)

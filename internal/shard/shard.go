@@ -221,7 +221,8 @@ func (s *Shard) register(ctx context.Context) error {
 	return nil
 }
 
-// care starts the background goroutines, which run until the shard ends. known is the shard's registration.
+// care starts the background goroutines, which run until the shard ends. The argument known is the shard's
+// registration.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.watcher.IsHeld, expireScans: s.calls.ExpireScans,
 		problems: &s.problems}

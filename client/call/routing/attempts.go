@@ -29,8 +29,8 @@ type Effect struct {
 	doubtful bool
 }
 
-// Failed records the failure of an attempt. sent means that the request may have left this process. Failed returns
-// false if no attempt may follow, however much time is left.
+// Failed records the failure of an attempt. The argument sent means that the request may have left this process. Failed
+// returns false if no attempt may follow, however much time is left.
 func (e *Effect) Failed(v Verdict, sent bool) bool {
 	if e.Write && (v.Fate == Unknown || v.TimedOut && sent) {
 		e.doubtful = true

@@ -43,8 +43,8 @@ func (v Verdict) Later() bool {
 	return v.Overloaded() || v.Fate == Final && v.Reason == reason.QuotaExceeded && v.Wait > 0
 }
 
-// Judge classifies the error of an attempt. sent means that the request may have left this process, so a transport
-// error leaves the outcome unknown.
+// Judge classifies the error of an attempt. The argument sent means that the request may have left this process, so a
+// transport error leaves the outcome unknown.
 func Judge(st *status.Status, sent bool) Verdict {
 	var v Verdict
 	ours := false

@@ -27,7 +27,7 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
 		honest, o := serveWell(), serveWell()
 		a.Fill(o)
-		// With some parts as they should be, the other parts count.
+		// If some parts are as they should be, the absurd values in the other parts decide the result.
 		for _, keep := range []func(){
 			func() { o.NodeName, o.Node, o.Parked, o.Refused = honest.NodeName, honest.Node, false, "" },
 			func() { o.Claim, o.Volume = honest.Claim, honest.Volume },

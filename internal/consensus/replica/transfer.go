@@ -86,7 +86,7 @@ func (t *transfer) isReady(to uint64) (ready bool) {
 }
 
 // keep stores a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Before that,
-// Raft would ignore the message, and writes would be refused for an election timeout. keep returns false, and stores
+// Raft would ignore the message, and writes would be refused for an election timeout. It returns false, and stores
 // nothing, if the message can be followed now, or cannot be followed at all.
 func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	if t.canCampaign() || !t.node.isFromLeader(m) || !t.members.isMember || barred {

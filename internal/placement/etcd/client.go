@@ -22,10 +22,10 @@ import (
 // ClientConfig says how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities count.
-	// CertFile and KeyFile are this process's certificate and key; either both are set or none. If any of the three
-	// files is set, TLS is used. The files are read again for each connection, so that certificates can be rotated
-	// while the process runs.
+	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are used.
+	// CertFile and KeyFile are this process's certificate and key; either both are set or none. If any of the three files
+	// is set, TLS is used. The files are read again for each connection, so that certificates can be rotated while the
+	// process runs.
 	CAFile, CertFile, KeyFile string
 	// Credentials, if not nil, replaces these files.
 	Credentials credentials.TransportCredentials

@@ -22,7 +22,7 @@ const (
 // call, with its headers, for that time, even if the handler has returned: the client may not read the answer, or may
 // give it no window. The reader and the writer of the connection use openCalls concurrently.
 type openCalls struct {
-	conn    *messages // what the calls hold counts for it
+	conn    *messages // the memory that the calls hold is added to that of conn
 	decided *Calls    // knows the size of the calls' headers; nil: only the size of the frames is known
 	bounded atomic.Bool
 	fewer   chan struct{} // receives a value when a call of a bounded connection has ended

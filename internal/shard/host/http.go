@@ -23,7 +23,7 @@ type progress struct {
 	at     time.Time
 }
 
-// moved records the progress and returns for how long there was none. now is a parameter for tests.
+// moved records the progress and returns for how long there was none. The time now is a parameter for tests.
 func (p *progress) moved(load *status.Load, now time.Time) time.Duration {
 	groups := load.GroupsLoaded + load.GroupsFailed
 	if p.at.IsZero() || load.BytesDone != p.bytes || groups != p.groups {

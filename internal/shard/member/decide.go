@@ -188,8 +188,8 @@ func (v *View) goOn(r *Replica) Action {
 	return Action{}
 }
 
-// withoutData decides about a group of which the volume has no data that counts. here are the members that etcd names
-// on the volume.
+// withoutData decides about a group of which the volume has no data that counts. The argument here lists the members
+// that etcd names on the volume.
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
 	case isLearner(here) && v.LoadBegun && !v.Retired[here[0].RaftID]:

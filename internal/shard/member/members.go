@@ -78,8 +78,8 @@ func (r *Replica) isOneOf(members []placement.Member) bool {
 }
 
 // isRemnant reports whether the folder is the remnant, after a kill, of a replica that was just begun or being removed,
-// while etcd wants a learner here. Such a folder has no manifest, and does not say which replica it is. Its content
-// does not count.
+// while etcd wants a learner here. Such a folder has no manifest, and does not say which replica it is. Its content is
+// ignored.
 func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
 }

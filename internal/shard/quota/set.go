@@ -357,7 +357,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Led
 }
 
 // gone returns the shards of a ledger that are not registered. If the ledger has each group once, etcd is not asked,
-// because the share of a shard that is gone counts for its groups until other shards lead them.
+// because the share of a shard that is gone belongs to its groups until other shards lead them.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false

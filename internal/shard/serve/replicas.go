@@ -27,8 +27,8 @@ type Replicas interface {
 	Group(ctx context.Context, name string, epoch uint64) (Group, error)
 	// GroupOf does what Group does, for the number of a group in Hash routing.
 	GroupOf(ctx context.Context, number int, epoch uint64) (Group, error)
-	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
-	// has received a view of etcd.
+	// Groups returns the sorted names of all groups that the shard is responsible for. The result known is false until the
+	// shard has received a view of etcd.
 	Groups() (names []string, known bool)
 	// IsJoining reports whether the replica of a group has no data yet.
 	IsJoining(name string) bool

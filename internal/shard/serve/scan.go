@@ -358,7 +358,7 @@ func (sc *scan) leave() {
 
 // read reads the group from the position at on. If ended is true, read has reached the end of the group. Otherwise it
 // has released the log, because its message was not read or other scans wait for their turn; the next call continues
-// from the position. If a message is being sent, read first completes it.
+// from the position. If a message is being sent, read() completes it first.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
 	s := sc.server
 	if err := s.reading.begin(ctx); err != nil {

@@ -58,12 +58,12 @@ func (a *aged) add(e *format.Entry, bytes int64) {
 	a.oldest, a.newest = min(a.oldest, commitTime), max(a.newest, commitTime)
 }
 
-// keep sets the time until which the figures count: the time at which about a quarter of the data is old enough.
+// keep sets the time until which the figures are used: the time at which about a quarter of the data is old enough.
 func (a *aged) keep(minAge time.Duration) {
 	a.until = time.Unix(0, a.oldest+(a.newest-a.oldest)/4).Add(minAge)
 }
 
-// at returns the bytes that still count.
+// at returns the bytes, or zero once the figures are no longer used.
 func (a *aged) at(now time.Time) (bytes, blobs int64) {
 	if now.Before(a.until) {
 		return a.bytes, a.blobs

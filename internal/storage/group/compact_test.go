@@ -113,7 +113,8 @@ func sameData(l *Log, r Record, want modelEntry) error {
 	return nil
 }
 
-// check compares everything that can be read with the model. keep is the number of newest versions that must exist.
+// check compares everything that can be read with the model. The argument keep is the number of newest versions that
+// must exist.
 func (m *storeModel) check(l *Log, keep int) error {
 	for id := range int64(compactIDs) {
 		all := m.versions[id]

@@ -98,7 +98,8 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 }
 
 // expects requires that `sheaf doctor` reports, in time, a finding of one of the given kinds about the given part of
-// the store. since is when the cause of the finding began. The finding must be gone in time after the fault.
+// the store. The argument since is when the cause of the finding began. The finding must be gone in time after the
+// fault.
 func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)
 	for _, kind := range kinds {
@@ -130,8 +131,8 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 	return nil
 }
 
-// findingsEnd is called when the store is whole again. It returns an error unless the findings that expects has seen
-// disappear in time, and `sheaf doctor` then finds no problem. If etcd is stopped, the doctor's problems do not count.
+// findingsEnd is called when the store is whole again. It returns an error unless the findings that expects() has seen
+// disappear in time, and `sheaf doctor` then finds no problem. If etcd is stopped, the doctor's problems are ignored.
 func (n *nemesis) findingsEnd() error {
 	since := time.Now()
 	open := n.looks.open

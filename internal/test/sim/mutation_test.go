@@ -20,7 +20,7 @@ type safetyRule struct {
 }
 
 // safetyRules are the rules that the simulation can judge. If one is switched off, an oracle for that rule must report
-// it. Other oracles count only where their violation is also a consequence of the missing rule.
+// it. A violation that another oracle reports is accepted only where it is also a consequence of the missing rule.
 var safetyRules = []safetyRule{
 	{name: "acknowledged means synced", unsafe: rules.Sync, faults: powerFaults, oracles: lost},
 	{name: "a promise waits for the sync", unsafe: rules.Promise, faults: powerFaults, oracles: lost},
@@ -162,8 +162,8 @@ func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 }
 
 // TestEveryRuleIsNeeded switches one rule off and runs seeds until the simulation finds the fault that the rule
-// prevents. Other faults do not count. The test begins with the rule's pins. If the pins find nothing, the test
-// continues with the seeds from 1 on and says so. New pins must then be chosen.
+// prevents. Finding other faults is not enough. The test begins with the rule's pins. If the pins find nothing, the
+// test continues with the seeds from 1 on and says so. New pins must then be chosen.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")

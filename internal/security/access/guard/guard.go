@@ -255,7 +255,8 @@ func (g *Guard) look() {
 // tablePatience bounds the wait of a call for the first table. Tests use a longer time.
 var tablePatience = 5 * time.Second
 
-// wait returns the table in use once it is known. If waits is false, wait does not wait but returns errUndecided.
+// wait returns the table in use once it is known. If the table is not known yet and the argument waits is false, wait()
+// returns errUndecided.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		if !waits {

@@ -89,7 +89,7 @@ func checkHead(b []byte, magic string) error {
 }
 
 // checkVersion is called only after the checksum was verified: an unknown version is then not damage, but really a
-// different version. known is the newest version that this program reads.
+// different version. The argument known is the newest version that this program reads.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version == FormatVersion:

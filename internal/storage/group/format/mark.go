@@ -63,9 +63,9 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 	return m, nil
 }
 
-// ReadMark reads the newer whole mark of a group's folder. found is false if no mark was ever written. bad says why
-// each slot is not valid: a crash tore the slot while it was written, or the slot is damaged. It is nil for a slot
-// that is whole or was never written. err reports failed reads and a newer format.
+// ReadMark reads the newer whole mark of a group's folder. The result found is false if no mark was ever written. The
+// result bad says why each slot is not valid: a crash tore the slot while it was written, or the slot is damaged. It is
+// nil for a slot that is whole or was never written. The error reports failed reads and a newer format.
 func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, err error) {
 	b, err := ReadAll(fs, path.Join(dir, MarkName), 1<<20)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -83,8 +83,8 @@ func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, 
 	return m, found, bad, nil
 }
 
-// DecodeMarkFile returns the newer whole slot of a mark file. found is false if no slot was ever written; bad says
-// what is wrong with each slot.
+// DecodeMarkFile returns the newer whole slot of a mark file. The result found is false if no slot was ever written.
+// The result bad says what is wrong with each slot.
 func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	for slot := range MarkSlots {
 		at := slot * BlockBytes

@@ -102,7 +102,7 @@ func (r *ReadAhead) ask() {
 
 // next returns bytes of the file from an offset on, as far as one read covers them. The offset is a multiple of a
 // block. The bytes are those of buffer from begin on. The caller may use the bytes of buffer before begin until it
-// calls release. next returns nil if there are no more bytes or they cannot be read; ReadAt returns the error.
+// calls release(). The buffer is nil if there are no more bytes or they cannot be read; ReadAt returns the error.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0

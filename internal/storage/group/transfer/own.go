@@ -166,7 +166,7 @@ func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 		at)
 }
 
-// termAt returns the term of an entry; known is false if it cannot be determined.
+// termAt returns the term of an entry; the result known is false if it cannot be determined.
 func (o *ownLog) termAt(at uint64) (term uint64, known bool) {
 	m := o.manifest
 	if at == m.CompactedThrough {
