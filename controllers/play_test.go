@@ -308,7 +308,8 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport
 	return report, nil
 }
 
-// says sets a change that applies to a shard's reports from now on. With nil, the shard reports that it serves.
+// says sets a change that applies to all further reports of the shard. If change is nil, the shard reports that it
+// serves.
 func (p *play) says(shard string, change func(*fleet.ShardReport)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

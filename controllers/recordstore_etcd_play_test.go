@@ -96,7 +96,7 @@ func (p playedPlacement) EtcdMembers(context.Context) ([]fleet.EtcdMember, error
 	return p.members, nil
 }
 
-// SayMembers sets what the etcd of a store reports about its members from now on.
+// SayMembers sets what the etcd of the store with the given key reports about its members from now on.
 func (e *etcdPlay) SayMembers(key string, members []fleet.EtcdMember) { e.members[key] = members }
 
 func (e *etcdPlay) Close(key string) { e.placements.Close(key) }

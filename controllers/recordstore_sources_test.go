@@ -134,7 +134,7 @@ func newAuthority(name string) *authority.Authority {
 	return a
 }
 
-// byCertManager makes a store request its certificates from an issuer.
+// byCertManager makes a store request its certificates from the given issuer.
 func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
 	return func(s *v1alpha1.RecordStore) {
 		s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSFromCertManager, CertManager: &v1alpha1.TLSCertManager{

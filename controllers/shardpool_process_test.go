@@ -129,14 +129,14 @@ func (r *processes) start(pod *corev1.Pod) (ip string) {
 	return ip
 }
 
-// certificates writes the certificate files of a pod to a folder.
+// certificates writes the certificate files of the pod to a new folder.
 func (r *processes) certificates(pod *corev1.Pod) (dir string) {
 	files, err := r.deliver(context.Background(), pod)
 	Expect(err).NotTo(HaveOccurred())
 	return r.secret(files)
 }
 
-// secret writes files to a folder of their own.
+// secret writes the files to a new folder.
 func (r *processes) secret(files map[string][]byte) (dir string) {
 	dir, err := os.MkdirTemp(r.root, "tls-")
 	Expect(err).NotTo(HaveOccurred())
@@ -147,7 +147,7 @@ func (r *processes) secret(files map[string][]byte) (dir string) {
 // dir returns the folder that is the shard's disk.
 func (r *processes) dir(shard string) string { return filepath.Join(r.root, shard) }
 
-// end kills the process of a pod.
+// end kills the process of the given pod.
 func (r *processes) end(pod string) {
 	if cmd := r.running[pod]; cmd != nil {
 		_ = cmd.Process.Kill()

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// awaitPoolReason waits until a pool is not Ready for the given reason.
+// awaitPoolReason waits until the pool is not Ready, with the given reason.
 func (s *space) awaitPoolReason(pool, reason string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

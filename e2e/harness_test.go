@@ -398,7 +398,7 @@ func (p pod) ready() bool {
 	return p.Status.Phase == "Running" && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready
 }
 
-// pod reads a pod. It returns an empty pod if the pod does not exist.
+// pod returns the named pod, or an empty pod if it does not exist.
 func (s *space) pod(name string) pod {
 	var p pod
 	if err := get(&p, "pod", name, "-n", s.name); err != nil {
@@ -419,7 +419,7 @@ func (s *space) pods(selector string) map[string]pod {
 	return pods
 }
 
-// awaitNewPod waits until a pod with another UID than the given one is ready.
+// awaitNewPod waits until a pod is ready whose UID differs from the given one.
 func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 	GinkgoHelper()
 	Eventually(func() bool {

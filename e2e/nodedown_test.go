@@ -63,7 +63,7 @@ func (s *space) othersGoOn(shard string, ids map[string][]int) {
 	Expect(calls).To(BeNumerically(">", 0), "no other shard has a record: %v", ids)
 }
 
-// ordinaryPod starts a pod on a node. Kubernetes may remove the pod from the node while the node is down.
+// ordinaryPod starts a pod on the given node. Kubernetes may remove the pod while the node is down.
 func (s *space) ordinaryPod(name, node string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`

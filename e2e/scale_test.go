@@ -327,7 +327,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	})
 })
 
-// poolState sets the state of a pool.
+// poolState sets the wanted state of the pool.
 func (s *space) poolState(pool string, state v1alpha1.PoolState) {
 	GinkgoHelper()
 	kubectl("patch", "shardpool", pool, "-n", s.name, "--type=merge", "-p", `{"spec":{"state":"`+string(state)+`"}}`)

@@ -98,7 +98,7 @@ func (s *space) awaitUpdated(image string) {
 	s.awaitStore("q", 2*time.Minute)
 }
 
-// throttle sets the speed of the disk below a shard.
+// throttle sets the speed of the disk below the shard on the node.
 func (s *space) throttle(node, rate string) {
 	GinkgoHelper()
 	cluster("disk", "throttle", node, s.name+"-slow", rate)
@@ -116,8 +116,8 @@ func (s *space) throttleAll(rate string) {
 	}
 }
 
-// awaitHeld waits until a shard restarts and, while it loads, blocks the update. Shards in the list but do not count.
-// awaitHeld returns the shard's name. The shard loads until its disk is made fast again.
+// awaitHeld waits until a shard restarts and, while it loads, blocks the update. It ignores the shards in the list
+// named but, and returns the shard's name. The shard loads until its disk is made fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string
@@ -234,7 +234,7 @@ func leaseHolder() string {
 	return kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
 }
 
-// awaitLeader waits until an operator with this image leads, and returns its pod.
+// awaitLeader waits until an operator with the given image leads, and returns its pod.
 func awaitLeader(image string) pod {
 	GinkgoHelper()
 	var leader pod

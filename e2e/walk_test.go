@@ -113,7 +113,7 @@ func (w *walk) patch(what, patch string) {
 	kubectl("patch", kind, name, "-n", w.name, "--type=merge", "-p", patch)
 }
 
-// jsonpath reads a field.
+// jsonpath returns the value of the field at path in the object what.
 func (w *walk) jsonpath(what, path string) string {
 	GinkgoHelper()
 	kind, name, _ := strings.Cut(what, "/")
@@ -129,7 +129,7 @@ func (w *walk) awaitField(what, path, value string) {
 	}).WithTimeout(2*time.Minute).Should(Equal(value), "%s of %s", path, what)
 }
 
-// shardsAre waits until a pool has the given number of shards and all of them serve.
+// shardsAre waits until the pool has the given number of shards and all of them serve.
 func (w *walk) shardsAre(pool string, n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

@@ -68,7 +68,7 @@ func (s *copiesStore) startGateway() {
 	s.gateway.waitReady(s.t)
 }
 
-// start starts a shard, each time at other addresses.
+// start starts the named shard, each time at new addresses.
 func (s *copiesStore) start(name string) {
 	http := freeAddress(s.t)
 	s.shards[name] = serveProgram(s.t, nil, s.program, append([]string{

@@ -127,7 +127,7 @@ func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, 
 	return r, gateway, loader
 }
 
-// add makes a member with a certificate.
+// add makes a member with a certificate for the given role and name.
 func (r *rotating) add(folder string, role identity.Role, name string) *member {
 	r.t.Helper()
 	m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role, Name: name}}

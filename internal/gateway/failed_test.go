@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// failAll makes a stand-in answer every read and write like a shard that could not load its copy of the group.
+// failAll makes the stand-in answer every read and write like a shard that could not load its copy of the group.
 func (s *standIn) failAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// led makes a group of one copy that a shard leads. The group's bytes and records are in the group itself, where
-// older programs report them.
+// led makes a group of one copy that the given shard leads. The group's bytes and records are in the group itself,
+// where older programs report them.
 func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard string) placement.Group {
 	t.Helper()
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, name, 0)

@@ -117,7 +117,7 @@ func (c *cluster) settled(shards ...string) {
 	})
 }
 
-// call makes a call at one shard after another until one of them is the leader.
+// call makes a call at one shard after another until one of them answers as the leader.
 func (c *cluster) call(do func(f *fixture) error) {
 	c.t.Helper()
 	var last error
@@ -163,7 +163,7 @@ func (c *cluster) upload(id int64, data []byte) {
 	})
 }
 
-// holds checks the leader's data of a record.
+// holds checks that the leader has exactly this data for the record.
 func (c *cluster) holds(id int64, want []byte) {
 	c.t.Helper()
 	c.call(func(f *fixture) error {

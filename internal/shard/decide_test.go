@@ -151,7 +151,7 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	}
 }
 
-// madeGroup makes the folder of a group with these voters.
+// madeGroup makes the folder of a group with the given voters.
 func madeGroup(t testing.TB, s *Shard, voters ...uint64) *groupReplica {
 	t.Helper()
 	id := uuid.New()

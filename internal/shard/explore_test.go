@@ -173,7 +173,7 @@ func (x *exploration) aim(name string, must, not *machine) {
 	})
 }
 
-// isOn reports whether a shard is a member of a group.
+// isOn reports whether the shard of machine m is a member of the group.
 func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	_, on := follow.MemberOf(g, m.name)
 	return on

@@ -45,8 +45,8 @@ func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	})
 }
 
-// inTheTrash puts folders of replicas that have left their groups into the trash of a volume. bytes is their total
-// size.
+// inTheTrash puts folders of replicas that have left their groups into the trash of a volume. The argument bytes is
+// their total size.
 func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	t.Helper()
 	for n := range folders {

@@ -23,7 +23,7 @@ func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
 }
 
-// soon makes a shard take its steps often.
+// soon configures a shard to take its steps often.
 func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 
 // image copies the disk of a shard. Nothing may be written to the disk meanwhile: a real image shows a single moment.

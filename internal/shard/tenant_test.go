@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/quota"
 )
 
-// withTenants makes a store whose table has tenants.
+// withTenants adds a table with the given tenants to the store.
 func withTenants(t testing.TB, r *memRegistry, tenants ...access.Tenant) *memRegistry {
 	t.Helper()
 	text, err := (&access.Table{Version: 1, Grants: []access.Grant{}, Tenants: tenants}).Encode()

@@ -80,13 +80,13 @@ func newTrio(t *testing.T) *trio {
 	return r
 }
 
-// stop stops a member and keeps its folder.
+// stop stops the named member and keeps its folder.
 func (r *trio) stop(name string) {
 	r.members[name].Close()
 	delete(r.members, name)
 }
 
-// start starts a member, which must begin to serve as a voter.
+// start starts the named member, which must begin to serve as a voter.
 func (r *trio) start(name string) *etcd.Member {
 	r.t.Helper()
 	m, err := etcd.StartMember(testContext(r.t), r.configs[name])

@@ -127,7 +127,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// renameFS calls before once, before a file is renamed.
+// renameFS calls before() once, just before a file is renamed.
 type renameFS struct {
 	*vfstest.Mem
 	name   string

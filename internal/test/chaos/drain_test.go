@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// setState sets the wanted state of a shard in etcd, as the operator does.
+// setState sets the wanted state of the shard in etcd, as the operator does.
 func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 	cfg := clientv3.Config{DialOptions: n.dialOptions(), DialTimeout: 5 * time.Second}
 	for _, e := range n.etcds {

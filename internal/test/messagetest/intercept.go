@@ -284,8 +284,8 @@ func servicesOf(conn *grpc.ClientConn) ([]string, error) {
 	return names, nil
 }
 
-// fill sets every field to a value, including nested messages down to the given depth, because an interceptor must see
-// the whole request.
+// fill sets every field to a non-zero value, including nested messages down to the given depth, because an interceptor
+// must see the whole request.
 func fill(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for n := range fields.Len() {

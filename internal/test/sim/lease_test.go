@@ -112,7 +112,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// await waits for a message that a trap catches. Until then it calls the function meanwhile repeatedly. It returns nil
+// await waits until the trap catches a message. Until then it calls the function meanwhile repeatedly. It returns nil
 // if no such message was sent in time.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
