@@ -297,7 +297,7 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 			fresh.SetResourceVersion(version)
 		}
 		switch err := update(fresh); {
-		// Another client wrote in between, and the request names no version.
+		// Another client wrote after this one had read, and the request names no version.
 		case apierrors.IsConflict(err) && (asked == "" || asked == version):
 			continue
 		case err != nil:

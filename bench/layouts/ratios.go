@@ -21,7 +21,7 @@ type target struct {
 	least  func(c *cell) float64
 	atMost bool
 	limit  string // a figure of Sheaf to compare with, instead of the other layouts
-	also   string // the figure of the other layouts, if it is another one
+	also   string // the figure of the other layouts, if it is a different one
 }
 
 func is(layouts ...string) func(*cell) bool {

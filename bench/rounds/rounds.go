@@ -110,8 +110,8 @@ func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	return w
 }
 
-// inTurn returns the order of a part's cells in a round. In each round, another one of the cells that are compared
-// comes first.
+// inTurn returns the order of a part's cells in a round. In each round, a different one of the compared cells is the
+// first.
 func inTurn(cells []Cell, round int) []*Cell {
 	out := make([]*Cell, 0, len(cells))
 	for first, last := 0, 0; first < len(cells); first = last {

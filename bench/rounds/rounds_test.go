@@ -37,8 +37,8 @@ func counting(order *[]string, keys ...string) []Cell {
 	return cells
 }
 
-// Cells that are compared are measured one directly after another. Each round begins with another one of them, and a
-// part ends before the next part begins.
+// Cells that are compared are measured one directly after another. Each round begins with a different one of these
+// cells, and a part ends before the next part begins.
 func TestTurns(t *testing.T) {
 	var order []string
 	cells := counting(&order, "a1", "a2", "a3", "b1", "b2", "c1")

@@ -89,7 +89,7 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	return refused
 }
 
-// check returns why a table with the issuers of another one and these grants and tenants would be refused.
+// check returns why a table with the issuers of the table of, and with these grants and tenants, would be refused.
 func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) error {
 	alone := *of
 	alone.Version, alone.Grants, alone.Tenants = 1, grants, tenants

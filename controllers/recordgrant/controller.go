@@ -46,7 +46,7 @@ const reasonStoreUnknown = "StoreUnknown"
 type Tables interface {
 	// Table reads the table of a store; text is nil if there is none. Pass the revision to PutTable.
 	Table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error)
-	// PutTable replaces the table of the given revision. If the current revision is another one, it returns
+	// PutTable replaces the table of the given revision. If the current revision is a different one, it returns
 	// ErrTableChanged.
 	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
 }

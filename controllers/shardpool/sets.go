@@ -107,7 +107,7 @@ func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 
 // reportPod annotates a running pod with the UUID of its volume, so that its container knows the UUID when it restarts.
 func (w setWriter) reportPod(ctx context.Context, o *observed.Shard) step.Outcome {
-	uuid := o.Last.Volume.UUID // recorded in the status; an unrecorded UUID could be another one after a crash
+	uuid := o.Last.Volume.UUID // recorded in the status; an unrecorded UUID could differ after a crash
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return step.Complete()
 	}

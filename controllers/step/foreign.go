@@ -113,8 +113,8 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 
 // learnWriters makes the API server record the writers of an object whose managed fields somebody removed, and reads
 // the object again. It applies a configuration without fields, for which the API server assigns all existing fields
-// to a special manager (before-first-apply). The apply uses another field manager than the operator's own: with a
-// stale cache, an apply by the operator's manager would remove everything that the operator wrote.
+// to a special manager (before-first-apply). The apply uses a field manager other than the operator's own: with a stale
+// cache, an apply by the operator's manager would remove everything that the operator wrote.
 func learnWriters(ctx context.Context, c client.Client, live client.Object, wanted *unstructured.Unstructured) error {
 	bare := &unstructured.Unstructured{}
 	bare.SetGroupVersionKind(wanted.GroupVersionKind())

@@ -37,7 +37,7 @@ const lookAgain = 10 * time.Minute
 var (
 	// ErrNoAuthority means that the store has no Secret with authorities.
 	ErrNoAuthority = errors.New("the Secret with the authorities of the store does not exist")
-	// ErrOtherAuthority means that the Secret holds other authorities than those that the store's processes were
+	// ErrOtherAuthority means that the Secret holds authorities other than those that the store's processes were
 	// given.
 	ErrOtherAuthority = errors.New("the Secret holds other authorities than those that the processes of the store " +
 		"were given to trust")

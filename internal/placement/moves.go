@@ -2,8 +2,8 @@ package placement
 
 import "slices"
 
-// Move describes one group that should be on other shards than now. The group's stored target names these shards only
-// if Running is set.
+// Move describes one group that should be on shards other than its present ones. The group's stored target names these
+// shards only if Running is set.
 type Move struct {
 	Group   string
 	From    []string // shards that have a copy now

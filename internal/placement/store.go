@@ -39,7 +39,7 @@ var (
 	ErrNotElected = errors.New("another planner is elected")
 )
 
-// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt is given another one.
+// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt is given a different prefix.
 const PrefixDefault = "/sheaf"
 
 // Store keeps placement in etcd. It is safe for concurrent use. Each of its embedded parts has access only to what its

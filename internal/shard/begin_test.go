@@ -85,7 +85,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		switch words {
 		case "join":
 		case "confess":
-			// The leader removes the learner that is gone, and adds another one in its place.
+			// The leader removes the learner that is gone, and adds a new learner in its place.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
 			started.watcher.Decide(view())
 			state.Members = with(learner(9))
@@ -116,8 +116,8 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A shard that dies while it removes an unwanted learner still deals with that learner when it restarts, even if
-// another one is wanted by then.
+// A shard that dies while it removes an unwanted learner still deals with that learner when it restarts, even if etcd
+// wants a different learner by then.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)

@@ -131,15 +131,15 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	})
 }
 
-// neededRecord returns the offset of the record in a journal file that holds the most bytes missing in the segments,
-// among the records that another one follows.
+// neededRecord looks at the records in a journal file, except for the last one. It returns the offset of the record
+// that holds the most bytes missing in the segments.
 func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
 	if err := journal.Dump(&said, disk, name); err != nil {
 		t.Fatal(err)
 	}
-	needed, most := int64(0), int64(0) // of the record that the lines are of, and of that with the most before it
+	needed, most := int64(0), int64(0) // bytes missing of the present record, and the most so far
 	var at int64
 	for line := range strings.Lines(said.String()) {
 		var g, segment string

@@ -52,7 +52,7 @@ func (h *hanging) leader() (leader string) {
 	return leader
 }
 
-// term returns the highest term of group 0. Each election, also one in vain, begins a new term.
+// term returns the highest term of group 0. Each election begins a new term, even if it fails.
 func (h *hanging) term() (term uint64) {
 	for name := range h.shards {
 		term = max(term, h.group(name).replica.Members().Term)

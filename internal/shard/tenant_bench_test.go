@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// BenchmarkTenants measures how much a tenant that calls at ten times its limit, or more, slows down another one. The
-// result is the 99th percentile of the other's gets next to the loud tenant, as a multiple of that when it is alone.
-// Turns alone and turns next to the loud tenant alternate, because other work on the machine comes and goes;
-// percentiles are over all turns. A turn next to the loud tenant begins when that tenant has used up what it may use at
-// once.
+// BenchmarkTenants measures how much a tenant that calls at ten times its limit, or more, slows down another tenant.
+// The result is the 99th percentile of the other tenant's gets next to the loud tenant, divided by the 99th percentile
+// without the loud tenant. Turns without and with the loud tenant alternate, because other work on the machine comes
+// and goes; percentiles are over all turns. A turn next to the loud tenant begins when that tenant has used up what it
+// may use at once.
 //
 // The loud tenant has a connection of its own, and behaves in one of these ways:
 //   - within: calls as often as it may.

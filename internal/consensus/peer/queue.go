@@ -46,8 +46,8 @@ const (
 
 func newQueue(bytesMax int64) *queue { return &queue{bytesMax: bytesMax, wake: make(chan struct{}, 1)} }
 
-// isAppend reports whether a message must keep its place among the appends. A follower refuses an append that
-// overtakes another one, so empty appends keep their place too.
+// isAppend reports whether a message must keep its place among the appends. A follower refuses an append that overtakes
+// an earlier append, so empty appends keep their place too.
 func isAppend(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgSnap
 }

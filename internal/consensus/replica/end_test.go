@@ -161,7 +161,7 @@ func TestAFormerLeaderEndsNoGroup(t *testing.T) {
 }
 
 // TestAnEndCountsInTheTermOfItsCheckAlone checks that an end is not proposed in a later term than that in which the
-// group was found blank, because another leader may have accepted writes in between.
+// group was found blank, because another leader may have accepted writes after the check.
 func TestAnEndCountsInTheTermOfItsCheckAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

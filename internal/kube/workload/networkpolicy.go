@@ -22,7 +22,7 @@ type NetworkPolicy struct {
 }
 
 // NetworkPolicies returns the NetworkPolicies of a store, including those that are not wanted. NetworkPolicies are
-// additive, so an administrator can allow more traffic with another one. They cover only ingress. Probes and
+// additive, so an administrator can allow more traffic with a further policy. They cover only ingress. Probes and
 // port-forwards come from the node, and network plugins allow traffic from the node.
 //
 // Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) remain open, because

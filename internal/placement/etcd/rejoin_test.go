@@ -235,7 +235,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// c must be a full member: the cluster survives the loss of another one.
+	// c must be a full member: the cluster survives the loss of another member.
 	r.stop("a")
 	r.put("k", "of b and c")
 	r.has("c", "k", "of b and c")

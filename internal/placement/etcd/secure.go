@@ -172,7 +172,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	return out
 }
 
-// peerAddress returns the peer URL of this member or another one. Its argument is the member's address for connections
+// peerAddress returns the peer URL of this or another member. Its argument is the member's address for connections
 // without TLS, host:port.
 func (c *MemberConfig) peerAddress(address string) url.URL {
 	if c.Certs == nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // algorithms are the accepted algorithms of tokens. The type of each key determines its algorithm, so that no key can
-// be used with another one.
+// be used with a different algorithm.
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 const (

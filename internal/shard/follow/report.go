@@ -135,7 +135,7 @@ func (f *Watcher[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	if view.Meta.EpochBase != f.View.Meta.EpochBase || state.Revision < f.View.Groups[r.Name].Revision {
-		return false, nil // this etcd is another one, or older, than that of the view: its views will follow
+		return false, nil // this etcd is not that of the view, or is older: its views will follow
 	}
 	if isDeleted(view, r) {
 		return true, nil

@@ -298,7 +298,8 @@ func (t *Tenant) beginMeasuring() *measured {
 // agedLooks is a factor: a shard writes its share after agedLooks times Config.Every although little has changed.
 const agedLooks = 10
 
-// conflictsMax is how often the write of a share is retried after other shards wrote the ledger in between.
+// conflictsMax is how often the write of a share is retried if other shards change the ledger between the read and the
+// write.
 const conflictsMax = 5
 
 // rebalance computes what this shard may use, and writes its share if the change is worth a write.

@@ -24,7 +24,7 @@ type Admin interface {
 	Shard() *recordv1.Shard
 	// Groups returns the rows of the shard's replicas, sorted by name. It begins after the name behind, and returns the
 	// rows of at most the given number of names; a most of 0 means all names. If only is not empty, Groups returns only
-	// the rows of the group with that name. more means that further rows follow.
+	// the rows of the group with that name. The result more means that further rows follow.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
 	// Moves returns the copies that are being created here, sorted by group. Groups that are numbers are sorted by
 	// value.

@@ -136,7 +136,7 @@ func (b *batchGet) prepare(ctx context.Context) {
 	}
 }
 
-// batchReader makes the messages of one goroutine of a BatchGet. It is reused, with its memory, for another one.
+// batchReader makes the messages of one goroutine of a BatchGet. It is reused, with its memory, for another goroutine.
 type batchReader struct {
 	out     recordv1.BatchGetResponse
 	items   []*batchItem

@@ -27,7 +27,7 @@ const (
 func (sc *scan) take() error { return sc.ask(scanSizeFirst, scanSizeFirst) }
 
 // ask reserves the memory for messages of size bytes: for the data, and twice for the encoded message, because one
-// message is in the transport while another one waits. The message must be empty.
+// message is in the transport while the next one waits. The message must be empty.
 func (sc *scan) ask(data, size int64) error {
 	arena, encoded := int64(0), max(sc.encoded, message.RoundUp(size))
 	if sc.arena != nil {

@@ -30,7 +30,7 @@ func RecordService() *grpc.ServiceDesc {
 	return &d
 }
 
-// getCall is the state of one Get; it is reused for another one.
+// getCall is the state of one Get; it is reused for another Get.
 type getCall struct {
 	server *recordServer
 	in     recordv1.GetRequest

@@ -187,7 +187,7 @@ func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
 }
 
 // size returns the memory held while records are sent in parts: the records, and twice the largest message, because one
-// message is in the transport while another one waits.
+// message is in the transport while the next one waits.
 func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 	size, largest := int64(0), int64(0)
 	for _, part := range parts {

@@ -56,7 +56,7 @@ type segment struct {
 	// incomplete says that rows lacks entries in bad bytes. A hint made from such rows would hide the damage from the
 	// next load. It is set before the segment is published.
 	incomplete bool
-	moving     bool // the segment's entries are being moved to another one. Guarded by state.mu
+	moving     bool // the segment's entries are being moved to another segment. Guarded by state.mu
 	// terms are those of all entries, if they were read from the segment. If it is nil, the log has them. Guarded by
 	// state.mu.
 	terms []format.TermRun

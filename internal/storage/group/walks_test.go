@@ -13,8 +13,8 @@ import (
 // TestTheWalksAgree compares the answers to one question: which entries of a log count after leaders truncated it,
 // and which of them bad bytes may hide. Load, reads, verify, the survey of a repair, RepairDir and AcceptLoss ask
 // this question. On random logs with truncations, compaction, damage and torn tails they must give the same answer as
-// a simple model. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS choose other logs than the first ones and the telling ones.
-// `make soak-log` uses 10,000 logs.
+// a simple model. By default the test uses the first logs and the telling ones. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS
+// choose others. `make soak-log` uses 10,000 logs.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(2400)
 	switch {

@@ -335,8 +335,8 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
-// If a device has lost its content, the next step does not write a superblock to it again, because the device must be
-// recognizable as another one.
+// If a device has lost its content, the next step does not write a superblock to it again, because it must be
+// recognizable that the device is a different one.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },

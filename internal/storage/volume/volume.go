@@ -120,9 +120,9 @@ type Volume struct {
 	freeSpace freeSpace
 }
 
-// Open locks the volume and raises its generation. It returns an error if another process holds the lock, the store
-// is another one, the volume belongs to another shard, the folder is not empty and has no superblock, or the format
-// is newer. The error says which problem there is and what to do.
+// Open locks the volume and raises its generation. It returns an error if another process holds the lock, the volume
+// belongs to another store or another shard, the folder is not empty and has no superblock, or the format is newer. The
+// error says which problem there is and what to do.
 func Open(opts Options) (*Volume, error) {
 	if err := validate(opts); err != nil {
 		return nil, err

@@ -127,7 +127,7 @@ func isDamage(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// repairSource is the replica from which another one is repaired.
+// repairSource is the replica from which another replica is repaired.
 type repairSource struct {
 	to, from *process
 	random   *rand.Rand

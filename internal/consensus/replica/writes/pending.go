@@ -24,7 +24,7 @@ type Pending struct {
 	term       uint64 // 0 until the real index is known
 	commitTime int64
 	condition  Condition
-	request    format.Request // distinguishes the write from another one with the same request id
+	request    format.Request // distinguishes the write from other writes with the same request id
 	bytes      int64
 	payload    []byte     // kept until the entry in the log has the payload
 	after      []*Pending // writes that are answered together with this write

@@ -82,8 +82,8 @@ func Check(w *Write) error {
 	return nil
 }
 
-// requestOf returns the fields that distinguish a write from another one with the same request id. It returns the
-// zero value if the write has no request id.
+// requestOf returns the fields that distinguish a write from other writes with the same request id. It returns the zero
+// value if the write has no request id.
 func requestOf(w *Write) format.Request {
 	e := format.Entry{Kind: format.KindPut, ID: w.ID, RequestID: w.RequestID, Data: w.Data}
 	switch {

@@ -29,7 +29,7 @@ type RepairReport struct {
 // there instead. RepairDir first copies bad ranges and their files to the folder quarantine/ of the group;
 // docs/format.md has the steps. progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //
-// RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to another group than the
+// RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to a different group than the
 // folder does, if the membership changed after the manifest was written, or if there is not enough free space
 // (ErrNoSpace).
 func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (RepairReport, error) {

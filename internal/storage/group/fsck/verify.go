@@ -32,8 +32,8 @@ type VerifyReport struct {
 	Damages   []format.Damage
 	TornBytes int64 // size of a torn tail above the synced mark; the next load truncates it, so it is not damage
 	Joining   bool  // the replica is still joining: it holds no data that counts yet
-	// Exchanged says why the folder belongs to another group than its manifest does; empty if both belong to the same
-	// group. If it is set, nothing else was checked.
+	// Exchanged says why the folder and its manifest belong to different groups; empty if both belong to the same group.
+	// If it is set, nothing else was checked.
 	Exchanged string
 }
 
