@@ -18,7 +18,7 @@ func TestInterruptedPutStoresNothing(t *testing.T) {
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
 	p := startDev(t, t.TempDir())
-	// In turn, the put has not begun, is a small put, or is an upload in progress.
+	// Three cases: the put has not begun, it is a small put, or it is an upload in progress.
 	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} {
 		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
 		stdin, err := cmd.StdinPipe()

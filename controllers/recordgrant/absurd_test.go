@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever RecordGrants and RecordTenants there are, the others make a table, and each one that is not in it is refused
+// Whatever RecordGrants and RecordTenants exist, those that can be used make a table, and each of the others is refused
 // with a reason.
 func TestAbsurdGrantsLeaveATable(t *testing.T) {
 	words := []string{"get", "put", "Certificate", "Anybody", "ServiceAccount", "OIDC", "https://idp.example.org", "team-",

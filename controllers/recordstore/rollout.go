@@ -20,7 +20,7 @@ import (
 
 // The parts of a store take a new image in order of how little a bad image would cost. First come the gateways, whose
 // old pods serve until the new ones are ready. Then comes etcd: groups that are placed serve without it. Last come
-// the shards, one at a time. A part that does not run anyway waits for none of the others.
+// the shards, one at a time. A part that does not run anyway does not wait for the others.
 
 // gatewayRuns reports whether all gateways run an image and are ready, and no other gateway is left.
 func (run *storeRun) gatewayRuns(image string) bool {

@@ -41,7 +41,7 @@ func (v View) Domain(shard string) string {
 // between shards. Leaders order their steps so that this does not happen (package move). In these cases no such order
 // exists:
 //
-//   - two of its present shards, or two of its target shards, are in one domain;
+//   - two of the group's present shards, or two of its target shards, are in one domain;
 //   - it has fewer shards than its target: a missing copy is replaced immediately, even if a copy that will leave is
 //     in the same domain. In this case a domain may be shared, but need not be.
 //

@@ -309,7 +309,7 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	}
 }
 
-// A group that was deleted is in no view, does not count within a bound, and is not written by a leader that does not
+// A group that was deleted is in no view, does not count towards a bound, and is not written by a leader that does not
 // know it. Its name is free. No process mistakes the end of a group for a setback of etcd.
 func TestADeletedGroupIsNoSetback(t *testing.T) { synctest.Test(t, aDeletedGroupIsNoSetback) }
 

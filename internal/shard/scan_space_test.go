@@ -77,7 +77,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	for range 6 { // each scan sees a different state, of 20 MB
 		// No two scans are of the same time, because the oldest are given up first.
 		time.Sleep(time.Second)
-		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // goes away behind its first message
+		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // the caller disconnects after the first message
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,8 +38,8 @@ func walked(t *testing.T, image []byte, m format.ManifestSegment) *Walk {
 	return w
 }
 
-// An entry that made another one void may be damaged while the void entry is whole, even if the whole entries around
-// the bad bytes have consecutive indexes.
+// An entry may be damaged that made an earlier entry void, while the void entry is whole. This is possible even if the
+// whole entries around the bad bytes have consecutive indexes.
 func TestBadBytesBetweenNeighboursShowWhatTheyHide(t *testing.T) {
 	for what, puts := range map[string][][2]uint64{
 		"the term rises behind them": {{1, 1}, {2, 2}, {2, 3}, {3, 3}},
