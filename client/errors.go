@@ -57,9 +57,9 @@ var (
 	// group. A write was certainly not applied. The error is not also ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
 	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the
-	// same RequestID. An error can match this variable and another one. For example, if the first attempt got no answer
-	// and the next one got ErrOverloaded or ErrDiskFull, the error matches both, because that answer says nothing about
-	// the first attempt.
+	// same RequestID. An error can match both this variable and one of the others. For example, if the first attempt got
+	// no answer and the next one got ErrOverloaded or ErrDiskFull, the error matches both, because that answer says
+	// nothing about the first attempt.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrRequestIDReused means that the RequestID belongs to another write (of another record or other data, or a
 	// delete). Nothing was written.

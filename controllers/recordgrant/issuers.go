@@ -55,9 +55,9 @@ type storeIssuers struct {
 	byURL   map[string]*keySource
 }
 
-// tokenIssuers returns the issuers of spec.access whose keys are known, for the new table. there is the current
-// table: if the operator has just started and an issuer does not answer, the issuer's keys in that table are kept.
-// cluster is the issuer of ServiceAccounts.
+// tokenIssuers returns the issuers of spec.access whose keys are known, for the new table. The argument there is the
+// current table: if the operator has just started and an issuer does not answer, the issuer's keys in that table are
+// kept. The argument cluster is the issuer of ServiceAccounts.
 func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table,
 	cluster string) []access.Issuer {
 	out := &storeIssuers{byURL: map[string]*keySource{}}

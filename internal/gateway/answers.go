@@ -52,7 +52,7 @@ func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerSt
 }
 
 // forward sends a message to the caller. While it waits, the shard continues until the window of its stream is full.
-// bytes is how much the shard has sent so far.
+// The argument bytes is how much the shard has sent so far.
 func forward(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) error {
 	n := 2*int64(out.bufs.Len()) + min(streamWindow, bytes) // one message waits, one is in the transport
 	if err := held.More(n); err != nil {

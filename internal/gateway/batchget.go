@@ -136,7 +136,7 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	}
 }
 
-// send forwards one message to the caller. bytes is how much its shard has sent so far.
+// send forwards one message to the caller. The argument bytes is how much its shard has sent so far.
 func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()

@@ -82,7 +82,7 @@ func (d *deletion) leader() (*Shard, *served) {
 	return nil, nil
 }
 
-// repeatedly calls do with a leader, after pauses, until the history ends.
+// repeatedly calls do() with a leader, after pauses, until the history ends.
 func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *served)) {
 	for time.Now().Before(d.end) {
 		d.sleep(pauseMs)

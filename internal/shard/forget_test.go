@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// One group of a volume has lost acknowledged entries, and its leader still counts on them. The replica is replaced by
+// One group of a volume has lost acknowledged entries, and its leader still relies on them. The replica is replaced by
 // a new one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	t.Parallel()

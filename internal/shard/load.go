@@ -186,8 +186,8 @@ func (l *loading) syncVolume() func() error {
 // loadAgain are the pauses of a load that lacks descriptors, memory or free space.
 var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
-// loadOne loads a group and serves it. The result is in the group's state. durable becomes Options.Durable of the
-// group's log. A load that lacks descriptors, memory or free space is tried again until ctx ends.
+// loadOne loads a group and serves it. The result is in the group's state. The argument durable becomes Options.Durable
+// of the group's log. A load that lacks descriptors, memory or free space is tried again until ctx ends.
 func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {
@@ -216,8 +216,8 @@ func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() e
 	}
 }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error. durable becomes
-// Options.Durable of the group's log.
+// open loads the group's log and starts its node. It returns with g.served set, or an error. The argument durable
+// becomes Options.Durable of the group's log.
 func (l *loading) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
 	// A group that cannot be loaded must not affect the other groups.
 	defer func() {

@@ -21,8 +21,8 @@ import (
 const nearlyFull = 20
 
 // conditions returns the conditions that cover all shards. Each one names the shards concerned, their state and the
-// wanted state. A condition without a status does not apply to this pool now. load is the progress of the shards that
-// load.
+// wanted state. A condition without a status does not apply to this pool now. The argument load is the progress of the
+// shards that load.
 func conditions(f *Found, load string) []metav1.Condition {
 	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
 	all := append(make([]metav1.Condition, 0, 9),

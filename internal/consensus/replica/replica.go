@@ -65,9 +65,9 @@ type Options struct {
 	NoSpace func()
 	// Transport carries messages to the other members. It is nil if there are none.
 	Transport Transport
-	// OnSnapshot is called when the leader no longer has the entries that this replica needs. from is the Raft id of
-	// that leader. The replica must then be stopped and installed again in a state whose last entry is at index or
-	// later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot must
+	// OnSnapshot is called when the leader no longer has the entries that this replica needs. The argument from is the
+	// Raft id of that leader. The replica must then be stopped and installed again in a state whose last entry is at index
+	// or later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot must
 	// not block.
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
