@@ -12,7 +12,7 @@ import (
 )
 
 // stranger creates a pod in a namespace of its own. The pod has only a token for the store q and the store's
-// authorities. run runs the command line in the pod.
+// authorities. The function run() runs the command line in the pod.
 func (s *space) stranger() (namespace string, run func(args ...string) output) {
 	GinkgoHelper()
 	other := newSpace(strings.TrimPrefix(s.name, "e2e-") + "-stranger")

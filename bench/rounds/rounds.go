@@ -1,6 +1,7 @@
-// Package rounds makes measurements that are compared with each other in turns. Each cell is measured once a round,
-// and the order rotates from round to round, so that a slow minute of the machine affects all cells alike. The results
-// of a run are stored, so that another run can resume it, and they become the rows of a report.
+// Package rounds makes measurements that are compared with each other, and alternates between them. Each cell is
+// measured once a round, and the order rotates from round to round, so that a slow minute of the machine affects all
+// cells alike. The results of a run are stored, so that another run can resume it, and they become the rows of a
+// report.
 package rounds
 
 import (

@@ -41,8 +41,8 @@ type observedDisks struct {
 // diskAction is one write.
 type diskAction struct {
 	create *corev1.PersistentVolume
-	// change is the live volume, and after is its wanted state. after is written only if the volume has not changed
-	// since it was read.
+	// The field change is the live volume, and the field after is its wanted state. The wanted state is written only if
+	// the volume has not changed since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
 	make, unmake  client.Object // a Job that wipes or looks, or its claim

@@ -54,7 +54,7 @@ func (t *tenants) compile(routing v1alpha1.RoutingMode) (compiled []access.Tenan
 	return compiled
 }
 
-// tenantWrites returns the writes of the tenants' statuses. out is the result for the table.
+// tenantWrites returns the writes of the tenants' statuses. The argument out is the result for the table.
 func (r *Reconciler) tenantWrites(ctx context.Context, tenants *tenants, version int64, out step.Outcome) (
 	writes []func() error) {
 	for i := range tenants.all {

@@ -32,8 +32,8 @@ type firstPlacement struct {
 }
 
 // decideFirst measures the wait from the last of three events: etcd received the placement, the last pool was
-// created, and the last shard registered. came is when the last shard registered, and is zero if this operator has
-// not read etcd yet.
+// created, and the last shard registered. The argument came is when the last shard registered, and is zero if this
+// operator has not read etcd yet.
 func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, now time.Time) firstPlacement {
 	first := firstPlacement{shards: shardsWanted(pools)}
 	ready := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionPlacementReady)

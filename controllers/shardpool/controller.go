@@ -289,7 +289,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return result, err
 }
 
-// writeStatuses writes the status of each shard, and then that of the pool. out is the outcome of the reconcile.
+// writeStatuses writes the status of each shard, and then that of the pool. The argument out is the outcome of the
+// reconcile.
 func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	writer := statusWriter{Client: w.r.Client, written: &w.r.written, now: w.r.now()}
 	status := poolstatus.Of(w.pool, &w.found, out)

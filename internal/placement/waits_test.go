@@ -45,7 +45,7 @@ func (c *captured) has(words string) bool {
 }
 
 // An old registration that is not renewed may never expire, for example because etcd does not let leases expire. A
-// shard must not wait for this for ever.
+// shard must not wait for this forever.
 func TestARegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	synctest.Test(t, aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd)
 }

@@ -262,8 +262,8 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor does what list() does, with or without the weights of groups. last is the state that was followed before, for
-// comparison. It may be nil.
+// listFor does what list() does, with or without the weights of groups. The argument last is the state that was
+// followed before, for comparison. It may be nil.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey

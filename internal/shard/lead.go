@@ -431,8 +431,8 @@ func (q *steerer) transferTarget(sv *served, m replica.Members) uint64 {
 	return to
 }
 
-// catchUp records that the leader no longer has entries that the local replica needs. from is the leader's Raft id.
-// catchUp never blocks.
+// catchUp records that the leader no longer has entries that the local replica needs. The argument from is the leader's
+// Raft id. catchUp never blocks.
 func (q *steering) catchUp(g *groupReplica, from uint64) {
 	q.list.Lock()
 	q.fetch[g] = from

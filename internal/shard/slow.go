@@ -65,7 +65,7 @@ func (s *slow) status() (st status.Slow) {
 	return st
 }
 
-// sync records a sync that took longer than slowSyncMin. name is the path of its file.
+// sync records a sync that took longer than slowSyncMin. The argument name is the path of its file.
 func (s *slow) sync(name, kind string, took time.Duration, err error) {
 	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind,
 		File: strings.Clone(path.Base(name))}

@@ -60,7 +60,8 @@ func Asked(list List, in Request) (p Page, field string, err error) {
 }
 
 // Cut returns the rows of the page, and the token of the next page, which is empty if there is no next page. rows begin
-// behind After and are in the order of the listing. more says that further rows follow. Rows of one name stay together.
+// behind After and are in the order of the listing. The argument more says that further rows follow. Rows of one name
+// stay together.
 func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (page []R, next string) {
 	if p.Size == 0 {
 		return rows, ""

@@ -1,5 +1,5 @@
 // Package peer carries the communication between the shards of one store: the Raft messages of all groups, in one
-// stream for each ordered pair of shards, and the files, entries and blobs that a replica fetches from another one.
+// stream for each ordered pair of shards, and the files, entries and blobs that a replica fetches from another replica.
 package peer
 
 import (

@@ -105,7 +105,7 @@ func (f *Watcher[R]) memberView(view placement.View) *member.View {
 }
 
 // decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo.
-// owned is the zero R if the group has no folder here.
+// The argument owned is the zero R if the group has no folder here.
 func (f *Watcher[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, owned R) {
 	v.Group, v.Target = state, nil
 	if len(state.Members) == 0 {

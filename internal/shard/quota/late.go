@@ -80,7 +80,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 }
 
 // turn returns the delay after which a call that is blocked by a quota may come again. Its turn is after those of the
-// calls that were given one before. needs is the delay that the quota itself requires. Called with mu held.
+// calls that were given one before. The argument needs is the delay that the quota itself requires. Called with mu
+// held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
 	switch {

@@ -29,7 +29,7 @@ func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.T
 	return t, nil
 }
 
-// leave ends a call that enter has begun. bytes is the amount of data and attributes that were moved.
+// leave ends a call that enter() has begun. The argument bytes is the amount of data and attributes that were moved.
 func leave(t *quota.Tenant, bytes int64) {
 	if t != nil {
 		t.Moved(bytes)

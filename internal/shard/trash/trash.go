@@ -93,8 +93,8 @@ func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes the folders for which the function may returns true, the least needed first: folders that another copy
-// replaces come last, and older ones come before newer ones. Drop deletes nothing if Held returns true.
+// Drop deletes the folders for which may() returns true, the least needed first: folders that another copy replaces
+// come last, and older ones come before newer ones. Drop deletes nothing if Held returns true.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil

@@ -18,7 +18,8 @@ type redo struct {
 	fs     vfs.FS
 	dir    string
 	active format.ManifestSegment
-	// end is the end of the last range. last is the index of the last entry in that range; 0 if the range has none.
+	// The field end is the end of the last range. The field last is the index of the last entry in that range; 0 if the
+	// range has none.
 	end  int64
 	last uint64
 	// lostEnd is the end of the lost ranges, as far as their place is known; 0 if nothing is lost.

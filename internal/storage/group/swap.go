@@ -107,7 +107,8 @@ func (e *editor) begin(old view) (*rewrite, error) {
 		next.rows)}, nil
 }
 
-// finish makes the new segment durable, and loads its image. last is the last index of the segments that it replaces.
+// finish makes the new segment durable, and loads its image. The argument last is the last index of the segments that
+// it replaces.
 func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 	err := r.to.Finish()
 	if err == nil {

@@ -246,7 +246,7 @@ type writtenGap struct {
 	bytes                int64
 }
 
-// close is called for the entry after the bad bytes. last is the greatest index of the segment.
+// close is called for the entry after the bad bytes. The argument last is the greatest index of the segment.
 func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64)) {
 	switch {
 	case g.term != term && g.term != 0 && g.bytes >= format.FrameHeaderBytes:

@@ -78,8 +78,8 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 }
 
 // absurd returns the name and value of a number that no store reaches, or "" if there is none. With such a revision or
-// base, an etcd that is right would count as set back for ever. With such an epoch, the next epoch would begin at 0
-// again.
+// base, an etcd that is right would be regarded as set back forever. With such an epoch, the next epoch would begin at
+// 0 again.
 func (f *Facts) absurd() string {
 	for what, n := range map[string]int{"groups": f.Groups, "copies": f.Copies, "groupsMax": f.GroupsMax} {
 		if n < 0 || n > math.MaxInt32 {

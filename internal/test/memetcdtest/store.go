@@ -33,7 +33,7 @@ type version struct {
 	kv       *mvccpb.KeyValue
 }
 
-// change is one change at a revision. before is the key before the change, or nil if the key did not exist.
+// change is one change at a revision. The field before is the key before the change, or nil if the key did not exist.
 type change struct {
 	event  *mvccpb.Event
 	before *mvccpb.KeyValue

@@ -49,7 +49,7 @@ const (
 	// leader does not see what its predecessors committed. The simulation finds this by "a leader serves what its
 	// predecessors committed".
 	Serve
-	// Lease is the rule that a lease ends by the clock. Without it, a partitioned leader answers reads for ever. The
+	// Lease is the rule that a lease ends by the clock. Without it, a partitioned leader answers reads forever. The
 	// simulation finds this by "a lease ends".
 	Lease
 	// LeaseVote is the rule that a replica which has just started gives no vote for as long as a lease lasts, because

@@ -63,8 +63,8 @@ type Damage struct {
 	IndexLast  uint64
 }
 
-// MayVoid reports whether a frame that the damage hides may have made an entry void. at is the index of that entry, and
-// offset is the offset of the entry's frame in the file.
+// MayVoid reports whether a frame that the damage hides may have made an entry void. The argument at is the index of
+// that entry, and offset is the offset of the entry's frame in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }

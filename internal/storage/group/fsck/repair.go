@@ -27,7 +27,7 @@ type RepairReport struct {
 // RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It
 // must only run on the request of a person, because data that a peer or a backup still has should be restored from
 // there instead. RepairDir first copies bad ranges and their files to the folder quarantine/ of the group;
-// docs/format.md has the steps. progress is as in VerifyDir. If nothing is damaged, nothing is changed.
+// docs/format.md has the steps. The argument progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //
 // RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to a different group than the
 // folder does, if the membership changed after the manifest was written, or if there is not enough free space

@@ -66,9 +66,9 @@ type FrameReader struct {
 	Pass func(step *FrameStep) bool
 }
 
-// NewFrameReader returns a reader of src, the file of the segment, between two offsets. from is a multiple of 8 at
-// which a frame begins or once began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries
-// are valid until the next step.
+// NewFrameReader returns a reader of src, the file of the segment, between two offsets. The argument from is a multiple
+// of 8 at which a frame begins or once began. Reads are large and aligned, so src may be a file opened by OpenDirect.
+// Entries are valid until the next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }
