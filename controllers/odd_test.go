@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// An object of somebody else in the namespace whose content cannot be used ends no reconcile in a panic, and keeps a
-// store from nothing.
+// If the content of somebody else's object in the namespace cannot be used, no reconcile panics, and no store is held
+// back.
 var _ = Describe("An odd object", func() {
 	DescribeTable("of somebody else leaves the store as it is", func(ctx context.Context, prepare func(*storePlay)) {
 		p := newStorePlay(ctx)

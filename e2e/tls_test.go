@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// A store changes to TLS, gets other authorities, and changes back, while callers put and get. No call fails, and no
+// A store changes to TLS, gets new authorities, and changes back, while callers put and get. No call fails, and no
 // shard restarts. While TLS is required, every port refuses a caller without a certificate.
 var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	var s *space

@@ -215,8 +215,8 @@ func (m *machine) stop() {
 	})
 }
 
-// start starts the shard. It retries if etcd is down, or if the machine dies meanwhile. In the latter case, how says
-// what survives on the disk.
+// start starts the shard. It retries if etcd is down, or if the machine dies meanwhile. In the latter case, the
+// argument how says what survives on the disk.
 func (m *machine) start(how vfstest.Survival) {
 	for began := time.Now(); ; {
 		err := m.startOnce()

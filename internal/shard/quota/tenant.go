@@ -232,7 +232,7 @@ func (t *Tenant) begun(now time.Time) {
 // wait.
 const heldMost = 16 << 20
 
-// Await does what Begin does, for the message of a stream. Where Begin refuses, Await waits. The result holds is the
+// Await does what Begin does, for the message of a stream. Where Begin refuses, Await waits. The argument holds is the
 // number of bytes that the message keeps in memory meanwhile. If waiting messages already hold too much, the message is
 // refused. Await returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {

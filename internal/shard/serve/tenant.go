@@ -40,8 +40,8 @@ func leave(t *quota.Tenant, bytes int64) {
 // movedOf returns the bytes that a record counts when it is read.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a message of a stream may move bytes, and counts them. holds is the memory that the stream holds
-// meanwhile, in bytes. If the tenant is nil, nothing is counted.
+// pass waits until a message of a stream may move bytes, and counts them. The argument holds is the memory that the
+// stream holds meanwhile, in bytes. If the tenant is nil, nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil

@@ -131,7 +131,7 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin records a reader of a blob during a hold, even if the blob is dropped. close() ends the hold.
+// pin records a reader of a blob during a hold, even if the blob is dropped. close() removes the reader.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -135,8 +135,8 @@ func (l *Log) LastCommitTime() int64 {
 }
 
 // RecentRequests returns the applied puts and deletes with a request id that a window may remember, oldest first, so
-// that the replica can rebuild the window after a restart. It skips unreadable entries. now is the time of the
-// machine's clock, in Unix ns.
+// that the replica can rebuild the window after a restart. It skips unreadable entries. The argument now is the time of
+// the machine's clock, in Unix ns.
 //
 // The age of a request is computed from the commit times in the log. Of the time between two entries, at most
 // commitStepMax is counted, so that a jump of the commit times, caused by a wrong clock, does not make requests old.

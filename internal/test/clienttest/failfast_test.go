@@ -156,7 +156,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 }
 
 // hangsOnce returns an address. The first connection to it is accepted and hangs after some bytes. Later connections
-// are forwarded to another address. The result taken counts the connections.
+// are forwarded to another address. The argument taken counts the connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
