@@ -312,8 +312,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move does what Moved does, for the message of a stream, but first waits until the rate allows the message. The result
-// holds and the errors are those of Await.
+// Move does what Moved does, for the message of a stream, but first waits until the rate allows the message. The
+// argument holds and the errors are those of Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
