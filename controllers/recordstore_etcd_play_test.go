@@ -266,7 +266,7 @@ func (e *etcdPlay) Register() fleet.ShardRegister {
 // Tables returns the operator's tables over the same connections.
 func (e *etcdPlay) Tables() recordgrant.Tables { return operator.Tables{Placements: e.placements} }
 
-// Holds returns the UID of the store that etcd holds under a name, and its number of groups.
+// Holds returns the UID and the number of groups of the store that etcd holds under the given name.
 func (e *etcdPlay) Holds(ctx context.Context, namespace, name string) (string, int, error) {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {

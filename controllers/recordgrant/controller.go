@@ -139,8 +139,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// writeAll writes statuses. One that the API server refuses keeps no other from being written. After any other error it
-// stops, because each further write could wait for an API server that does not answer.
+// writeAll writes statuses. A status that the API server refuses does not keep the others from being written. After any
+// other error it stops, because each further write could wait for an API server that does not answer.
 func writeAll(writes []func() error) error {
 	var failed []error
 	for _, write := range writes {

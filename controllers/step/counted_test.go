@@ -28,7 +28,7 @@ func (r *readsNothing) Get(_ context.Context, key client.ObjectKey, _ client.Obj
 	return nil
 }
 
-// countOf returns the number of reconciles of objects of a kind; -1: there is no such series.
+// countOf returns the number of reconciles of objects of the given kind; -1: there is no such series.
 func countOf(t *testing.T, kind string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -47,7 +47,7 @@ func countOf(t *testing.T, kind string) float64 {
 	return -1
 }
 
-// seriesOfKind counts the series of a kind.
+// seriesOfKind counts the series of the given kind.
 func seriesOfKind(t *testing.T, kind string) (n int) {
 	t.Helper()
 	families, err := metrics.Registry.Gather()

@@ -70,7 +70,7 @@ type Config struct {
 	// means 4 MiB/s, and a negative number means that they are not read.
 	ScrubBytesPerSecond int64
 	// NoReadLease makes leaders ask a majority of copies before each read, see replica.Options.Lease. It is for
-	// machines whose clocks may stand still while others go on.
+	// machines whose clocks may stand still while other clocks run.
 	NoReadLease bool
 	// Audit records what Secure refuses and what is done. If it is nil, nothing is recorded.
 	Audit *guard.Audit

@@ -69,7 +69,7 @@ type unfrozen struct{ *memRegistry }
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 
 // A shard that is the first to notice a setback of etcd, and cannot tell the others, does not register: otherwise the
-// others, trusting that etcd, would go on with it.
+// others would trust that etcd and continue with it.
 //
 // This test runs in real time, because it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {

@@ -573,8 +573,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// No goroutine of this test may go on next to other tests. Each stop is as impatient as before, until
-				// the disk answers one of them in time.
+				// No goroutine of this test may still run next to other tests. Each stop is as impatient as before, until the disk
+				// answers one of them in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)

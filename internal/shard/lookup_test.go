@@ -76,7 +76,7 @@ func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 }
 
 // For a group that it does not follow, a shard answers with what etcd says now, by one question for all calls. If etcd
-// does not answer, the shard knows nothing of the group.
+// does not answer, the shard knows nothing about the group.
 func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -196,7 +196,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	}
 	b.etcd.Stop()
 	for id := range int64(12) {
-		if len(restarted) == 0 { // settled groups go on
+		if len(restarted) == 0 { // settled groups continue to serve
 			b.holds(id, data(id, 200))
 		}
 	}

@@ -149,7 +149,7 @@ func TestWatchExpiresBelowForgottenDeletes(t *testing.T) {
 		if old.told != 0 {
 			t.Errorf("%d records were told before", old.told)
 		}
-		f.put(3, []byte("z")) // one that is up to date goes on
+		f.put(3, []byte("z")) // a stream that is up to date continues
 		w.until(map[int64][]byte{2: []byte("y"), 3: []byte("z")})
 	})
 }

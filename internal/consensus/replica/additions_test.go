@@ -18,7 +18,7 @@ import (
 
 // These tests check the additions listed in docs/raft.md whose absence a mere scenario does not show.
 
-// slow delays messages of a kind.
+// slow delays messages of the given kind.
 type slow struct {
 	Transport
 	kind raftpb.MessageType

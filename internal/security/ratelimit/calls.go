@@ -76,7 +76,7 @@ func bytesOf(headers metadata.MD) (bytes int64) {
 	return bytes
 }
 
-// Undecided records that a call goes on although its caller cannot be identified yet. The server then reads what
+// Undecided records that a call continues although its caller cannot be identified yet. The server then reads what
 // follows the headers, however many calls wait for it.
 func (c *Calls) Undecided() {
 	if c != nil {
