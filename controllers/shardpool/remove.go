@@ -21,8 +21,9 @@ type removal struct {
 	shards shardClient
 }
 
-// do empties the shards that are to be removed, and deletes the empty ones. kept holds the numbers of shards that could
-// not be removed yet although they looked empty. statuses are the decided statuses of the shards that remain.
+// do empties the shards that are to be removed, and deletes the empty ones. The result kept holds the numbers of shards
+// that could not be removed yet although they looked empty. The argument statuses has the decided statuses of the
+// shards that remain.
 func (r removal) do(ctx context.Context, statuses []v1alpha1.ShardStatus, notes *step.Notes) (kept []int32,
 	out step.Outcome) {
 	leaving := leaving{cached: r.Client, pool: r.pool, places: r.places}

@@ -15,7 +15,8 @@ import (
 // Such a shard then starts on the blank volume that it has now, and its copies are rebuilt. If a group could not
 // continue, replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
 //
-// statuses are those of the shards, in the same order. If a volume is kept, the message of its shard says why.
+// The argument statuses has the statuses of the shards, in the same order. If a volume is kept, the message of its
+// shard says why.
 func replaceDisks(ctx context.Context, h writer, places *places, shards []*observed.Shard,
 	statuses []v1alpha1.ShardStatus) step.Outcome {
 	if places.store.Spec.Replication.Copies <= 1 || !places.known() {

@@ -45,7 +45,8 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 }
 
 // AccessSince reads the table of grants if it has changed since it was read at the given revision. Revision 0 says that
-// no table was read before. If the table has not changed, changed is false, and etcd does not send the table.
+// no table was read before. If the table has not changed, the result changed is false, and etcd does not send the
+// table.
 func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
 	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
 	if err != nil || answer.Succeeded {

@@ -87,9 +87,9 @@ const newsMax = 8
 
 // Pause waits until another attempt makes sense: as long as the pace says, or until the channel news is closed. That
 // channel is closed when something on which the attempts depend may have changed. It is nil if there is no such signal.
-// least is the wait that the server asks for. With Hold, Pause waits at least that long. Without Hold, no attempt
-// follows if less time is left. Pause returns false if the call's time is up before the next attempt, if ctx has ended,
-// or if the channel stop is closed.
+// The argument least is the wait that the server asks for. With Hold, Pause waits at least that long. Without Hold, no
+// attempt follows if less time is left. Pause returns false if the call's time is up before the next attempt, if ctx
+// has ended, or if the channel stop is closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {

@@ -21,9 +21,9 @@ var (
 // End ends the group by a membership with the learner format.EndedID: a leader serves only after it has applied
 // everything that was ever acknowledged, so every later leader knows of the end. It is called on the leader. When End
 // returns nil, the group holds nothing, a majority knows that it has ended, and no further write is acknowledged unless
-// Resume is called. blank returns an error that says what the log holds; it is called while no write is in progress and
-// none is accepted. End may be called again. Errors are ErrNotBlank and those of ChangeMembers. After ErrOutcomeUnknown
-// the group may have ended.
+// Resume is called. The function blank returns an error that says what the log holds; it is called while no write is in
+// progress and none is accepted. End may be called again. Errors are ErrNotBlank and those of ChangeMembers. After
+// ErrOutcomeUnknown the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
 	term, err := r.beginEnd(blank)
 	if err != nil {

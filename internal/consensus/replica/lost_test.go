@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// A heartbeat with a commit index beyond a follower's log shows that the leader counts on entries that the follower
+// A heartbeat with a commit index beyond a follower's log shows that the leader relies on entries that the follower
 // acknowledged and no longer has. The follower fails with the error for this case, and the other members continue.
 func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

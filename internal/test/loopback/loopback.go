@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// The ports are below those that Linux assigns to connections and to listeners on port 0 (from 32768 on), and below
-// Kubernetes' NodePorts (from 30000 on). Therefore no other program gets such a port by chance between the check and
+// The ports are below those that Linux assigns to connections and to listeners on port 0 (from 32768 on), and below the
+// NodePorts of Kubernetes (from 30000 on). Therefore no other program gets such a port by chance between the check and
 // the use.
 const (
 	firstPort = 12000

@@ -226,7 +226,8 @@ func (n *memNode) drop() {
 }
 
 // readLost changes the result of a direct read. After a failed sync, some bytes are only in the page cache. readLost
-// replaces them by the content on the disk. offset is the offset of b in the file, at the start of a sector.
+// replaces them by the content on the disk. The argument offset is the offset of b in the file, at the start of a
+// sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {
 		return

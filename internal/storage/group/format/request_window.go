@@ -3,8 +3,8 @@ package format
 import "time"
 
 // RequestWindow says how long the request ids of writes are remembered: for Age or for Writes further writes of the
-// group, whichever ends first; but at least for AgeMin or WritesMax further writes, whichever ends first. The age of
-// a write counts from the time at which this process applied it or, for an older write, from the start of this
+// group, whichever ends first; but at least for AgeMin or WritesMax further writes, whichever ends first. The age of a
+// write is counted from the time at which this process applied it or, for an older write, from the start of this
 // process. It is measured by the monotonic clock, so changes of the machine's time do not affect it.
 type RequestWindow struct {
 	Age       time.Duration
