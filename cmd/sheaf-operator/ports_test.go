@@ -88,8 +88,9 @@ func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 }
 
 // Each socket on which the operator listens is in the table of docs/security.md, and each row of the table is one of
-// its sockets. A socket speaks plaintext HTTP, as the table says, and holds at most 256 connections: of more, it closes
-// the oldest. The test runs the real program, because only that opens the sockets that nobody has thought of.
+// its sockets. A socket speaks plaintext HTTP, as the table says, and holds at most 256 connections: if there are more,
+// it closes the oldest ones. The test runs the real program, because only that opens the sockets that nobody has
+// thought of.
 func TestEachPortIsInTheTable(t *testing.T) {
 	kubetest.Only(t)
 	pid, addresses := startOperator(t)

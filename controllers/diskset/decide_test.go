@@ -416,8 +416,8 @@ func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	}
 }
 
-// A disk that was carried to another node with its data is named as such. Its claim gets it there, and no other disk,
-// when a person says so. No other claim gets it.
+// A disk that was moved to another node with its data is named as such. When a person says so, its claim gets the disk
+// there, and gets no other disk. No other claim gets the disk.
 func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	w := newDiskWorld(disk("n1", "a", "1Gi"))

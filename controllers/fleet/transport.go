@@ -30,8 +30,8 @@ type TransportClient interface {
 // Credentials keeps the credentials with which the operator talks to the processes of stores. internal/operator
 // implements it.
 type Credentials interface {
-	// Set replaces the operator's credentials for the store namespace/name. files has the contents of a folder:
-	// tls.crt, tls.key, ca.crt, client-ca.crt and mode. New connections use them.
+	// Set replaces the operator's credentials for the store namespace/name. The argument files has the contents of a
+	// folder: tls.crt, tls.key, ca.crt, client-ca.crt and mode. New connections use them.
 	Set(store string, files map[string][]byte) error
 	// Forget removes the operator's credentials for a deleted store.
 	Forget(store string)

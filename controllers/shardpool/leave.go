@@ -56,8 +56,8 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 	return ""
 }
 
-// leave asks the planner to empty a shard that is to be removed, and reports the progress. groups is the number of
-// groups that the shard last reported.
+// leave asks the planner to empty a shard that is to be removed, and reports the progress. The argument groups is the
+// number of groups that the shard last reported.
 func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outcome {
 	if !l.places.known() {
 		return step.Fail(reasonHoldsGroups, fmt.Sprintf(

@@ -15,8 +15,8 @@ const (
 	// abandonedAfter is how long a scan may go without a read before it counts as abandoned. A caller that lost its
 	// connection would be back by then.
 	abandonedAfter = 10 * time.Second
-	// scansPart is a divisor: if scans keep more than the size of the volume divided by it (a sixteenth), the abandoned
-	// scans are given up even if there is free space.
+	// scansPart is a divisor: if scans keep more than the size of the volume divided by scansPart (a sixteenth), the
+	// abandoned scans are given up even if there is free space.
 	scansPart = 16
 )
 

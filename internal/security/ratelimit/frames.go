@@ -87,8 +87,8 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 	return excess
 }
 
-// hold counts the memory that the server holds because of the frame whose header was received. rest is the data that
-// arrived with the header.
+// hold counts the memory that the server holds because of the frame whose header was received. The argument rest is the
+// data that arrived with the header.
 func (f *frames) hold(rest []byte) {
 	id, flags := streamID(f.header[5:]), f.header[4]
 	switch f.header[3] {

@@ -33,8 +33,8 @@ type rangeRepair struct {
 	gone    []int64 // records with a version that was dropped
 }
 
-// RepairRange replaces a damaged segment by one without damage; r is a result of Repairs. entries are the peer's
-// entries in all ranges of r, in order; peerApplied is the greatest RangeAnswer.Applied. RepairRange checks the
+// RepairRange replaces a damaged segment by one without damage; r is a result of Repairs. The argument entries has the
+// peer's entries in all ranges of r, in order; peerApplied is the greatest RangeAnswer.Applied. RepairRange checks the
 // entries against what is known: index, term, checksum, id. The blobs that they refer to must exist here already
 // (MissingBlobs). The damage is forgotten when the new segment is durable. If RepairRange returns ErrRepairLater,
 // ErrRepairByInstall, ErrCorrupt (these are not the entries that were here) or ErrNoSpace, nothing has changed.

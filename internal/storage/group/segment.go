@@ -171,7 +171,8 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 }
 
 // walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible, because
-// after a failed sync the cache can differ from the disk (rule 5). rows has the same meaning as in replay.Segment.
+// after a failed sync the cache can differ from the disk (rule 5). The argument rows has the same meaning as in
+// replay.Segment.
 func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
 	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)

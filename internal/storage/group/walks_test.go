@@ -39,7 +39,7 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling holds seeds of later logs. Each is the only one that detects the loss of a certain fix: 2535 has a void bad
+// telling holds seeds of later logs. Each seed is the only one that detects the loss of its fix: 2535 has a void bad
 // frame that must not raise the last index.
 var telling = []uint64{2535}
 

@@ -17,7 +17,8 @@ const (
 	LengthMax = (1<<15 - 1) * 64
 )
 
-// MakeLoc packs a place. offset is a multiple of 8 in [0, OffsetMax], length in [0, LengthMax] bytes.
+// MakeLoc packs a place. The argument offset is a multiple of 8 in [0, OffsetMax], and length is in [0, LengthMax]
+// bytes.
 func MakeLoc(ordinal uint32, offset, length int64, tombstone bool) Loc {
 	loc := Loc(ordinal)<<44 | Loc(offset/8)<<16 | Loc((length+63)/64)<<1
 	if tombstone {

@@ -186,9 +186,9 @@ func (t *Table) Get(id int64) (Loc, bool) {
 	return at.loc, at.loc != 0
 }
 
-// Max sets the place of an id unless a later place is stored. old is the place that was stored before, 0 if there was
-// none; won reports whether loc is stored now. The error is ErrClosed or the error of growing the table; the table is
-// then unchanged.
+// Max sets the place of an id unless a later place is stored. The result old is the place that was stored before, or 0
+// if there was none; the result won reports whether loc is stored now. The error is ErrClosed or the error of growing
+// the table; the table is then unchanged.
 func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)

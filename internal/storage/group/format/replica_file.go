@@ -65,8 +65,8 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 	return append(b, b...), nil
 }
 
-// DecodeReplicaFile decodes the result of Encode. bad says why each copy is not valid; both are nil if the file is as
-// it was written. err is ErrCorrupt or ErrFormatVersion.
+// DecodeReplicaFile decodes the result of Encode. The result bad says why each copy is not valid; both elements are nil
+// if the file is as it was written. The error is ErrCorrupt or ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	var copies [2]ReplicaFile
 	for i := range copies {

@@ -10,8 +10,8 @@ import (
 )
 
 // CheckBlob reads the file of a blob, one window of the buffer at a time, and returns the damage in the order of the
-// file. want is the expected blob; nil means the blob that the header names. The error says why the file could not be
-// read.
+// file. The argument want is the expected blob; nil means the blob that the header names. The error says why the file
+// could not be read.
 func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	add := func(offset, length int64, what string) {
 		bad = append(bad, format.Damage{Offset: offset, Length: length, What: what})
