@@ -160,8 +160,8 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 // drainLook is the time between two reads of the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards are empty, and reports each step once. ctx is for its requests; waiting bounds
-// the wait.
+// awaitDrained waits until the shards are empty, and reports each step once. The argument ctx is for its requests, and
+// the argument waiting bounds the wait.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {

@@ -442,7 +442,7 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 	d.out.statuses = append(d.out.statuses, status)
 }
 
-// moveWords names the page with the steps for a disk that was carried to another node.
+// moveWords names the page with the steps for a disk that was moved to another node.
 const moveWords = `docs/operations/disks.md, "Move a disk to another node"`
 
 // carriedFrom returns the volume of a claim on another node that has the same device as a volume, and is no longer in

@@ -367,7 +367,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 }
 
 // started records the generation of a shard's volume. The gateway connects at once to a shard that has restarted at its
-// address, without the backoff that grew while the shard was away.
+// address, without the backoff that grew while the shard was unreachable.
 func (s *shard) started(generation uint64) {
 	if s.generation != 0 && s.generation != generation {
 		for _, c := range s.conns {

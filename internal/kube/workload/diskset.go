@@ -27,7 +27,7 @@ const (
 	// AnnotationRelease with value true makes a Released disk available again. An administrator sets it.
 	AnnotationRelease = "sheaf.dev/release"
 	// AnnotationForClaim is namespace/name of the only claim that may get a free disk. An administrator sets it on a disk
-	// that was carried to another node with its data. The operator removes it when the disk is bound to the claim.
+	// that was moved to another node with its data. The operator removes it when the disk is bound to the claim.
 	AnnotationForClaim = "sheaf.dev/for-claim"
 )
 

@@ -154,7 +154,7 @@ func allZero(b []byte) bool {
 }
 
 // numberMax is above all generations and steps that a volume can reach. A greater number in a superblock is damage: a
-// start counts on from that number, and could overflow.
+// start adds to that number, and the sum could overflow.
 const numberMax = 1 << 62
 
 // copies is the content of the superblock file.

@@ -370,8 +370,8 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	}
 }
 
-// TestAnAbsurdGenerationIsDamage uses a generation and a step that are so large that a start, which counts on from
-// them, would begin again at 0.
+// TestAnAbsurdGenerationIsDamage uses a generation and a step that are so large that a start, which adds to them, would
+// begin again at 0.
 func TestAnAbsurdGenerationIsDamage(t *testing.T) {
 	for what, sb := range map[string]Superblock{
 		"generation": {Generation: 1<<62 + 1}, "step": {Generation: 1, Step: Step{Number: math.MaxUint64}},

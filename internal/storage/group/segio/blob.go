@@ -61,8 +61,8 @@ func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte)
 	return bad, nil
 }
 
-// WholeBlob returns the offset up to which a blob's file is whole; a chunk begins there. bad is the damage that
-// CheckBlob found.
+// WholeBlob returns the offset up to which a blob's file is whole; a chunk begins there. The argument bad is the damage
+// that CheckBlob found.
 func WholeBlob(size int64, bad []format.Damage) int64 {
 	if len(bad) == 0 {
 		return size
