@@ -45,8 +45,8 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 	return out, more
 }
 
-// firstNames returns the replicas that have the first names, at most the number most of them, and whether there are
-// other replicas. The replicas are sorted. If most is 0, firstNames returns all of them.
+// firstNames returns the replicas that have one of the first names, and whether there are other replicas. most is the
+// maximum number of names; 0: no limit. groups must be sorted by name. All replicas of a name are returned together.
 func firstNames(groups []*groupReplica, most int) (first []*groupReplica, more bool) {
 	names := 0
 	for i, g := range groups {

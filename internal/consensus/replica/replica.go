@@ -72,7 +72,7 @@ type Options struct {
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
 	// nil. Each call runs in a goroutine of its own; two calls may fetch the same blob concurrently. ctx ends when Stop
-	// is called, when another member leads, and when that member falls silent. If FetchBlobs is nil, messages are
+	// is called, when a member other than from leads, and when from falls silent. If FetchBlobs is nil, messages are
 	// accepted even if their entries refer to blobs that are not here.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
