@@ -2,9 +2,11 @@ package finding
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
@@ -29,14 +31,18 @@ func (l *look) answer() {
 		if ofShard {
 			command = l.kubectl("logs %s", workload.ShardPod(shard))
 			l.told[workload.ShardPod(shard)] = l.told[workload.ShardPod(shard)] || f.Severity != Note
+			if f.Kind == finding.ShardSilent || f.Kind == finding.ShardState {
+				l.absent[shard] = true
+			}
 		}
 		f.Do = cmp.Or(f.Do, command)
 		l.found = append(l.found, f)
 	}
 }
 
-// isExplained reports whether an object already has a finding about the cause of f, a finding in a gateway's answer.
-// If f is worse than that finding says, the finding takes over its severity and its words.
+// isExplained reports whether an object already has a finding about the cause of f, a finding in a gateway's answer. If
+// something is not served because of that cause, the object's finding takes over the severity and the words of f. If
+// the other copies of each group serve, the object's finding keeps its own severity.
 func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool {
 	n, ofShard := l.explained[shard]
 	switch f.Kind {
@@ -61,14 +67,42 @@ func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool 
 	case finding.ShardLoads:
 		return ofShard
 	case finding.ShardSilent, finding.ShardState:
-		if ofShard && facts.IsNeeded(shard) {
+		if !l.saysWhy(shard, f.Kind, facts) {
+			return false
+		}
+		if facts.IsNeeded(shard) {
 			l.merge(n, f.Severity, f.What)
 		}
-		return ofShard
+		return true
 	case finding.ShardProblem:
-		return ofShard && strings.Contains(l.found[n].What, f.What)
+		return ofShard && l.found[n].Severity != Note && strings.Contains(l.found[n].What, f.What)
 	}
 	return false
+}
+
+// saysWhy reports whether the finding about a shard's object says why the shard is silent (ShardSilent), or that it is
+// in the state that the gateway reports (ShardState). A note says neither, because the shard may have failed after the
+// operator wrote that it starts or loads. Only a shard that is parked is silent on purpose.
+func (l *look) saysWhy(shard string, kind finding.Kind, facts *finding.Facts) bool {
+	n, there := l.explained[shard]
+	switch state := l.states[shard]; {
+	case !there:
+		return false
+	case kind == finding.ShardSilent && state == v1alpha1.ShardParked:
+		return true
+	case l.found[n].Severity == Note:
+		return false
+	default:
+		return kind == finding.ShardSilent || slices.ContainsFunc(facts.Shards, func(s *recordv1.Shard) bool {
+			return s.GetName() == shard && s.GetState().Word() == string(state)
+		})
+	}
+}
+
+// isAbsent reports whether a finding, which is a warning or a problem, says why the copies on a shard are missing.
+func (l *look) isAbsent(shard string) bool {
+	n, there := l.explained[shard]
+	return l.absent[shard] || there && l.found[n].Severity != Note
 }
 
 // firstExplained returns the first finding about a shard, and whether objects say of each shard why it does not run. A

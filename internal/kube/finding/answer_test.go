@@ -172,10 +172,24 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
 				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
 		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"}}},
+		"a shard is parked, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			down(f, 1)
+			o.Pools[0].Spec.Parked = []int32{1}
+			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
+				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
+		}, []want{{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"},
+			{Note, "shard quotes-ssd-1", "it is parked", `"parked":[]`}}},
+		"a disk is nearly full, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			f.Shards[1].CapacityBytes, f.Shards[1].FreeBytes, f.Shards[1].ReserveBytes = 1<<40, 3<<29, 1<<30
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
+				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
+		}, []want{{Warning, "shard quotes-ssd-1", "writes will be refused soon", "enlarge the volume"},
+			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 		"copies are missing on two shards, and one has a finding": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
 			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"not registered in etcd: quotes-ssd-1, quotes-ssd-2")
+				"64 of 64 groups have fewer than 3 copies: group 7; not registered in etcd: quotes-ssd-1; quotes-ssd-2")
 		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"},
 			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 		"copies are missing, and no shard is named": {func(t *testing.T, o *Objects, f *finding.Facts) {
@@ -196,6 +210,34 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 			f.Groups = f.Groups[1:2]
 			f.Groups[0].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 		}, []want{{Problem, "shard quotes-ssd-1", "too few copies are well to serve group 7", "get pvc"}}},
+		"a disk is lost, after the operator wrote that its shard loads": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			shardIs(v1alpha1.ShardLoading, "group 7")(t, o)
+			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
+			f.Groups[1].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
+		}, []want{{Problem, "shard quotes-ssd-1", "the volume is blank", "logs quotes-ssd-1-0"},
+			{Note, "shard quotes-ssd-1", "it loads: group 7", "--watch"}}},
+		"a disk is lost, after the operator could not reach the shard": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			shardIs(v1alpha1.ShardUnreachable, "refused")(t, o)
+			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
+			f.Groups[1].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
+		}, []want{{Problem, "shard quotes-ssd-1", "the volume is blank", "logs quotes-ssd-1-0"},
+			{Warning, "shard quotes-ssd-1", "refused", "logs quotes-ssd-1-0"}}},
+		"a shard is silent, after the operator wrote that it loads": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			shardIs(v1alpha1.ShardLoading, "group 7")(t, o)
+			down(f, 1)
+		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"},
+			{Note, "shard quotes-ssd-1", "it loads: group 7", "--watch"}}},
+		"a shard is silent, as it is parked": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			o.Pools[0].Spec.Parked = []int32{1}
+			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
+			down(f, 1)
+		}, []want{{Note, "shard quotes-ssd-1", "it is parked", `"parked":[]`}}},
+		"a shard that starts has a problem": {func(t *testing.T, o *Objects, f *finding.Facts) {
+			shardIs(v1alpha1.ShardPending, "its disk does not answer")(t, o)
+			pod(t, o, "ssd-1").CreationTimestamp.Time = kubefindingtest.Now
+			f.Shards[1].Problems = []string{"its disk does not answer"}
+		}, []want{{Problem, "shard quotes-ssd-1", "its disk does not answer", "logs quotes-ssd-1-0"},
+			{Note, "shard quotes-ssd-1", "Pending: its disk does not answer", "describe pod"}}},
 		"a memory limit that is too small, and the shard is needed": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			shardIs(v1alpha1.ShardMemoryTooSmall, "the limit is 1 GiB")(t, o)
 			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "the limit is 1 GiB"

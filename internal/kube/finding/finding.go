@@ -72,7 +72,8 @@ const (
 // is never nil.
 func Find(o Objects) []Finding {
 	l := &look{
-		Objects: o, found: []Finding{}, told: map[string]bool{}, explained: map[string]int{}, pools: map[string]int{},
+		Objects: o, found: []Finding{}, told: map[string]bool{}, explained: map[string]int{},
+		states: map[string]v1alpha1.ShardState{}, absent: map[string]bool{}, pools: map[string]int{},
 	}
 	l.operator()
 	for i := range o.Pools {
@@ -102,12 +103,14 @@ type look struct {
 
 	// The following say which findings about objects explain what a gateway answers. Numbers are indexes of found.
 
-	explained map[string]int // by shard
-	pools     map[string]int // by pool: why its shards are not emptied, or that they are
-	lostDisk  *int           // a shard whose disk is lost; nil: there is none
-	domains   *int           // there are too few failure domains; nil: there are enough
-	paused    bool           // the update of a pool is paused
-	etcdWords string         // what a gateway says of etcd begins so if an object explains it; empty: none does
+	explained map[string]int                 // by shard: why it does not serve all of its groups
+	states    map[string]v1alpha1.ShardState // by shard: the state that its finding is about
+	absent    map[string]bool                // shards that are silent or refuse to serve, as only a gateway says
+	pools     map[string]int                 // by pool: why its shards are not emptied, or that they are
+	lostDisks []int                          // each shard whose disk is lost
+	domains   *int                           // there are too few failure domains; nil: there are enough
+	paused    bool                           // the update of a pool is paused
+	etcdWords string                         // if an object explains a gateway's words about etcd: how these begin
 }
 
 // one returns the index of the newest finding.

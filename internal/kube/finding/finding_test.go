@@ -51,8 +51,37 @@ func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Object
 	}
 }
 
+// allAre puts all shards into a state.
+func allAre(o *Objects, state v1alpha1.ShardState, message string) {
+	for n := range o.Pools[0].Status.ShardStatuses {
+		s := &o.Pools[0].Status.ShardStatuses[n]
+		s.State, s.Message = state, message
+	}
+}
+
 func TestFindings(t *testing.T) {
 	const shard = "shard quotes-ssd-1"
+	missing := func(o *Objects, causes string) {
+		set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing",
+			"64 of 64 groups have fewer than 3 copies: groups 0, 1, 2, 3, 4 and 59 more; "+causes)
+	}
+	loseClaim := func(o *Objects) {
+		i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
+		o.Claims[i].Status.Phase = corev1.ClaimLost
+	}
+	// failed adds an event of a probe of shard 0, so long after its container has started.
+	failed := func(probe string, after time.Duration) func(*testing.T, *Objects) {
+		return func(t *testing.T, o *Objects) {
+			began := kubefindingtest.Now.Add(-5 * time.Minute)
+			pod(t, o, "ssd-0").Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{
+				StartedAt: metav1.NewTime(began),
+			}
+			o.Events = []corev1.Event{{
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "quotes-ssd-0-0"}, Type: "Warning", Reason: "Unhealthy",
+				Message: probe + " probe failed: connection refused", LastTimestamp: metav1.NewTime(began.Add(after)),
+			}}
+		}
+	}
 	for name, c := range map[string]struct {
 		change func(*testing.T, *Objects)
 		want   []want
@@ -157,6 +186,27 @@ func TestFindings(t *testing.T) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 62, DataLost: 2,
 				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-0", State: "DataLost"}}}
 		}, []want{{Problem, "RecordStore quotes", "the data of 2 groups are lost", "notWell"}}},
+		"lost groups on a disk that is lost": {func(t *testing.T, o *Objects) {
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1,
+				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-1", State: "DataLost"}}}
+			shardIs(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
+		}, []want{{Problem, shard, "the volume is blank; the data of 1 group are lost, as every copy is on a disk that is " +
+			"lost: bring it back, or restore the records from a backup; group 7 is DataLost", `"replace":[1]`}}},
+		"lost groups on another volume than the disk that is lost": {func(t *testing.T, o *Objects) {
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1,
+				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-2", State: "DataLost"}}}
+			shardIs(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
+		}, []want{{Problem, "RecordStore quotes", "group 7 is DataLost on shard quotes-ssd-2", "notWell"},
+			{Warning, shard, "the volume is blank", `"replace":[1]`}}},
+		"lost groups on three disks that are lost": {func(_ *testing.T, o *Objects) {
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1,
+				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-1", State: "DataLost"}}}
+			allAre(o, v1alpha1.ShardDiskLost, "the volume is blank")
+		}, []want{{Problem, "RecordStore quotes", "every copy is on a volume that is gone. Bring one back, or restore the " +
+			"records from a backup; group 7 is DataLost on shard quotes-ssd-1", "notWell"},
+			{Warning, "shard quotes-ssd-0", "the volume is blank", `"replace":[0]`},
+			{Warning, shard, "the volume is blank", `"replace":[1]`},
+			{Warning, "shard quotes-ssd-2", "the volume is blank", `"replace":[2]`}}},
 		"one damaged group": {func(_ *testing.T, o *Objects) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 64, Damaged: 1}
 		}, []want{{Problem, "RecordStore quotes", "1 group has damaged entries, whose records answer DATA_LOSS", "notWell"}}},
@@ -166,6 +216,30 @@ func TestFindings(t *testing.T) {
 		"two copies in one domain": {func(_ *testing.T, o *Objects) {
 			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "SharedDomain", "4 of 12 groups")
 		}, []want{{Warning, "RecordStore quotes", "SharedDomain: 4 of 12 groups", "kubectl sheaf -n prod moves quotes"}}},
+		"copies are missing on shards that have a finding": {func(_ *testing.T, o *Objects) {
+			allAre(o, v1alpha1.ShardNodeDown, "the node is not ready")
+			missing(o, "not registered in etcd: quotes-ssd-0; quotes-ssd-1; on a disk that does not answer: quotes-ssd-2")
+		}, []want{{Warning, "shard quotes-ssd-0", "NodeDown", "n1"}, {Warning, shard, "NodeDown", "n2"},
+			{Warning, "shard quotes-ssd-2", "NodeDown", "n3"}}},
+		"copies are missing on more shards than are named": {func(_ *testing.T, o *Objects) {
+			allAre(o, v1alpha1.ShardNodeDown, "the node is not ready")
+			missing(o, "not registered in etcd: quotes-ssd-0; quotes-ssd-1; quotes-ssd-2; and 2 more")
+		}, []want{{Warning, "shard quotes-ssd-0", "NodeDown", "n1"}, {Warning, shard, "NodeDown", "n2"},
+			{Warning, "shard quotes-ssd-2", "NodeDown", "n3"}, {Warning, "RecordStore quotes", "and 2 more", "moves quotes"}}},
+		"copies are missing for a further cause": {func(t *testing.T, o *Objects) {
+			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			missing(o, "not registered in etcd: quotes-ssd-1; group 0: no space")
+		}, []want{{Warning, shard, "NodeDown", "n2"}, {Warning, "RecordStore quotes", "group 0: no space", "moves quotes"}}},
+		"copies are missing on a shard that starts": {func(t *testing.T, o *Objects) {
+			shardIs(v1alpha1.ShardPending, "starts")(t, o)
+			pod(t, o, "ssd-1").CreationTimestamp.Time = kubefindingtest.Now
+			missing(o, "not registered in etcd: quotes-ssd-1")
+		}, []want{{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}, {Note, shard, "starts", "describe pod"}}},
+		"copies are missing on a shard that is damaged": {func(_ *testing.T, o *Objects) {
+			o.Pools[0].Status.ShardStatuses[1].DamagedGroups = 2
+			missing(o, "not registered in etcd: quotes-ssd-1")
+		}, []want{{Problem, shard, "2 of its 64 groups", "report quotes"},
+			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 		"stalled by what another condition says too": {func(_ *testing.T, o *Objects) {
 			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "2 domains")
 			set(&o.Store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "TooFewDomains", "2 domains")
@@ -183,6 +257,15 @@ func TestFindings(t *testing.T) {
 			i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
 			o.Claims[i].DeletionTimestamp = &metav1.Time{Time: kubefindingtest.Now}
 		}, []want{{Warning, "claim data-quotes-ssd-1-0", "somebody has deleted it", "describe pvc"}}},
+		"the volume of a parked shard is lost": {func(t *testing.T, o *Objects) {
+			o.Pools[0].Spec.Parked = []int32{1}
+			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
+			loseClaim(o)
+		}, []want{{Warning, "claim data-quotes-ssd-1-0", "is gone", "describe pvc"}, {Note, shard, "Parked", `"parked":[]`}}},
+		"the volume of a shard on a node that is down is lost": {func(t *testing.T, o *Objects) {
+			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			loseClaim(o)
+		}, []want{{Warning, shard, "NodeDown", "n2"}, {Warning, "claim data-quotes-ssd-1-0", "is gone", "describe pvc"}}},
 		"a disk that is not blank": {func(_ *testing.T, o *Objects) {
 			o.DiskSets[0].Status.Disks[6].State, o.DiskSets[0].Status.Disks[6].Message = v1alpha1.DiskFormatBlocked, "holds ntfs"
 		}, []want{{Warning, "disk /dev/disk/by-id/nvme-6 of node n1", "holds ntfs", "describe diskset local-xfs"}}},
@@ -205,6 +288,11 @@ func TestFindings(t *testing.T) {
 				event("quotes-ssd-0-0", "Normal", "Pulled", time.Minute), event("quotes-ssd-0-0", "Warning", "Old", time.Hour),
 			}
 		}, []want{{Note, "event of Pod quotes-ssd-0-0", "Unhealthy, 1m0s ago: words", "events --for pod/quotes-ssd-0-0"}}},
+		"its startup probe failed while a pod started": {failed("Startup", 10*time.Second), nil},
+		"liveness failed just after a start": {failed("Liveness", 10*time.Second),
+			[]want{{Note, "event of Pod quotes-ssd-0-0", "Liveness probe failed", "events --for pod/quotes-ssd-0-0"}}},
+		"readiness failed before the last start": {failed("Readiness", -10*time.Second),
+			[]want{{Note, "event of Pod quotes-ssd-0-0", "Readiness probe failed", "events --for pod/quotes-ssd-0-0"}}},
 		"readiness failed while a pod started": {func(t *testing.T, o *Objects) {
 			began := kubefindingtest.Now.Add(-5 * time.Minute)
 			pod(t, o, "ssd-0").Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{

@@ -65,17 +65,13 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 
 // shard adds a finding about one shard if its state needs one.
 func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
-	pod, before := workload.ShardPod(s.Name), len(l.found)
-	defer func() {
-		if len(l.found) > before {
-			l.explained[s.Name] = before
-			l.told[workload.ShardClaim(s.Name)] = true
-		}
-	}()
+	pod := workload.ShardPod(s.Name)
 	describe := l.kubectl("describe pod %s", pod)
+	explain := func() { l.explained[s.Name], l.states[s.Name] = *l.one(), s.State }
 	add := func(severity finding.Severity, command string) {
 		l.told[pod] = true
 		l.add(severity, "shard", s.Name, command, "%s: %s", s.State, s.Message)
+		explain()
 	}
 	switch s.State {
 	case v1alpha1.ShardServing, v1alpha1.ShardDraining:
@@ -86,6 +82,7 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 	case v1alpha1.ShardLoading:
 		l.add(Note, "shard", s.Name, l.kubectl("get shardpool %s --watch", pool.Name), "it loads: %s",
 			orElse(s.Load, s.Message))
+		explain()
 	case v1alpha1.ShardPending:
 		severity := Note
 		if l.podOld(pod) {
@@ -103,8 +100,9 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 			command = l.patch(pool, map[string]any{"replace": append(slices.Clone(pool.Spec.Replace), s.Number)})
 		}
 		add(l.worse(), command)
-		if s.State == v1alpha1.ShardDiskLost && l.lostDisk == nil {
-			l.lostDisk = l.one()
+		if s.State == v1alpha1.ShardDiskLost {
+			l.told[workload.ShardClaim(s.Name)] = true
+			l.lostDisks = append(l.lostDisks, *l.one())
 		}
 	case v1alpha1.ShardForeign, v1alpha1.ShardFileSystemMismatch:
 		add(l.worse(), l.kubectl("get pvc %s -o wide", workload.ShardClaim(s.Name)))

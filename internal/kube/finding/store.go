@@ -59,50 +59,51 @@ const (
 	reasonCopiesMissing = "CopiesMissing"
 )
 
-// redundant checks the condition Redundant. Missing copies are not reported if each shard that the condition names has
-// a finding, because that finding is about their cause.
+// redundant checks the condition Redundant. Missing copies are not reported if findings about shards say why all of
+// them are missing.
 func (l *look) redundant() {
 	conditions, name := l.Store.Status.Conditions, l.Store.Name
 	c := isFalse(conditions, v1alpha1.ConditionRedundant)
 	stalled := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
 	if c == nil || stalled != nil && stalled.Status == metav1.ConditionTrue && stalled.Reason == c.Reason ||
-		c.Reason == reasonCopiesMissing && l.haveFindings(c.Message) {
+		c.Reason == reasonCopiesMissing && l.haveCauses(c.Message) {
 		return
 	}
 	l.add(Warning, "RecordStore", name, fmt.Sprintf("kubectl sheaf -n %s moves %s", l.Store.Namespace, name), "%s: %s",
 		c.Reason, c.Message)
 }
 
-// haveFindings reports whether a text names shards of the store, and all of them have a finding.
-func (l *look) haveFindings(text string) bool {
-	shards := map[string]bool{}
-	for i := range l.Pools {
-		for _, s := range v1alpha1.ShardsOf(&l.Pools[i], l.Shards) {
-			shards[s.Name] = true
-		}
-	}
-	named := 0
-	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,;:()", r) }) {
-		if !shards[word] {
-			continue
-		}
-		if named++; !l.told[workload.ShardPod(word)] {
+// haveCauses reports whether findings about shards cover each cause in a message of reason CopiesMissing. The message
+// is like "2 of 8 groups have fewer than 3 copies: groups 1, 2; not registered in etcd: a; b; on a disk that does not
+// answer: c". A part that is not the name of an absent shard is another cause, such as "group 1: no space", or shards
+// that the message only counts, such as "and 2 more".
+func (l *look) haveCauses(message string) bool {
+	_, causes, _ := strings.Cut(message, "; ")
+	for part := range strings.SplitSeq(causes, "; ") {
+		shard := strings.TrimPrefix(strings.TrimPrefix(part, "not registered in etcd: "), "on a disk that does not answer: ")
+		if !l.isAbsent(shard) {
 			return false
 		}
 	}
-	return named > 0
+	return true
 }
 
 // groups checks the numbers of groups in the store's status.
 func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
+	isElsewhere := func(t v1alpha1.GroupTrouble) bool {
+		return t.State == "DataLost" && "shard "+t.Shard != l.found[l.lostDisks[0]].Where
+	}
 	switch lost := groups(g.DataLost, "group", "groups"); {
 	case g.DataLost == 0:
-	case l.lostDisk != nil:
-		l.merge(*l.lostDisk, Problem, fmt.Sprintf(
-			"the data of %s are lost, as no copy is on another disk: restore the records from a backup if no disk comes back",
-			lost))
+	case len(l.lostDisks) == 1 && !slices.ContainsFunc(g.NotWell, isElsewhere):
+		named := ""
+		if l.Answer == nil {
+			named = examples(g.NotWell)
+		}
+		l.merge(l.lostDisks[0], Problem, fmt.Sprintf("the data of %s are lost, as every copy is on a disk that is lost: "+
+			"bring it back, or restore the records from a backup%s", lost, named))
 	case l.Answer != nil && l.Answer.HasLost(): // the finding about that names each group
 	default:
 		l.add(Problem, "RecordStore", name, describe,
@@ -352,7 +353,7 @@ func (l *look) events() {
 		e := &l.Events[i]
 		k := key{e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason}
 		if e.Type != corev1.EventTypeWarning || l.told[k.name] || l.Now.Sub(when(e)) > eventAge ||
-			e.Reason == "Unhealthy" && l.started(k.name, when(e)) {
+			l.started(e) {
 			continue
 		}
 		if old := newest[k]; old == nil || when(old).Before(when(e)) {
@@ -376,13 +377,21 @@ func (l *look) events() {
 	}
 }
 
-// started reports whether a pod is ready now and was starting at a time. Its probes fail until its containers have
-// started.
-func (l *look) started(name string, at time.Time) bool {
-	i := slices.IndexFunc(l.Pods, func(p corev1.Pod) bool { return p.Name == name })
+// started reports whether an event is about a probe that fails until a container has started, and the pod is ready now.
+// A liveness probe that failed, and an event of an earlier container, are signs of a fault.
+func (l *look) started(e *corev1.Event) bool {
+	if e.Reason != "Unhealthy" || !strings.HasPrefix(e.Message, "Readiness probe ") &&
+		!strings.HasPrefix(e.Message, "Startup probe ") {
+		return false
+	}
+	i := slices.IndexFunc(l.Pods, func(p corev1.Pod) bool { return p.Name == e.InvolvedObject.Name })
 	return i >= 0 && PodReady(&l.Pods[i]) &&
 		slices.ContainsFunc(l.Pods[i].Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
-			return c.State.Running != nil && at.Sub(c.State.Running.StartedAt.Time) < slow
+			if c.State.Running == nil {
+				return false
+			}
+			after := when(e).Sub(c.State.Running.StartedAt.Time)
+			return after >= 0 && after < slow
 		})
 }
 
