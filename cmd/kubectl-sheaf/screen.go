@@ -139,7 +139,8 @@ func (c *screen) shards() {
 		memory := ""
 		if r.MemoryLimitBytes > 0 {
 			used := r.MemoryNeedBytes // computed when the shard starts: 0 for a shard that was new then
-			if l := c.liveShard(r.Name); l.GetAlive() {
+			// A shard whose memory is too small uses what fits, which is less than it needs.
+			if l := c.liveShard(r.Name); l.GetAlive() && r.State != v1alpha1.ShardMemoryTooSmall {
 				used = l.GetMemoryUsedBytes()
 			}
 			memory = fmt.Sprintf("%s of %s", cli.FormatBytes(used), cli.FormatBytes(r.MemoryLimitBytes))

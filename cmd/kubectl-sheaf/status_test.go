@@ -107,6 +107,16 @@ func TestScreens(t *testing.T) {
 	}
 }
 
+// The memory of a shard that needs more than its limit is what it needs, and not what fits and is used.
+func TestMemoryThatDoesNotFitIsTheNeed(t *testing.T) {
+	s := well()
+	small := &s.Pools[0].Status.ShardStatuses[1]
+	small.State, small.MemoryNeedBytes = v1alpha1.ShardMemoryTooSmall, 9<<30
+	if got := s.show(140, nil); !strings.Contains(got, "9.0 GiB of 6.0 GiB") {
+		t.Error(got)
+	}
+}
+
 // The same objects, read from an API server, produce the same screen.
 func TestStatusFromAnAPIServer(t *testing.T) {
 	a, out := newTestApp(t, "status")
