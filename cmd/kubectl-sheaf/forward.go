@@ -38,7 +38,7 @@ are for names, and give a certificate that its Secrets have (docs/install.md).`,
   sheaf status --server localhost:7600 --ca ca.crt --cert tls.crt --key tls.key`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.oneStore(cmd.Context(), args)
+			store, err := a.oneStore(cmd.Context(), args, sourcePatience)
 			if err != nil {
 				return err
 			}

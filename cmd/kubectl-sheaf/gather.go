@@ -36,8 +36,16 @@ func (s *snapshot) findings() []finding.Finding {
 	return finding.Find(o)
 }
 
-// bounded reads objects. Each read may take limit: an API server whose own storage hangs answers nothing, and the other
-// reads are still worth their time.
+// within returns a context that ends after limit at the latest; 0: no limit.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// bounded reads objects. Each read may take limit (0: no limit): an API server whose own storage hangs answers nothing,
+// and the other reads are still worth their time.
 type bounded struct {
 	client.Reader
 	limit time.Duration
@@ -45,27 +53,28 @@ type bounded struct {
 
 // Get implements client.Reader.
 func (b bounded) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	ctx, cancel := context.WithTimeout(ctx, b.limit)
+	ctx, cancel := within(ctx, b.limit)
 	defer cancel()
 	return b.words(b.Reader.Get(ctx, key, o, options...))
 }
 
 // List implements client.Reader.
 func (b bounded) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	ctx, cancel := context.WithTimeout(ctx, b.limit)
+	ctx, cancel := within(ctx, b.limit)
 	defer cancel()
 	return b.words(b.Reader.List(ctx, list, options...))
 }
 
 // words returns an error that names the limit if that ended the read.
 func (b bounded) words(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if b.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the API server has not answered within %v: %w", b.limit, err)
 	}
 	return err
 }
 
-// gather reads everything about a store. Each read may take limit. Only the pools and pods have to be readable.
+// gather reads everything about a store. Each read may take limit; 0: no limit. Only the pools and pods have to be
+// readable.
 func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit time.Duration) (*snapshot, error) {
 	from := bounded{a.objects, limit}
 	s := &snapshot{Objects: finding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}

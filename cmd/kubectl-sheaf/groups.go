@@ -87,12 +87,9 @@ func (a *app) ofGateway(ctx context.Context, args []string, patience time.Durati
 	if patience < 0 {
 		return fmt.Errorf("--timeout %v: must not be negative", patience)
 	}
-	if patience > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, patience)
-		defer cancel()
-	}
-	store, err := a.oneStore(ctx, args)
+	ctx, cancel := within(ctx, patience)
+	defer cancel()
+	store, err := a.oneStore(ctx, args, patience)
 	if err != nil {
 		return err
 	}

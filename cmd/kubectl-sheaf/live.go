@@ -28,10 +28,10 @@ type live struct {
 // answerBytesMax is the maximum size of a gateway's answer, in bytes. The answer has a row for each copy of each group.
 const answerBytesMax = 256 << 20
 
-// askGateway asks a gateway over a forwarded port, within a time limit.
+// askGateway asks a gateway over a forwarded port, within a time limit; 0: no limit.
 func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patience time.Duration) live {
 	var l live
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := within(ctx, patience)
 	defer cancel()
 	l.Err = a.onGateway(ctx, store, func(admin recordv1.AdminServiceClient) error {
 		shards, err := recordv1.AllShards(ctx, admin)

@@ -122,7 +122,8 @@ func TestWrongCommandLines(t *testing.T) {
 		{"status --width=a", "invalid argument"}, {"drain a --shard=1 --undo", "--undo takes back the draining of a pool"},
 		{"status -o yaml", "must be json"}, {"moves --every=0s", "must be more than 0"},
 		{"groups -o yaml", "must be json"}, {"groups delete a", "at least 2 arg"},
-		{"groups --timeout=-1s", "not be negative"},
+		{"groups --timeout=-1s", "not be negative"}, {"status --live-timeout=-1s", "not be negative"},
+		{"report --source-timeout=-1s", "not be negative"},
 	} {
 		var out bytes.Buffer
 		err := newApp(&out, &out).call(t.Context(), strings.Fields(c.args)...)
@@ -149,7 +150,7 @@ func TestHelpNamesThePlugin(t *testing.T) {
 func TestNamingAStore(t *testing.T) {
 	a, _ := newTestApp(t, "naming")
 	ctx := t.Context()
-	if _, err := a.oneStore(ctx, nil); err == nil || !strings.Contains(err.Error(), "has no RecordStore") {
+	if _, err := a.oneStore(ctx, nil, time.Minute); err == nil || !strings.Contains(err.Error(), "has no RecordStore") {
 		t.Errorf("without a store: %v", err)
 	}
 	for _, name := range []string{"b", "a"} {
@@ -159,13 +160,13 @@ func TestNamingAStore(t *testing.T) {
 				Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{}}},
 		})
 	}
-	if _, err := a.oneStore(ctx, nil); err == nil || !strings.Contains(err.Error(), "name one of a, b") {
+	if _, err := a.oneStore(ctx, nil, time.Minute); err == nil || !strings.Contains(err.Error(), "name one of a, b") {
 		t.Errorf("with two: %v", err)
 	}
-	if store, err := a.oneStore(ctx, []string{"b"}); err != nil || store.Name != "b" {
+	if store, err := a.oneStore(ctx, []string{"b"}, time.Minute); err != nil || store.Name != "b" {
 		t.Errorf("by name: %v, %v", store, err)
 	}
-	if _, err := a.oneStore(ctx, []string{"c"}); err == nil || !strings.Contains(err.Error(),
+	if _, err := a.oneStore(ctx, []string{"c"}, time.Minute); err == nil || !strings.Contains(err.Error(),
 		"read RecordStore c of namespace naming") {
 		t.Errorf("by a wrong name: %v", err)
 	}

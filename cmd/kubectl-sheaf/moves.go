@@ -29,7 +29,7 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 			if every <= 0 {
 				return fmt.Errorf("--every %v: must be more than 0", every)
 			}
-			store, err := a.oneStore(cmd.Context(), args)
+			store, err := a.oneStore(cmd.Context(), args, sourcePatience)
 			if err != nil {
 				return err
 			}

@@ -33,7 +33,7 @@ type reportFlags struct {
 	output   string
 	since    time.Duration
 	patience time.Duration
-	source   time.Duration // how long one list, log or page may take
+	source   time.Duration // how long one list, log or page may take; 0: no limit
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -51,7 +51,10 @@ could not be had is in errors.txt: a list, log or page that takes longer than --
   kubectl sheaf report quotes -n prod --since 2h --output - | tar tz`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.oneStore(cmd.Context(), args)
+			if f.patience < 0 || f.source < 0 {
+				return fmt.Errorf("--live-timeout %v, --source-timeout %v: must not be negative", f.patience, f.source)
+			}
+			store, err := a.oneStore(cmd.Context(), args, f.source)
 			if err != nil {
 				return err
 			}
@@ -61,8 +64,10 @@ could not be had is in errors.txt: a list, log or page that takes longer than --
 	cmd.Flags().StringVarP(&f.output, "output", "o", "",
 		"file to write, - for standard output (default: sheaf-report-STORE-TIME.tar.gz)")
 	cmd.Flags().DurationVar(&f.since, "since", 24*time.Hour, "take logs of so long")
-	cmd.Flags().DurationVar(&f.patience, "live-timeout", livePatience, "how long a gateway may take to answer")
-	cmd.Flags().DurationVar(&f.source, "source-timeout", sourcePatience, "how long one list, log or page may take")
+	cmd.Flags().DurationVar(&f.patience, "live-timeout", livePatience,
+		"how long a gateway may take to answer; 0: no limit")
+	cmd.Flags().DurationVar(&f.source, "source-timeout", sourcePatience,
+		"how long one list, log or page may take; 0: no limit")
 	return cmd
 }
 
@@ -98,8 +103,8 @@ type archive struct {
 	tar    *tar.Writer
 	folder string
 	at     time.Time
-	failed []string // what could not be collected
-	limit  time.Duration
+	failed []string      // what could not be collected
+	limit  time.Duration // for each source; 0: no limit
 }
 
 // sourcePatience is the default time limit for one source of a report.
@@ -111,7 +116,7 @@ func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"
 // sourceError returns the error of a source in words that name what did not answer. The API server's own words do not:
 // it reports "the server rejected our request for an unknown reason" if the node of a pod cannot be reached.
 func (r *archive) sourceError(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if r.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)
 	}
 	status := apierrors.APIStatus(nil)
@@ -148,7 +153,11 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 	r := &archive{tar: tar.NewWriter(packed), folder: "sheaf-report-" + s.Store.Name, at: s.Now, limit: f.source}
 	r.failed = append(r.failed, s.Missing...)
 	r.miss("ask a gateway", s.Live.Err)
-	a.progress("lists the kinds of Kubernetes, each for at most %v", r.limit)
+	most := ""
+	if r.limit > 0 {
+		most = fmt.Sprintf(", each for at most %v", r.limit)
+	}
+	a.progress("lists the kinds of Kubernetes%s", most)
 	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects,
 		a.reportOperator} {
 		if err := step(ctx, s, r); err != nil {
@@ -251,7 +260,7 @@ func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKi
 	options ...client.ListOption) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)
-	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	ctx, cancel := within(ctx, r.limit)
 	defer cancel()
 	if err := a.objects.List(ctx, list, options...); err != nil {
 		r.miss("list "+strings.TrimSuffix(gvk.Kind, "List"), err)
@@ -311,7 +320,7 @@ var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.Com
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
 func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
-	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	ctx, cancel := within(ctx, r.limit)
 	defer cancel()
 	var pods corev1.PodList
 	r.miss("list the operator's pods", a.objects.List(ctx, &pods, operatorLabels))
@@ -353,7 +362,7 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		options.SinceSeconds = nil // it may have ended before that time
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	ctx, cancel := within(ctx, r.limit)
 	defer cancel()
 	text, err := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
 	if err != nil {
@@ -379,7 +388,7 @@ func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) error {
 	}
 	for _, file := range []string{"status.json", "metrics.txt"} {
 		page, _, _ := strings.Cut(file, ".")
-		ctx, cancel := context.WithTimeout(ctx, r.limit)
+		ctx, cancel := within(ctx, r.limit)
 		text, err := a.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, page, nil).DoRaw(ctx)
 		cancel()
 		if err != nil {

@@ -88,8 +88,10 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	}
 }
 
-// A list that does not answer costs its time limit and is named. The other lists are still read.
-func TestEachListHasATimeLimit(t *testing.T) {
+// observed returns the plugin for an API server that calls see before each read, and answers with its error if there is
+// one. The API server has a store, one pod and one claim.
+func observed(t *testing.T, see func(ctx context.Context, what any) error) *app {
+	t.Helper()
 	o, _ := kubefindingtest.Well()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -97,34 +99,76 @@ func TestEachListHasATimeLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unlimited := func(ctx context.Context, what any) {
-		if _, limited := ctx.Deadline(); !limited {
-			t.Errorf("%T has no time limit", what)
-		}
-	}
 	a := newApp(io.Discard, io.Discard)
-	a.objects = fake.NewClientBuilder().WithScheme(scheme).WithObjects(&o.Pods[0], &o.Claims[0]).WithInterceptorFuncs(
-		interceptor.Funcs{
+	a.namespace = o.Store.Namespace
+	a.objects = fake.NewClientBuilder().WithScheme(scheme).WithObjects(o.Store, &o.Pods[0], &o.Claims[0]).
+		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, one client.Object,
 				options ...client.GetOption) error {
-				unlimited(ctx, one)
+				if err := see(ctx, one); err != nil {
+					return err
+				}
 				return c.Get(ctx, key, one, options...)
 			},
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				unlimited(ctx, list)
-				if _, hangs := list.(*corev1.NodeList); hangs {
-					return context.DeadlineExceeded
+				if err := see(ctx, list); err != nil {
+					return err
 				}
 				return c.List(ctx, list, options...)
 			},
 		}).Build()
-	s, err := a.gather(t.Context(), o.Store, time.Hour)
+	return a
+}
+
+// A list that does not answer costs its time limit and is named. The other lists are still read.
+func TestEachListHasATimeLimit(t *testing.T) {
+	a := observed(t, func(ctx context.Context, what any) error {
+		if _, limited := ctx.Deadline(); !limited {
+			t.Errorf("%T has no time limit", what)
+		}
+		if _, hangs := what.(*corev1.NodeList); hangs {
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+	for _, args := range [][]string{nil, {"quotes"}} {
+		if _, err := a.oneStore(t.Context(), args, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, err := a.oneStore(t.Context(), nil, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := a.gather(t.Context(), store, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Missing) != 1 || !strings.HasPrefix(s.Missing[0], "nodes: the API server has not answered within 1h0m0s") ||
 		len(s.Pods) != 1 || len(s.Claims) != 1 {
 		t.Errorf("%v, %d pods, %d claims", s.Missing, len(s.Pods), len(s.Claims))
+	}
+}
+
+// A time limit of 0 is no limit, as in the other commands.
+func TestZeroIsNoTimeLimit(t *testing.T) {
+	reads := 0
+	a := observed(t, func(ctx context.Context, what any) error {
+		if reads++; ctx.Err() != nil {
+			t.Errorf("%T: %v", what, ctx.Err())
+		}
+		if _, limited := ctx.Deadline(); limited {
+			t.Errorf("%T has a time limit", what)
+		}
+		return ctx.Err()
+	})
+	o, _ := kubefindingtest.Well()
+	if err := a.objects.Delete(t.Context(), &o.Pods[0]); err != nil { // its log would need a kubelet
+		t.Fatal(err)
+	}
+	err := a.call(t.Context(), "report", "quotes", "--source-timeout=0", "--live-timeout=0", "--output=-")
+	if err != nil || reads < 10 {
+		t.Errorf("%v after %d reads", err, reads)
 	}
 }
 

@@ -104,17 +104,19 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 	return nil
 }
 
-// stores returns the named store, or all stores of the namespace if none is named.
-func (a *app) stores(ctx context.Context, args []string) ([]v1alpha1.RecordStore, error) {
+// stores returns the named store, or all stores of the namespace if none is named. The read may take limit; 0: as long
+// as ctx.
+func (a *app) stores(ctx context.Context, args []string, limit time.Duration) ([]v1alpha1.RecordStore, error) {
+	from := bounded{a.objects, limit}
 	if len(args) == 1 {
 		var store v1alpha1.RecordStore
-		if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: args[0]}, &store); err != nil {
+		if err := from.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: args[0]}, &store); err != nil {
 			return nil, failf("read RecordStore %s of namespace %s: %w", args[0], a.namespace, err)
 		}
 		return []v1alpha1.RecordStore{store}, nil
 	}
 	var list v1alpha1.RecordStoreList
-	if err := a.objects.List(ctx, &list, client.InNamespace(a.namespace)); err != nil {
+	if err := from.List(ctx, &list, client.InNamespace(a.namespace)); err != nil {
 		return nil, failf("list RecordStores of namespace %s: %w", a.namespace, err)
 	}
 	if len(list.Items) == 0 {
@@ -124,9 +126,9 @@ func (a *app) stores(ctx context.Context, args []string) ([]v1alpha1.RecordStore
 	return list.Items, nil
 }
 
-// oneStore returns the named store, or the only one of the namespace.
-func (a *app) oneStore(ctx context.Context, args []string) (*v1alpha1.RecordStore, error) {
-	stores, err := a.stores(ctx, args)
+// oneStore returns the named store, or the only one of the namespace. limit is that of stores.
+func (a *app) oneStore(ctx context.Context, args []string, limit time.Duration) (*v1alpha1.RecordStore, error) {
+	stores, err := a.stores(ctx, args, limit)
 	if err != nil {
 		return nil, err
 	}

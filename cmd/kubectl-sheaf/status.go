@@ -36,7 +36,10 @@ problem; warnings and notes leave it at 0.`,
 			if output != "" && output != "json" {
 				return fmt.Errorf("--output %q: must be json, or absent", output)
 			}
-			stores, err := a.stores(cmd.Context(), args)
+			if patience < 0 {
+				return fmt.Errorf("--live-timeout %v: must not be negative", patience)
+			}
+			stores, err := a.stores(cmd.Context(), args, sourcePatience)
 			if err != nil {
 				return err
 			}
@@ -68,7 +71,7 @@ problem; warnings and notes leave it at 0.`,
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json; absent: for people")
 	cmd.Flags().BoolVar(&ask, "live", true,
 		"ask a gateway who leads and what moves, which takes the right to create pods/portforward")
-	cmd.Flags().DurationVar(&patience, "live-timeout", livePatience, "how long that may take")
+	cmd.Flags().DurationVar(&patience, "live-timeout", livePatience, "how long that may take; 0: no limit")
 	return cmd
 }
 

@@ -145,7 +145,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 	other := kubefindingtest.Pod("other-ssd-0-0", "n1", map[string]string{v1alpha1.LabelStore: "other"}, "shard")
 	create(t, a.objects, "status", &other)
 
-	stores, err := a.stores(t.Context(), []string{"quotes"})
+	stores, err := a.stores(t.Context(), []string{"quotes"}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
