@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
@@ -38,12 +39,13 @@ a forwarded port. Records and bytes are ? where nobody who answers knows them.`,
 				return fmt.Errorf("--output %q: must be json, or absent", output)
 			}
 			return a.ofGateway(cmd.Context(), args, patience, "groups",
-				func(ctx context.Context, admin recordv1.AdminServiceClient) error {
+				func(ctx context.Context, store *v1alpha1.RecordStore, admin recordv1.AdminServiceClient) error {
 					list, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})
 					if err != nil {
 						return fmt.Errorf("listing groups: %w", err)
 					}
-					return a.printGroups(cli.GroupRows(list.GetGroups()), output, a.width(width))
+					rows := cli.GroupRows(list.GetGroups(), max(1, int(store.Spec.Replication.Copies)))
+					return a.printGroups(rows, output, a.width(width))
 				})
 		},
 	}
@@ -64,7 +66,7 @@ func (a *app) groupsDeleteCommand(patience *time.Duration) *cobra.Command {
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ofGateway(cmd.Context(), args[:1], *patience, "groups",
-				func(ctx context.Context, admin recordv1.AdminServiceClient) error {
+				func(ctx context.Context, _ *v1alpha1.RecordStore, admin recordv1.AdminServiceClient) error {
 					deleteOne := func(ctx context.Context, group string) error {
 						found, err := admin.DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
 						if err != nil {
@@ -83,7 +85,7 @@ func (a *app) groupsDeleteCommand(patience *time.Duration) *cobra.Command {
 
 // ofGateway calls do with a connection to a gateway of the store that args names, within a time limit; 0: no limit.
 func (a *app) ofGateway(ctx context.Context, args []string, patience time.Duration, what string,
-	do func(context.Context, recordv1.AdminServiceClient) error) error {
+	do func(context.Context, *v1alpha1.RecordStore, recordv1.AdminServiceClient) error) error {
 	if patience < 0 {
 		return fmt.Errorf("--timeout %v: must not be negative", patience)
 	}
@@ -93,7 +95,7 @@ func (a *app) ofGateway(ctx context.Context, args []string, patience time.Durati
 	if err != nil {
 		return err
 	}
-	err = a.gateway(ctx, store, func(admin recordv1.AdminServiceClient) error { return do(ctx, admin) })
+	err = a.gateway(ctx, store, func(admin recordv1.AdminServiceClient) error { return do(ctx, store, admin) })
 	if err != nil {
 		return failf("%s of store %s: %s", what, store.Name, cli.Describe(err, "the forwarded port"))
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -103,6 +104,20 @@ func TestGroupsAreListed(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &rows); err != nil || len(rows) != 2 || rows[0].Group != "2" ||
 		rows[1].Records != nil || !strings.Contains(out.String(), `"storedBytes": 3221225472`) {
 		t.Errorf("%v: %s", err, out.String())
+	}
+
+	var store v1alpha1.RecordStore
+	if err := a.objects.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "quotes"}, &store); err != nil {
+		t.Fatal(err)
+	}
+	store.Spec.Replication.Copies = 3
+	if err := a.objects.Update(t.Context(), &store); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	err := a.call(t.Context(), "groups", "quotes", "-o", "json")
+	if err != nil || !strings.Contains(out.String(), `"state": "Degraded"`) {
+		t.Errorf("one copy of three serves: %v: %s", err, out.String())
 	}
 }
 

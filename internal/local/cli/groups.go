@@ -35,14 +35,16 @@ func DeleteGroups(ctx context.Context, deleteOne func(ctx context.Context, group
 // These are states of a group that no single copy has. A RecordStore uses the same words in status.groups.notWell.
 const (
 	groupNoLeader = "NoLeader" // no copy leads: calls wait
-	groupDegraded = "Degraded" // the group is served, and a copy of it is not
-	groupLost     = "DataLost" // each copy is missing on the volume of its shard
+	groupDegraded = "Degraded" // the group is served, and by fewer copies than it should have
+	groupLost     = "DataLost" // each copy's shard runs, and says that the data are missing on its volume
 )
 
 // GroupRow is a group with all its copies.
 type GroupRow struct {
 	Group string `json:"group"`
-	// State is that of the copies if they agree, and otherwise NoLeader, Degraded, Damaged or DataLost.
+	// State is that of the copies if they agree, and otherwise NoLeader, Degraded, Damaged or DataLost. A copy whose
+	// shard does not answer is Unavailable. So is a group whose disks are all lost with their shards, although a
+	// RecordStore, whose operator looks at the disks, calls such a group DataLost.
 	State string `json:"state"`
 	// Copies is the number of copies that etcd lists, without those that are being made.
 	Copies int `json:"copies"`
@@ -55,25 +57,26 @@ type GroupRow struct {
 	Message string `json:"message,omitempty"`
 }
 
-// GroupRows sums up the rows of copies, as ListGroups returns them, by group. The order of the groups remains: numbers
-// are sorted by value.
-func GroupRows(copies []*recordv1.Group) []GroupRow {
+// GroupRows sums up the rows of copies, as ListGroups returns them, by group. wanted is the number of copies that each
+// group should have. The order of the groups remains: numbers are sorted by value.
+func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	rows := []GroupRow{}
 	for len(copies) > 0 {
 		n := 1
 		for n < len(copies) && copies[n].GetGroup() == copies[0].GetGroup() {
 			n++
 		}
-		rows = append(rows, groupRow(copies[:n]))
+		rows = append(rows, groupRow(copies[:n], wanted))
 		copies = copies[n:]
 	}
 	return rows
 }
 
-// groupRow sums up the copies of one group.
-func groupRow(copies []*recordv1.Group) GroupRow {
+// groupRow sums up the copies of one group, which should have wanted copies. A copy that is being made is not one of
+// them, and it is no sign of a fault: while a group moves, it has such a copy in addition to the others.
+func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 	row := GroupRow{Group: copies[0].GetGroup()}
-	states, lost, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, false
+	states, lost, served, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, 0, false
 	var from *recordv1.Group // the copy that has the figures
 	for _, c := range copies {
 		row.Message = cmp.Or(row.Message, c.GetMessage())
@@ -91,6 +94,9 @@ func groupRow(copies []*recordv1.Group) GroupRow {
 			damaged, serves = true, true
 		case !serves:
 			out++
+		}
+		if serves {
+			served++
 		}
 		if c.GetState() != recordv1.GroupState_GROUP_STATE_PENDING {
 			row.Copies++
@@ -111,7 +117,7 @@ func groupRow(copies []*recordv1.Group) GroupRow {
 		row.State = groupLost
 	case row.Leader != "" && damaged:
 		row.State = recordv1.GroupState_GROUP_STATE_DAMAGED.Word()
-	case row.Leader != "" && out > 0:
+	case row.Leader != "" && (out > 0 || served < wanted):
 		row.State = groupDegraded
 	case row.Leader != "":
 		row.State = recordv1.GroupState_GROUP_STATE_SERVING.Word()

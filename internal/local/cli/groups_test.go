@@ -25,6 +25,7 @@ func TestGroupRows(t *testing.T) {
 	}
 	leads := func(g *recordv1.Group) { g.Leader, g.Records, g.StoredBytes = true, 5, 900 }
 	lost := func(g *recordv1.Group) { g.Lost = true }
+	learns := func(g *recordv1.Group) { g.Role = recordv1.MemberRole_MEMBER_ROLE_LEARNER }
 	joins := func(g *recordv1.Group) { g.Copy = &recordv1.Copy{} }
 	old := func(g *recordv1.Group) { g.Records, g.StoredBytes, g.Message = 4, 800, "the shard does not answer" }
 	for name, c := range map[string]struct {
@@ -33,8 +34,14 @@ func TestGroupRows(t *testing.T) {
 	}{
 		"serves": {[]*recordv1.Group{row("a", serving), row("b", serving, leads), row("c", serving)},
 			`{"group":"7","state":"Serving","copies":3,"leader":"b","records":5,"storedBytes":900}`},
-		"a copy is being made": {[]*recordv1.Group{row("a", serving, leads), row("b", pending, joins)},
-			`{"group":"7","state":"Serving","copies":1,"leader":"a","records":5,"storedBytes":900}`},
+		"two copies of three are being made": {[]*recordv1.Group{row("a", serving, leads), row("b", pending, joins),
+			row("c", serving, learns)},
+			`{"group":"7","state":"Degraded","copies":1,"leader":"a","records":5,"storedBytes":900}`},
+		"a copy of three is not here": {[]*recordv1.Group{row("a", serving, leads), row("b", serving)},
+			`{"group":"7","state":"Degraded","copies":2,"leader":"a","records":5,"storedBytes":900}`},
+		"a copy moves": {[]*recordv1.Group{row("a", serving, leads), row("b", serving), row("c", serving),
+			row("d", pending, joins)},
+			`{"group":"7","state":"Serving","copies":3,"leader":"a","records":5,"storedBytes":900}`},
 		"a copy is silent": {[]*recordv1.Group{row("a", serving, leads), row("b", unavailable, old)},
 			`{"group":"7","state":"Degraded","copies":2,"leader":"a","records":5,"storedBytes":900,` +
 				`"message":"the shard does not answer"}`},
@@ -52,7 +59,7 @@ func TestGroupRows(t *testing.T) {
 		"not made": {[]*recordv1.Group{row("a", pending)},
 			`{"group":"7","state":"Pending","copies":0,"records":null,"storedBytes":null}`},
 	} {
-		rows := GroupRows(append(c.copies, &recordv1.Group{Group: "10", State: pending}))
+		rows := GroupRows(append(c.copies, &recordv1.Group{Group: "10", State: pending}), 3)
 		if len(rows) != 2 || rows[1].Group != "10" {
 			t.Errorf("%s: %+v", name, rows)
 			continue
