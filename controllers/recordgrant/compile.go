@@ -44,25 +44,29 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 }
 
 // keepLast takes the grants and tenants out of a table that cannot be in one, such as a grant with a verb of a later
-// version. What the table before has of them stays in use. It returns the grants with the reasons, by name, and adds
-// the tenants to refused. One bad object does not keep the others out of the table.
+// version. It returns the grants with the reasons, by name, and adds the tenants to refusedTenants. One bad object does
+// not keep the others out of the table.
+//
+// An object that cannot be understood keeps its last state, which is the one in the table before. A grant that plainly
+// gives less never gives more: of its last state, only the part that the new state still names remains in use.
 func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome) map[string]step.Outcome {
-	if check(next, next.Grants, next.Tenants) == nil {
-		return nil
-	}
 	refused := map[string]step.Outcome{}
+	if check(next, next.Grants, next.Tenants) == nil {
+		return refused
+	}
 	grants := slices.Clone(next.Grants)
 	next.Grants = next.Grants[:0]
 	for _, g := range grants {
 		if err := check(next, []access.Grant{g}, nil); err != nil {
-			last := slices.IndexFunc(before.Grants, func(b access.Grant) bool {
-				return b.Name == g.Name && check(next, []access.Grant{b}, nil) == nil
-			})
-			refused[g.Name] = refusal(err, last >= 0)
-			if last < 0 {
+			last := slices.IndexFunc(before.Grants, func(b access.Grant) bool { return b.Name == g.Name })
+			if last >= 0 {
+				g = stillNamed(before.Grants[last], g)
+			}
+			if last < 0 || check(next, []access.Grant{g}, nil) != nil {
+				refused[g.Name] = refusal(err, "it is not in the table, and gives nothing")
 				continue
 			}
-			g = before.Grants[last]
+			refused[g.Name] = refusal(err, "the rights that it had in the last table, and still names, remain in use")
 		}
 		next.Grants = append(next.Grants, g)
 	}
@@ -78,10 +82,11 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 				_, _, overlaps := access.OverlapOf(append(others, b))
 				return !overlaps // another tenant may have its prefix now
 			})
-			refusedTenants[t.Name] = refusal(err, last >= 0)
 			if last < 0 {
+				refusedTenants[t.Name] = refusal(err, "it is not in the table")
 				continue
 			}
+			refusedTenants[t.Name] = refusal(err, "the last one that was in the table stays in use")
 			t = before.Tenants[last]
 		}
 		next.Tenants = append(next.Tenants, t)
@@ -97,12 +102,34 @@ func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) err
 	return err
 }
 
-func refusal(err error, hasLast bool) step.Outcome {
-	words := "it is not in the table"
-	if hasLast {
-		words = "the last one that was in the table stays in use"
-	}
+// refusal returns the outcome for an object that a table refuses. The argument words says what remains of the object.
+func refusal(err error, words string) step.Outcome {
 	return step.Fail("Refused", fmt.Sprintf("%v: %s", err, words))
+}
+
+// stillNamed returns the part of the last state of a grant that its new state names, too. It never gives a right that
+// either of them does not give.
+func stillNamed(last, next access.Grant) access.Grant {
+	last.Subjects, last.Verbs = both(last.Subjects, next.Subjects), both(last.Verbs, next.Verbs)
+	switch {
+	case next.Groups.All: // includes all groups of the last state
+	case last.Groups.All:
+		last.Groups = next.Groups
+	default:
+		last.Groups = access.Groups{Names: both(last.Groups.Names, next.Groups.Names),
+			Prefixes: both(last.Groups.Prefixes, next.Groups.Prefixes)}
+	}
+	return last
+}
+
+// both returns the elements of a that are also in b.
+func both[T comparable](a, b []T) (out []T) {
+	for _, v := range a {
+		if slices.Contains(b, v) {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 func texts(from []v1alpha1.GrantGroupText) (out []string) {

@@ -1,6 +1,7 @@
 package recordgrant
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// TestOneBadGrantLeavesTheOthersInTheTable checks that objects which a table refuses keep no other object out, and that
-// what the table before has of them stays in use.
+// TestOneBadGrantLeavesTheOthersInTheTable checks that objects which a table refuses keep no other object out. What the
+// table before has of them stays in use if the new state still names it, and ends otherwise.
 func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	grant := func(name string, change func(*v1alpha1.RecordGrantSpec)) v1alpha1.RecordGrant {
 		out := v1alpha1.RecordGrant{Spec: v1alpha1.RecordGrantSpec{
@@ -25,18 +26,33 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	same := func(*v1alpha1.RecordGrantSpec) {}
 	before := compile("prod", "quotes", []v1alpha1.RecordGrant{grant("changed", same)}, access.Issuer{})
 	before.Issuers = nil
-	for name, change := range map[string]func(*v1alpha1.RecordGrantSpec){
-		"a verb of a later version": func(s *v1alpha1.RecordGrantSpec) { s.Verbs = []v1alpha1.GrantVerb{"get", "dream"} },
-		"no verb":                   func(s *v1alpha1.RecordGrantSpec) { s.Verbs = nil },
-		"no subject":                func(s *v1alpha1.RecordGrantSpec) { s.Subjects = nil },
-		"a kind of a later version": func(s *v1alpha1.RecordGrantSpec) { s.Subjects[0].Kind = "Robot" },
-		"a subject without a name":  func(s *v1alpha1.RecordGrantSpec) { s.Subjects[0].Name = "" },
-		"no groups":                 func(s *v1alpha1.RecordGrantSpec) { s.Groups = v1alpha1.GrantGroups{} },
-		"a name beyond every limit": func(s *v1alpha1.RecordGrantSpec) { s.Subjects[0].Name = strings.Repeat("x", 1<<20) },
-		"an odd prefix": func(s *v1alpha1.RecordGrantSpec) {
+	kept, ended := []string{"changed", "good"}, []string{"good"}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.RecordGrantSpec)
+		names  []string // in the table
+	}{
+		"a verb of a later version": {func(s *v1alpha1.RecordGrantSpec) {
+			s.Verbs = []v1alpha1.GrantVerb{"get", "dream"}
+		}, kept},
+		"a kind of a later version": {func(s *v1alpha1.RecordGrantSpec) {
+			s.Subjects = append(s.Subjects, v1alpha1.GrantSubject{Kind: "Robot"})
+		}, kept},
+		"no verb":                             {func(s *v1alpha1.RecordGrantSpec) { s.Verbs = nil }, ended},
+		"only a verb of a later version":      {func(s *v1alpha1.RecordGrantSpec) { s.Verbs[0] = "dream" }, ended},
+		"no subject":                          {func(s *v1alpha1.RecordGrantSpec) { s.Subjects = nil }, ended},
+		"another subject, of a later version": {func(s *v1alpha1.RecordGrantSpec) { s.Subjects[0].Kind = "Robot" }, ended},
+		"a subject without a name":            {func(s *v1alpha1.RecordGrantSpec) { s.Subjects[0].Name = "" }, ended},
+		"no groups": {func(s *v1alpha1.RecordGrantSpec) {
+			s.Groups = v1alpha1.GrantGroups{}
+		}, ended},
+		"a name beyond every limit": {func(s *v1alpha1.RecordGrantSpec) {
+			s.Subjects[0].Name = strings.Repeat("x", 1<<20)
+		}, ended},
+		"an odd prefix": {func(s *v1alpha1.RecordGrantSpec) {
 			s.Groups = v1alpha1.GrantGroups{Prefixes: []v1alpha1.GrantGroupText{"\x00/.."}}
-		},
+		}, ended},
 	} {
+		change := c.change
 		t.Run(name, func(t *testing.T) {
 			next := compile("prod", "quotes",
 				[]v1alpha1.RecordGrant{grant("bad", change), grant("changed", change), grant("good", same)}, access.Issuer{})
@@ -55,12 +71,16 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 			for _, g := range next.Grants {
 				names = append(names, g.Name)
 			}
-			if !slices.Equal(names, []string{"changed", "good"}) || len(next.Tenants) != 1 || next.Tenants[0].Name != "t-good" {
+			if !slices.Equal(names, c.names) || len(next.Tenants) != 1 || next.Tenants[0].Name != "t-good" {
 				t.Errorf("in the table: %v, %+v", names, next.Tenants)
 			}
 			bad, changed, tenant := refused["bad"], refused["changed"], tenants["t-bad"]
+			remains := "remain in use"
+			if len(c.names) == 1 {
+				remains = "gives nothing"
+			}
 			for out, words := range map[*step.Outcome]string{
-				&bad: "it is not in the table", &changed: "stays in use", &tenant: "it is not in the table",
+				&bad: "it is not in the table", &changed: remains, &tenant: "it is not in the table",
 			} {
 				if out.Reason() != "Refused" || !strings.Contains(out.Message(), words) {
 					t.Errorf("refused with %q, which does not say %q", out.Message(), words)
@@ -70,6 +90,58 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 				t.Errorf("refused are %v and %v", refused, tenants)
 			}
 		})
+	}
+}
+
+// A grant that cannot be understood keeps its last state, but no subject, verb or group that its new state does not
+// name: somebody may have removed that together with the change that cannot be understood.
+func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
+	texts := func(of ...v1alpha1.GrantGroupText) []v1alpha1.GrantGroupText { return of }
+	reader := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "reader"}
+	writer := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "writer"}
+	some := v1alpha1.GrantGroups{Names: texts("a", "b"), Prefixes: texts("c-", "d-")}
+	last := v1alpha1.RecordGrantSpec{Subjects: []v1alpha1.GrantSubject{reader, writer},
+		Verbs: []v1alpha1.GrantVerb{"get", "put"}, Groups: some}
+	const all = `[{Certificate   reader} {Certificate   writer}] [get put] {false [a b] [c- d-]}`
+	for name, c := range map[string]struct {
+		before v1alpha1.GrantGroups
+		change func(*v1alpha1.RecordGrantSpec)
+		want   string // the grant in the next table
+	}{
+		"nothing is taken out": {some, func(*v1alpha1.RecordGrantSpec) {}, all},
+		"a subject": {some, func(s *v1alpha1.RecordGrantSpec) { s.Subjects = s.Subjects[:1] },
+			`[{Certificate   reader}] [get put] {false [a b] [c- d-]}`},
+		"a verb": {some, func(s *v1alpha1.RecordGrantSpec) { s.Verbs = s.Verbs[:1] },
+			`[{Certificate   reader} {Certificate   writer}] [get] {false [a b] [c- d-]}`},
+		"groups": {some, func(s *v1alpha1.RecordGrantSpec) {
+			s.Groups = v1alpha1.GrantGroups{Names: texts("b", "new"), Prefixes: texts("d-", "new-")}
+		}, `[{Certificate   reader} {Certificate   writer}] [get put] {false [b] [d-]}`},
+		"all groups": {some, func(s *v1alpha1.RecordGrantSpec) {
+			s.Groups = v1alpha1.GrantGroups{Names: texts("new")}
+		}, ""},
+		"the other groups": {v1alpha1.GrantGroups{All: true}, func(*v1alpha1.RecordGrantSpec) {}, all},
+		"nothing, and all groups are added": {some, func(s *v1alpha1.RecordGrantSpec) {
+			s.Groups = v1alpha1.GrantGroups{All: true}
+		}, all},
+	} {
+		grant := v1alpha1.RecordGrant{Spec: *last.DeepCopy()}
+		grant.Name, grant.Spec.Groups = "g", c.before
+		before := compile("prod", "quotes", []v1alpha1.RecordGrant{grant}, access.Issuer{})
+		grant.Spec.Groups = *some.DeepCopy()
+		c.change(&grant.Spec)
+		grant.Spec.Verbs = append(slices.Clone(grant.Spec.Verbs), "dream")
+		next := compile("prod", "quotes", []v1alpha1.RecordGrant{grant}, access.Issuer{})
+		before.Issuers, next.Issuers = nil, nil
+		if refused := keepLast(next, before, nil)["g"]; refused.Reason() != "Refused" {
+			t.Errorf("%s: %s: %s", name, refused.Reason(), refused.Message())
+		}
+		got := ""
+		for _, g := range next.Grants {
+			got += fmt.Sprint(g.Subjects, g.Verbs, g.Groups)
+		}
+		if got != c.want {
+			t.Errorf("%s: the table has %q, want %q", name, got, c.want)
+		}
 	}
 }
 
