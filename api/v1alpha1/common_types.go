@@ -84,7 +84,8 @@ const (
 	// last remain in use.
 	ConditionIssuersReady = "IssuersReady"
 	// ConditionInForce is True when every gateway and shard uses a table that has the grant. It is False when a process
-	// has been behind for 5 s, which the message names, and when the store accepts plaintext.
+	// has been behind for 5 s, which the message names, when the store accepts plaintext, and when the grant is not in the
+	// table. It is Unknown when the table could not be written for 5 s.
 	ConditionInForce = "InForce"
 	// ConditionGrantsInForce is the same as InForce for all grants of a store, including deleted ones.
 	ConditionGrantsInForce = "GrantsInForce"

@@ -3,6 +3,7 @@ package fleet
 import (
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -10,7 +11,19 @@ import (
 // holds other findings about the store's grants in this form.
 type GrantsInForce struct {
 	Good            bool
+	Unknown         bool   // nothing is known about it; Good is false
 	Reason, Message string // as in a condition
+}
+
+// Status returns the status of the condition that shows the finding.
+func (g GrantsInForce) Status() metav1.ConditionStatus {
+	switch {
+	case g.Unknown:
+		return metav1.ConditionUnknown
+	case g.Good:
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
 }
 
 // GrantBook keeps a GrantsInForce for each store. The controller of grants writes it after it has asked the

@@ -40,6 +40,7 @@ func TestAbsurdGrantsLeaveATable(t *testing.T) {
 				before = &access.Table{}
 			}
 			refused := keepLast(table, before, refusedTenants)
+			fit(table, grants, refused)
 			if _, err := table.Encode(); err != nil {
 				t.Fatalf("the table is refused: %v", err)
 			}

@@ -5,7 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
@@ -104,7 +107,7 @@ func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) err
 
 // refusal returns the outcome for an object that a table refuses. The argument words says what remains of the object.
 func refusal(err error, words string) step.Outcome {
-	return step.Fail("Refused", fmt.Sprintf("%v: %s", err, words))
+	return step.Fail(reasonRefused, fmt.Sprintf("%v: %s", err, words))
 }
 
 // stillNamed returns the part of the last state of a grant that its new state names, too. It never gives a right that
@@ -130,6 +133,62 @@ func both[T comparable](a, b []T) (out []T) {
 		}
 	}
 	return out
+}
+
+// fit takes the youngest grants out of a table that is too large for etcd, and adds them to refused. Otherwise no
+// change would reach etcd, not even the end of a right. The result depends on the age of the grants alone, so that the
+// end of one right never ends another one.
+func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) {
+	others := *table
+	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the version with the most digits
+	room := access.TableBytesMax - jsonBytes(others)
+	size, sum := make(map[string]int, len(table.Grants)), 0
+	for i := range table.Grants {
+		n := jsonBytes(table.Grants[i]) + 1 // a comma
+		size[table.Grants[i].Name] = n
+		sum += n
+	}
+	if sum <= room {
+		return
+	}
+	byAge := make([]*v1alpha1.RecordGrant, 0, len(grants))
+	for i := range grants {
+		if size[grants[i].Name] > 0 {
+			byAge = append(byAge, &grants[i])
+		}
+	}
+	slices.SortFunc(byAge, func(a, b *v1alpha1.RecordGrant) int { return byCreation(a, b) })
+	in, older := map[string]bool{}, 0
+	for _, g := range byAge {
+		n := size[g.Name]
+		if n > room || older+n > room {
+			refused[g.Name] = step.Fail(reasonRefused, fmt.Sprintf("it has %d bytes in the table of grants, which has space "+
+				"for %d bytes of RecordGrants, and older ones need %d: it is not in the table, and gives nothing. Delete "+
+				"RecordGrants that are not needed, or name groups by shorter prefixes", n, max(room, 0), older))
+		} else {
+			in[g.Name] = true
+		}
+		if n <= room { // a grant that is too large on its own keeps no younger one out
+			older += n
+		}
+	}
+	table.Grants = slices.DeleteFunc(table.Grants, func(g access.Grant) bool { return !in[g.Name] })
+}
+
+// byCreation compares objects by their age, the oldest first, and then by name.
+func byCreation(a, b metav1.Object) int {
+	one, other := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+	return cmp.Or(one.Compare(other.Time), cmp.Compare(a.GetName(), b.GetName()))
+}
+
+// jsonBytes returns the size of a part of a table as JSON. It returns 0 for a part that has no JSON: Encode then says
+// why.
+func jsonBytes(part any) int {
+	text, err := json.Marshal(part)
+	if err != nil {
+		return 0
+	}
+	return len(text)
 }
 
 func texts(from []v1alpha1.GrantGroupText) (out []string) {

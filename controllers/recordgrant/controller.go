@@ -39,8 +39,12 @@ import (
 // ErrTableChanged means that another client has written the grant table since it was read.
 var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
 
-// reasonStoreUnknown means that no store has this name.
-const reasonStoreUnknown = "StoreUnknown"
+const (
+	// reasonStoreUnknown means that no store has this name.
+	reasonStoreUnknown = "StoreUnknown"
+	// reasonRefused means that a table cannot have the object, because of its content or its size.
+	reasonRefused = "Refused"
+)
 
 // Tables reads and writes the grant tables of stores. The context bounds each call.
 type Tables interface {
@@ -80,6 +84,8 @@ type Reconciler struct {
 	sources  sync.Map // by origin of the keys: *keySource
 	// unknown maps a pod's UID and an issuer to the pod's count of tokens signed by unknown keys.
 	unknown sync.Map
+	// unwritten maps a store's name to the time since when its table cannot be written.
+	unwritten sync.Map
 }
 
 // Reconcile reconciles one store by name, whether or not the store exists.
@@ -103,20 +109,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	version, refused, out := r.write(ctx, req.NamespacedName, grants, tenants)
-	var force *fleet.GrantsInForce
-	if out.IsComplete() {
-		what, known, again := r.inForce(ctx, req.NamespacedName, version)
-		if known {
-			force = &what
-		}
-		if known && r.Book != nil {
-			r.Book.Put(req.NamespacedName, what)
-		}
-		out = out.Again(soonest(min(out.After(), again), r.issuersPause(req.NamespacedName)))
-		r.reportIssuers(req.NamespacedName)
-	} else if out.Reason() == reasonStoreUnknown && r.Book != nil {
-		r.Book.Forget(req.NamespacedName)
-	}
+	force, out := r.enforced(ctx, req.NamespacedName, version, out)
 	writes := r.tenantWrites(ctx, tenants, version, out)
 	for i := range grants {
 		of := out
@@ -194,6 +187,7 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	next.Issuers = append(next.Issuers, r.tokenIssuers(ctx, store, there, issuer.URL)...)
 	dropUnknown(next)
 	refused = keepLast(next, there, tenants.refused)
+	fit(next, grants, refused)
 	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
 		return there.Version, refused, step.Complete().Again(keysAgain)
 	}
@@ -236,7 +230,8 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// tell writes the status of a grant. force says whether processes use its table; nil means unknown.
+// tell writes the status of a grant. force says whether processes use the newest table; nil means that this cannot be
+// determined yet. A grant that is not in the table is not in force, whatever processes use.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
@@ -244,6 +239,9 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 	s.ObservedGeneration = after.Generation
 	if compiled(&s.Conditions, after.Generation, version, out) {
 		s.TableVersion = version
+	}
+	if out.IsStalled() {
+		force = &fleet.GrantsInForce{Reason: out.Reason(), Message: out.Message()}
 	}
 	if force != nil {
 		say(after, *force)

@@ -45,6 +45,51 @@ type asked struct {
 	behind  map[types.UID]time.Time // pods whose process is behind, and since when
 }
 
+// enforced returns whether the processes of a store use the table that write has made with this outcome, and records it
+// in the Book. force is nil while that cannot be determined. The pause of the returned outcome takes into account when
+// the processes are to be asked again.
+func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
+	force *fleet.GrantsInForce, _ step.Outcome) {
+	switch {
+	case out.IsComplete():
+		r.unwritten.Delete(key)
+		what, known, again := r.inForce(ctx, key, version)
+		if known {
+			force = &what
+		}
+		out = out.Again(soonest(min(out.After(), again), r.issuersPause(key)))
+		r.reportIssuers(key)
+	case out.Reason() == reasonStoreUnknown:
+		r.unwritten.Delete(key)
+		if r.Book != nil {
+			r.Book.Forget(key)
+		}
+	default:
+		force = r.notWritten(key, out)
+	}
+	if force != nil && r.Book != nil {
+		r.Book.Put(key, *force)
+	}
+	return force, out
+}
+
+// notWritten returns what a store's table that could not be written means for its grants: an earlier answer of the
+// processes says nothing about changes since then. After an error that may be temporary, it returns nil for
+// behindGrace, and then Unknown. It returns nil while the store starts.
+func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fleet.GrantsInForce {
+	if !out.IsStalled() && out.Err() == nil {
+		return nil
+	}
+	first, _ := r.unwritten.LoadOrStore(key, r.now())
+	since, _ := first.(time.Time)
+	if !out.IsStalled() && r.now().Sub(since) < behindGrace {
+		return nil
+	}
+	return &fleet.GrantsInForce{Unknown: !out.IsStalled(), Reason: out.Reason(), Message: fmt.Sprintf(
+		"since %s, the table may lack changes of RecordGrants, including deletions: %s",
+		since.UTC().Format(time.RFC3339), out.Message())}
+}
+
 // inForce asks the processes of a store which table they use. The result known is false if that cannot be determined
 // yet. The result again is the pause before the processes are to be asked again.
 func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
@@ -158,11 +203,8 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 
 // say sets condition InForce of a grant.
 func say(g *v1alpha1.RecordGrant, what fleet.GrantsInForce) {
-	if what.Good {
-		step.SetTrue(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Reason, what.Message)
-	} else {
-		step.SetFalse(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Reason, what.Message)
-	}
+	step.SetCondition(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Status(), what.Reason,
+		what.Message)
 }
 
 func (r *Reconciler) now() time.Time {

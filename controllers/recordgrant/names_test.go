@@ -47,7 +47,9 @@ type plays struct {
 	answer   error                    // to such a write
 	writes   int                      // of statuses, also those that are not written
 	issuers  []v1alpha1.TokenIssuer   // of each store
-	keys     []byte                   // of each issuer
+	keys     []byte                   // of each issuer, in a ConfigMap
+	noKeys   error                    // instead of the ConfigMap
+	noTable  error                    // instead of a write of a table
 }
 
 func newPlays(t *testing.T) *plays {
@@ -67,6 +69,9 @@ func (p *plays) Table(_ context.Context, store *v1alpha1.RecordStore) (text []by
 }
 
 func (p *plays) PutTable(_ context.Context, store *v1alpha1.RecordStore, text []byte, _ int64) error {
+	if p.noTable != nil {
+		return p.noTable
+	}
 	p.tables[store.Namespace] = text
 	return nil
 }
@@ -100,6 +105,9 @@ func (p *plays) client() client.Client {
 				o.Spec.Groups.Routing, o.Spec.Access = v1alpha1.RoutingNamed, &v1alpha1.Access{Issuers: p.issuers}
 				o.Status.StoreUID, o.Status.PlacementInitialized = "uid", true
 			case *corev1.ConfigMap:
+				if p.noKeys != nil {
+					return p.noKeys
+				}
 				o.Data = map[string]string{keyOfKeys: string(p.keys)}
 			default:
 				return fmt.Errorf("nobody reads %T", o)
@@ -129,9 +137,13 @@ func (p *plays) add(namespace, name string, number int) {
 		Quotas: v1alpha1.TenantQuotas{Records: new(int64(1))}}})
 }
 
-// conditionOf returns the condition Compiled of an object as it was written last.
-func (p *plays) conditionOf(t *testing.T, o client.Object) metav1.Condition {
-	t.Helper()
+// compiledOf returns the condition Compiled of an object as it was written last.
+func (p *plays) compiledOf(o client.Object) metav1.Condition {
+	return p.condition(o, v1alpha1.ConditionCompiled)
+}
+
+// condition returns a condition of an object as it was written last, or an empty one.
+func (p *plays) condition(o client.Object, kind string) metav1.Condition {
 	var conditions []metav1.Condition
 	switch written := p.statuses[fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))].(type) {
 	case *v1alpha1.RecordGrant:
@@ -139,7 +151,7 @@ func (p *plays) conditionOf(t *testing.T, o client.Object) metav1.Condition {
 	case *v1alpha1.RecordTenant:
 		conditions = written.Status.Conditions
 	}
-	c := meta.FindStatusCondition(conditions, v1alpha1.ConditionCompiled)
+	c := meta.FindStatusCondition(conditions, kind)
 	if c == nil {
 		return metav1.Condition{}
 	}
@@ -198,7 +210,7 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 				&p.grants[i]:  p.grants[i].Name == bad && p.grants[i].Namespace == "prod",
 				&p.tenants[i]: p.tenants[i].Name == bad && p.tenants[i].Namespace == "test",
 			} {
-				c := p.conditionOf(t, o)
+				c := p.compiledOf(o)
 				if (c.Reason == "Refused") != refused || (c.Status == metav1.ConditionTrue) == refused ||
 					c.ObservedGeneration != o.GetGeneration() || len(c.Message) > step.MessageMax {
 					t.Errorf("%T %s/%s, while %s is bad: %+v", o, o.GetNamespace(), o.GetName(), bad, c)
@@ -283,10 +295,10 @@ func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 		Namespace: "prod", Name: "quotes"}}); err != nil {
 		t.Fatal(err)
 	}
-	if c := p.conditionOf(t, &p.grants[0]); c.Reason != "Refused" || !strings.Contains(c.Message, "say whom") {
+	if c := p.compiledOf(&p.grants[0]); c.Reason != "Refused" || !strings.Contains(c.Message, "say whom") {
 		t.Errorf("%+v", c)
 	}
-	if c := p.conditionOf(t, &p.grants[1]); c.Status != metav1.ConditionTrue {
+	if c := p.compiledOf(&p.grants[1]); c.Status != metav1.ConditionTrue {
 		t.Errorf("%+v", c)
 	}
 }
@@ -310,7 +322,7 @@ func TestAnIssuerThatNoTableTakesKeepsNoOtherOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, want := range []string{"IssuerUnknown", "Compiled", "Compiled"} {
-		if c := p.conditionOf(t, &p.grants[n]); c.Reason != want {
+		if c := p.compiledOf(&p.grants[n]); c.Reason != want {
 			t.Errorf("%s: %s: %s", p.grants[n].Name, c.Reason, c.Message)
 		}
 	}

@@ -92,9 +92,7 @@ func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (o
 	refused map[string]step.Outcome) {
 	refused = map[string]step.Outcome{}
 	older := slices.Clone(tenants)
-	slices.SortFunc(older, func(a, b v1alpha1.RecordTenant) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(older, func(a, b v1alpha1.RecordTenant) int { return byCreation(&a, &b) })
 	for i := range older {
 		t := &older[i]
 		if routing != v1alpha1.RoutingNamed {

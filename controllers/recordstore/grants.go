@@ -5,6 +5,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 // sayGrants sets the conditions GrantsInForce and IssuersReady from the findings of the controller of grants. A store
@@ -16,9 +17,9 @@ func (r *Reconciler) sayGrants(run *storeRun) {
 	if !known {
 		return
 	}
-	setTruth(conditions, generation, v1alpha1.ConditionGrantsInForce, what.Good, what.Reason, what.Reason, what.Message)
+	step.SetCondition(conditions, generation, v1alpha1.ConditionGrantsInForce, what.Status(), what.Reason, what.Message)
 	if issuers, has := r.Grants.IssuersOf(key); has {
-		setTruth(conditions, generation, v1alpha1.ConditionIssuersReady, issuers.Good, issuers.Reason, issuers.Reason,
+		step.SetCondition(conditions, generation, v1alpha1.ConditionIssuersReady, issuers.Status(), issuers.Reason,
 			issuers.Message)
 	} else {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionIssuersReady)
