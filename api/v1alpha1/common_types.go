@@ -80,8 +80,8 @@ const (
 	ConditionUpdated = "Updated"
 	// ConditionCompiled is True when a grant or a tenant is in the table that gateways and shards of its store use.
 	ConditionCompiled = "Compiled"
-	// ConditionIssuersReady is False when the keys of an issuer of spec.access cannot be read; the keys that were read
-	// last remain in use.
+	// ConditionIssuersReady is False when the keys of an issuer of spec.access cannot be read, or when a table cannot have
+	// the issuer. The keys that were read last remain in use, unless the issuer has none any more.
 	ConditionIssuersReady = "IssuersReady"
 	// ConditionInForce is True when every gateway and shard uses a table that has the grant. It is False when a process
 	// has been behind for 5 s, which the message names, when the store accepts plaintext, and when the grant is not in the

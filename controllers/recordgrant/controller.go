@@ -115,8 +115,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		of := out
 		if own, is := refused[grants[i].Name]; is && out.IsComplete() {
 			of = own
-		} else if lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
-			of = step.Fail("IssuerUnknown", lacks)
+		} else if reason, lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
+			of = step.Fail(reason, lacks)
 		}
 		writes = append(writes, func() error { return r.tell(ctx, &grants[i], version, of, force) })
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,15 +31,21 @@ const (
 	keyOfKeys = "jwks.json"
 )
 
-// Reasons of condition IssuersReady.
+// Reasons of condition IssuersReady, and of grants for an issuer that is not in the table.
 const (
 	reasonIssuersReady = "KeysRead"
+	// reasonIssuerSilent means that the keys of an issuer cannot be read.
 	reasonIssuerSilent = "IssuerSilent"
+	// reasonIssuerRefused means that a table cannot have an issuer of spec.access, for example because of its URL.
+	reasonIssuerRefused = "IssuerRefused"
+	// reasonIssuerUnknown means that the store does not name an issuer, or that its keys are not known.
+	reasonIssuerUnknown = "IssuerUnknown"
 )
 
 // keySource holds the keys of one issuer. Stores that specify the issuer identically share it.
 type keySource struct {
-	mu    sync.Mutex // guards all fields below
+	mu sync.Mutex // guards all fields below
+	// keys is nil before keys were read. It is empty if all keys of the issuer were removed.
 	keys  json.RawMessage
 	read  time.Time // when keys were last read; zero: never
 	tried time.Time
@@ -53,6 +61,7 @@ type storeIssuers struct {
 	truth   fleet.GrantsInForce
 	sources []*keySource
 	byURL   map[string]*keySource
+	refused map[string]string // why an issuer is refused, by URL
 }
 
 // tokenIssuers returns the issuers of spec.access whose keys are known, for the new table. The argument there is the
@@ -60,7 +69,7 @@ type storeIssuers struct {
 // kept. The argument cluster is the issuer of ServiceAccounts.
 func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table,
 	cluster string) []access.Issuer {
-	out := &storeIssuers{byURL: map[string]*keySource{}}
+	out := &storeIssuers{byURL: map[string]*keySource{}, refused: map[string]string{}}
 	key := client.ObjectKeyFromObject(store)
 	defer r.issuers.Store(key, out)
 	out.truth.Good = true
@@ -68,11 +77,14 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		return nil
 	}
 	var trouble []string
+	refuse := func(url, why string) {
+		trouble, out.refused[url] = append(trouble, url+" "+why), why
+	}
 	for i := range store.Spec.Access.Issuers {
 		spec := &store.Spec.Access.Issuers[i]
 		if spec.URL == cluster {
-			trouble = append(trouble,
-				spec.URL+" is the issuer of the cluster's ServiceAccounts, which needs no naming: take it out")
+			refuse(spec.URL, "is the issuer of the cluster's ServiceAccounts, which needs no naming: take it out of "+
+				"spec.access.issuers, and name subjects of kind ServiceAccount")
 			continue
 		}
 		source := r.sourceOf(store.Namespace, spec)
@@ -83,18 +95,18 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		}
 		if failed != "" {
 			words := "and none are known: its tokens are not taken"
-			if keys != nil {
+			if len(keys) > 0 {
 				words = "and those that were read last stay in use"
 			}
 			trouble = append(trouble, fmt.Sprintf("the keys of %s cannot be read, %s: %s", spec.URL, words, failed))
 		}
-		if keys == nil {
+		if len(keys) == 0 {
 			continue
 		}
 		issuer := access.Issuer{URL: spec.URL, Audiences: spec.Audiences, GroupsClaim: spec.GroupsClaim, Keys: keys}
 		one := access.Table{Audience: audience(store.Namespace, store.Name), Issuers: []access.Issuer{issuer}}
 		if err := check(&one, nil, nil); err != nil { // it would keep every grant out of the table
-			trouble = append(trouble, fmt.Sprintf("%s is not in the table, so that its tokens are not taken: %v", spec.URL, err))
+			refuse(spec.URL, fmt.Sprintf("is refused, so that its tokens are not taken: %v", err))
 			continue
 		}
 		out.issuers = append(out.issuers, issuer)
@@ -103,6 +115,9 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		Message: fmt.Sprintf("the keys of %s are known", step.Count(len(out.issuers), "issuer", "issuers"))}
 	if len(trouble) > 0 {
 		out.truth = fleet.GrantsInForce{Reason: reasonIssuerSilent, Message: strings.Join(trouble, "; ")}
+		if len(out.refused) > 0 { // comes first, because only a person can change the spec
+			out.truth.Reason = reasonIssuerRefused
+		}
 	}
 	return out.issuers
 }
@@ -136,8 +151,9 @@ func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	return issuerEvery
 }
 
-// current returns the keys that were last read, after reading them again if that is due. failed says why and since
-// when reading has failed.
+// current returns the keys that were last read, after reading them again if that is due. They are nil if none were
+// read yet, and empty if the last answer was that the issuer has none: removed keys do not remain in use. failed says
+// why and since when reading has failed.
 func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string,
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
@@ -145,6 +161,9 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	if now := r.now(); s.due(now, every(spec)) {
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
+		if errors.Is(err, access.ErrNoKeys) {
+			s.keys = json.RawMessage{}
+		}
 		switch {
 		case err == nil:
 			s.keys, s.read, s.failed = found, now, ""
@@ -190,11 +209,14 @@ func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alp
 	} else {
 		var in corev1.ConfigMap
 		if err := r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: spec.KeysFrom.ConfigMapName},
-			&in); err != nil {
+			&in); apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("%w: there is no ConfigMap %s in this namespace", access.ErrNoKeys,
+				spec.KeysFrom.ConfigMapName)
+		} else if err != nil {
 			return nil, fmt.Errorf("read ConfigMap %s: %w", spec.KeysFrom.ConfigMapName, err)
 		}
 		if encoded = json.RawMessage(in.Data[keyOfKeys]); len(encoded) == 0 {
-			return nil, fmt.Errorf("ConfigMap %s has no %s", spec.KeysFrom.ConfigMapName, keyOfKeys)
+			return nil, fmt.Errorf("%w: ConfigMap %s has no %s", access.ErrNoKeys, spec.KeysFrom.ConfigMapName, keyOfKeys)
 		}
 	}
 	return access.UsableKeys(encoded)
@@ -256,8 +278,8 @@ func dropUnknown(table *access.Table) {
 }
 
 // lacksIssuer names the first subject of a grant that is missing from the table because its issuer is missing, and says
-// why the issuer is missing. It is empty if there is no such subject.
-func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGrant) string {
+// why the issuer is missing. Both results are empty if there is no such subject.
+func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGrant) (reason, words string) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
 	for i := range g.Spec.Subjects {
@@ -267,13 +289,16 @@ func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGra
 		}) {
 			continue
 		}
-		why := "is not in spec.access.issuers of the RecordStore: add it there, or name another one"
-		if of.byURL[url] != nil {
-			why = "has reported no keys yet: see condition IssuersReady of the RecordStore"
+		reason, why := reasonIssuerUnknown,
+			"is not in spec.access.issuers of the RecordStore: add it there, or name another one"
+		if refused := of.refused[url]; refused != "" {
+			reason, why = reasonIssuerRefused, refused
+		} else if of.byURL[url] != nil {
+			why = "has no known keys: see condition IssuersReady of the RecordStore"
 		}
-		return fmt.Sprintf("subjects[%d] is not in the table: its issuer %s %s", i, url, why)
+		return reason, fmt.Sprintf("subjects[%d] is not in the table: its issuer %s %s", i, url, why)
 	}
-	return ""
+	return "", ""
 }
 
 // reportIssuers records the state of the store's issuers in the Book, for the status of the store.

@@ -321,13 +321,15 @@ func TestAnIssuerThatNoTableTakesKeepsNoOtherOut(t *testing.T) {
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
 		t.Fatal(err)
 	}
-	for n, want := range []string{"IssuerUnknown", "Compiled", "Compiled"} {
-		if c := p.compiledOf(&p.grants[n]); c.Reason != want {
+	for n, want := range []string{"IssuerRefused", "Compiled", "Compiled"} {
+		if c := p.compiledOf(&p.grants[n]); c.Reason != want || n == 0 &&
+			!strings.Contains(c.Message, "its issuer https://idp.example.org/%zz is refused, so that") {
 			t.Errorf("%s: %s: %s", p.grants[n].Name, c.Reason, c.Message)
 		}
 	}
 	truth, known := r.Book.IssuersOf(key)
-	if !known || truth.Good || !strings.Contains(truth.Message, "https://idp.example.org/%zz is not in the table") {
+	if !known || truth.Good || truth.Reason != "IssuerRefused" ||
+		!strings.Contains(truth.Message, "https://idp.example.org/%zz is refused, so that its tokens are not taken") {
 		t.Errorf("%+v", truth)
 	}
 }

@@ -137,8 +137,12 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
+// ErrNoKeys means that an issuer has no key that may sign tokens. It differs from an answer that cannot be understood.
+var ErrNoKeys = errors.New("no keys")
+
 // UsableKeys reduces a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
-// It sorts the keys by id, so that the same keys give the same text. Errors wrap ErrTable.
+// It sorts the keys by id, so that the same keys give the same text. Errors wrap ErrTable, and ErrNoKeys if the set is
+// valid and no key of it may sign tokens.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &set); err != nil {
@@ -151,8 +155,12 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 			usable.Keys = append(usable.Keys, key)
 		}
 	}
-	if len(usable.Keys) == 0 {
-		return nil, bad("keys", "none of %d keys is one for ES256 or RS256 with a key id", len(set.Keys))
+	switch {
+	case set.Keys == nil: // an answer of another kind is no key set without keys
+		return nil, bad("keys", "is no JSON Web Key Set: it has no keys")
+	case len(usable.Keys) == 0:
+		return nil, fmt.Errorf("%w: keys: %w: none of %d keys is one for ES256 or RS256 with a key id", ErrTable, ErrNoKeys,
+			len(set.Keys))
 	}
 	slices.SortFunc(usable.Keys, func(a, b jose.JSONWebKey) int { return strings.Compare(a.KeyID, b.KeyID) })
 	out, err := json.Marshal(usable)

@@ -230,9 +230,10 @@ func TestKeysThatCannotBeUsedAreLeftOut(t *testing.T) {
 	if err := json.Unmarshal(keys, &set); err != nil || len(set.Keys) != 1 || set.Keys[0].KeyID != "good" {
 		t.Errorf("%s, %v", keys, err)
 	}
-	for _, bad := range []json.RawMessage{keySet(t, newPair(t, "large", elliptic.P384())), json.RawMessage(`[]`)} {
-		if _, err := UsableKeys(bad); !errors.Is(err, ErrTable) {
-			t.Error(err)
+	for bad, none := range map[string]bool{string(keySet(t, newPair(t, "large", elliptic.P384()))): true,
+		`{"keys": []}`: true, `{}`: false, `null`: false, `[]`: false} {
+		if _, err := UsableKeys(json.RawMessage(bad)); !errors.Is(err, ErrTable) || errors.Is(err, ErrNoKeys) != none {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }
