@@ -243,6 +243,13 @@ var _ = Describe("A store", func() {
 		func(ctx context.Context, policy v1alpha1.DeletionPolicy, left int) {
 			p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.DeletionPolicy = policy })
 			p.settle(ctx)
+			var first corev1.PersistentVolumeClaim
+			object(ctx, "data-quotes-etcd-0", &first)
+			fifth := &corev1.PersistentVolumeClaim{Spec: first.Spec} // a later version had five members
+			fifth.Namespace, fifth.Name, fifth.Labels = first.Namespace, "data-quotes-etcd-4", first.Labels
+			fifth.Spec.VolumeName = ""
+			Expect(api.Create(ctx, fifth)).To(Succeed())
+			p.settle(ctx)
 			Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
 			_, err := p.reconcile(ctx)
 			Expect(err).NotTo(HaveOccurred())
@@ -255,7 +262,7 @@ var _ = Describe("A store", func() {
 			Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
 			Expect(claims.Items).To(HaveLen(left))
 		},
-		Entry("Retain", v1alpha1.DeletionRetain, 1),
+		Entry("Retain", v1alpha1.DeletionRetain, 2),
 		Entry("Delete", v1alpha1.DeletionDelete, 0),
 	)
 

@@ -61,13 +61,17 @@ func (r *Reconciler) sayDeleting(ctx context.Context, store *v1alpha1.RecordStor
 	})
 }
 
+// etcdClaimsMax is the number of members whose claims are looked for. A later version of Sheaf may have made more
+// members than this version does; etcd advises at most 7.
+const etcdClaimsMax int32 = 9
+
 // deleteEtcdClaims deletes the claims of a managed etcd, either all or only those without a volume. It deletes their
 // StatefulSet first, which would otherwise create them again.
 func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.RecordStore, all bool) error {
 	var claims []*corev1.PersistentVolumeClaim
 	members := int32(0)
-	if store.Spec.Etcd.Managed != nil { // the number in the spec may be one that this version does not know
-		members = workload.EtcdMembersMax
+	if store.Spec.Etcd.Managed != nil {
+		members = etcdClaimsMax
 	}
 	for n := range members {
 		claim := &corev1.PersistentVolumeClaim{}
