@@ -11,13 +11,14 @@ disk_node_remove() {
 }
 
 # disk_node_check PATH fails if PATH is a disk's device, but the kernel has given its number to another file by now.
+# Nothing is known about a disk without the file back: an older version of disks.sh attached it.
 disk_node_check() {
   local number back disk
   [ "$(stat -Lc %t -- "$1" 2>/dev/null)" = 7 ] || return 0 # no loop device
   number=$((16#$(stat -Lc %T -- "$1")))
   back=$(cat "/sys/block/loop$number/loop/backing_file" 2>/dev/null) || back=
   for disk in /run/node/disks/*/; do
-    if [ "$(cat "$disk/loop" 2>/dev/null)" = "$number" ] && [ "$back" != "$(cat "$disk/back")" ]; then
+    if [ "$(cat "$disk/loop" 2>/dev/null)" = "$number" ] && [ -s "$disk/back" ] && [ "$back" != "$(cat "$disk/back")" ]; then
       disk=$(basename "$disk")
       echo "$1: /dev/loop$number is ${back:-no device} now, and not the disk $disk: somebody detached it (losetup -D?)." \
         "'disk attach $(hostname) $disk' gives the disk another device" | tee -a /var/log/disks.log >&2

@@ -144,6 +144,14 @@ code=0
 [ "$code" = 2 ] || die "blkid of the disk itself ends with $code"
 /run/guard/losetup --list "$device" >/dev/null
 /run/guard/blkid -p theirs || [ $? = 2 ] || die "blkid of a file is refused"
+
+for older in "rm node/disks/a/back" "truncate -s 0 node/disks/a/back"; do # attached by an older disks.sh
+  echo "$PWD/image" >node/disks/a/back
+  $older
+  code=0
+  /run/guard/blkid -p -s TYPE link || code=$?
+  [ "$code" = 2 ] || die "blkid ends with $code after $older"
+done
 `)
 }
 
