@@ -2,11 +2,9 @@ package finding
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
@@ -85,18 +83,22 @@ func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool 
 // operator wrote that it starts or loads. Only a shard that is parked is silent on purpose.
 func (l *look) saysWhy(shard string, kind finding.Kind, facts *finding.Facts) bool {
 	n, there := l.explained[shard]
-	switch state := l.states[shard]; {
+	switch {
 	case !there:
 		return false
-	case kind == finding.ShardSilent && state == v1alpha1.ShardParked:
+	case kind == finding.ShardSilent && l.states[shard] == v1alpha1.ShardParked:
 		return true
 	case l.found[n].Severity == Note:
 		return false
-	default:
-		return kind == finding.ShardSilent || slices.ContainsFunc(facts.Shards, func(s *recordv1.Shard) bool {
-			return s.GetName() == shard && s.GetState().Word() == string(state)
-		})
+	case kind == finding.ShardSilent:
+		return true
 	}
+	for _, s := range facts.Shards {
+		if s.GetName() == shard {
+			return s.GetState().Word() == string(l.states[shard])
+		}
+	}
+	return false
 }
 
 // isAbsent reports whether a finding, which is a warning or a problem, says why the copies on a shard are missing.
