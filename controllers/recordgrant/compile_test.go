@@ -137,7 +137,7 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 		}
 		got := ""
 		for _, g := range next.Grants {
-			got += fmt.Sprint(g.Subjects, g.Verbs, g.Groups)
+			got += fmt.Sprintf("%v %v %v", g.Subjects, g.Verbs, g.Groups)
 		}
 		if got != c.want {
 			t.Errorf("%s: the table has %q, want %q", name, got, c.want)

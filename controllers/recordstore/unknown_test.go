@@ -6,8 +6,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
@@ -33,6 +35,13 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 			run.sayCertificates("", time.Now())
 		}
 	}
+	grants := func(what fleet.GrantsInForce) func(*storeRun) {
+		return func(run *storeRun) {
+			book := &fleet.GrantBook{}
+			book.Put(client.ObjectKeyFromObject(run.store), what)
+			(&Reconciler{Grants: book}).sayGrants(run)
+		}
+	}
 	for name, c := range map[string]struct {
 		kind   string
 		set    func(*storeRun)
@@ -45,7 +54,13 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 		"no process runs":         {v1alpha1.ConditionCertificates, certificates(0, 0), metav1.ConditionUnknown},
 		"no process answers":      {v1alpha1.ConditionCertificates, certificates(3, 0), metav1.ConditionUnknown},
 		"a process has its files": {v1alpha1.ConditionCertificates, certificates(3, 1), metav1.ConditionTrue},
-		"the pools are not read":  {v1alpha1.ConditionAvailable, (*storeRun).setAvailable, ""},
+		"a table is not written": {v1alpha1.ConditionGrantsInForce,
+			grants(fleet.GrantsInForce{Unknown: true, Reason: "APIError"}), metav1.ConditionUnknown},
+		"a table is refused": {v1alpha1.ConditionGrantsInForce,
+			grants(fleet.GrantsInForce{Reason: "TableRefused"}), metav1.ConditionFalse},
+		"a table is in use": {v1alpha1.ConditionGrantsInForce,
+			grants(fleet.GrantsInForce{Good: true, Reason: "InForce"}), metav1.ConditionTrue},
+		"the pools are not read": {v1alpha1.ConditionAvailable, (*storeRun).setAvailable, ""},
 	} {
 		run := &storeRun{store: &v1alpha1.RecordStore{}}
 		run.store.Spec.Replication.Copies = 3
