@@ -92,8 +92,8 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	}
 }
 
-// TestOneCauseIsOneFinding brings about what objects of Kubernetes and a gateway both show. It checks that one cause has
-// one finding, which is a problem if something is not served, and that a finding hides no other cause.
+// TestOneCauseIsOneFinding brings about what objects of Kubernetes and a gateway both show. It checks that one cause
+// has one finding, which is a problem if something is not served, and that a finding hides no other cause.
 func TestOneCauseIsOneFinding(t *testing.T) {
 	const etcdSilent = finding.EtcdSilent + "30 s: what starts waits"
 	etcdReady := func(reason, message string) func(*testing.T, *Objects, *finding.Facts) {
