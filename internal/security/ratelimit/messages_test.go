@@ -390,44 +390,58 @@ func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client resets counts for as long as gRPC
-// waits in a write and cannot forget the call.
+// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client resets counts until gRPC's writer has
+// come to forget it.
 func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const calls = 2 * openFree
+		const calls, call = 2 * openFree, openBytes + 20
 		g := New(Config{MessagesOnly: true})
 		server, client := accepted(t, g)
-		sent := []byte(http2.ClientPreface)
-		for n := range uint32(calls) {
-			sent = append(sent, frameOf(t, func(f *http2.Framer) error {
-				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*n + 1, EndHeaders: true,
-					BlockFragment: make([]byte, 20)})
-			})...)
-		}
-		resets := []byte{}
-		for n := range uint32(calls) {
-			resets = append(resets, wasReset(t, 2*n+1)...)
-		}
 		go func() { _, _ = io.Copy(io.Discard, server) }()
-		write := func(b []byte) {
+		next := uint32(1)
+		begin := func() (sent, resets []byte) {
+			for range calls {
+				sent = append(sent, frameOf(t, func(f *http2.Framer) error {
+					return f.WriteHeaders(http2.HeadersFrameParam{StreamID: next, EndHeaders: true, BlockFragment: make([]byte, 20)})
+				})...)
+				resets = append(resets, wasReset(t, next)...)
+				next += 2
+			}
+			return sent, resets
+		}
+		send := func(b []byte) {
 			if _, err := client.Write(b); err != nil {
 				t.Error(err)
 			}
 			synctest.Wait()
 		}
-		write(sent)
-		held := g.held.bytes.Load()
-		go func() { _, _ = server.Write(ended(t, 1)) }() // nobody reads
+		holds := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if held := g.held.bytes.Load(); held != want {
+				t.Errorf("%s: %d bytes are held, want %d", when, held, want)
+			}
+		}
+		send([]byte(http2.ClientPreface))
+		sent, resets := begin()
+		send(sent)
+		holds("open", (calls-openFree)*call)
+		send(resets)
+		holds("reset while nothing is written", 0)
+		sent, resets = begin()
+		send(sent)
+		write := func(n int) { _, _ = server.Write(make([]byte, n)) } // frames of data of stream 0, which hold nothing
+		go write(writeBufferBytes)
 		synctest.Wait()
-		after := held - (openBytes + 20)
-		if write(resets); held == 0 || g.held.bytes.Load() != after {
-			t.Errorf("%d bytes are held while the write waits, want %d", g.held.bytes.Load(), after)
+		send(resets)
+		holds("reset while a write waits", (calls-openFree)*call)
+		read := make([]byte, writeBufferBytes)
+		if _, err := io.ReadFull(client, read); err != nil {
+			t.Fatal(err)
 		}
-		go func() { _, _ = io.Copy(io.Discard, client) }()
-		if synctest.Wait(); g.held.bytes.Load() != 0 {
-			t.Errorf("%d bytes are held after the write", g.held.bytes.Load())
-		}
-		write(sent[:0])
+		holds("the buffer was full, so that there is more to write", (calls-openFree)*call)
+		go write(frameHeaderBytes)
+		holds("everything was written", 0)
 	})
 }
 

@@ -16,6 +16,8 @@ const (
 	openFree = 16
 	// openBytes is the memory that an open call takes besides its headers: gRPC's stream and the call's goroutine.
 	openBytes = 4 << 10
+	// writeBufferBytes is the size of gRPC's write buffer, which is its default.
+	writeBufferBytes = 32 << 10
 )
 
 // openCalls follows the calls of a connection from their headers until the server has written their end. gRPC keeps a
@@ -81,44 +83,63 @@ func (o *openCalls) forget(id uint32) {
 	delete(o.open, id)
 }
 
-// reset ends a call that the client has reset. While a write is in progress, gRPC cannot forget the call, so the call
-// counts until the write returns.
+// reset marks a call that the client has reset. gRPC may not have forgotten it yet: see forgetReset.
 func (o *openCalls) reset(id uint32) {
 	o.mu.Lock()
-	reset, is := o.open[id]
-	switch {
-	case !is || reset:
-	case o.writing:
+	defer o.mu.Unlock()
+	if reset, is := o.open[id]; is && !reset {
 		o.open[id] = true
 		o.resets++
-	default:
-		o.forget(id)
-		o.count()
+	}
+}
+
+// forgetReset ends the calls that the client has reset. The caller knows that gRPC's writer does not wait, and holds the
+// mutex. While the writer waits, gRPC keeps each of these calls in the writer's queue.
+func (o *openCalls) forgetReset() {
+	if o.resets == 0 {
+		return
+	}
+	maps.DeleteFunc(o.open, func(_ uint32, reset bool) bool { return reset })
+	o.resets = 0
+	o.count()
+}
+
+// writes records that a write of n bytes begins. gRPC writes less than its buffer holds only if the writer's queue is
+// empty.
+func (o *openCalls) writes(n int) {
+	o.mu.Lock()
+	o.writing = true
+	if n < writeBufferBytes {
+		o.forgetReset()
 	}
 	o.mu.Unlock()
 	o.signal()
 }
 
-// writes records that a write begins.
-func (o *openCalls) writes() {
-	o.mu.Lock()
-	o.writing = true
-	o.mu.Unlock()
-}
-
-// wrote records that the write has returned.
+// wrote records that the write has returned. On a bounded connection, the few calls that were reset must not keep the
+// reader waiting if no further write follows.
 func (o *openCalls) wrote() {
 	o.mu.Lock()
 	o.writing = false
-	resets := o.resets > 0
-	if resets {
-		maps.DeleteFunc(o.open, func(_ uint32, reset bool) bool { return reset })
-		o.resets = 0
-		o.count()
+	if o.bounded.Load() {
+		o.forgetReset()
 	}
 	o.mu.Unlock()
-	if resets {
-		o.signal()
+	o.signal()
+}
+
+// reads records that gRPC has processed all frames before the next read. So it has decoded the headers in them, and
+// forgets the calls that were reset, unless its writer waits.
+func (o *openCalls) reads() {
+	headers := o.decided.largestHeaders()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.writing {
+		o.forgetReset()
+	}
+	if headers > o.headers {
+		o.headers = headers
+		o.count()
 	}
 }
 
@@ -129,17 +150,6 @@ func (o *openCalls) signal() {
 	select {
 	case o.fewer <- struct{}{}:
 	default:
-	}
-}
-
-// decode takes the size of the headers that gRPC has decoded since.
-func (o *openCalls) decode() {
-	headers := o.decided.largestHeaders()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if headers > o.headers {
-		o.headers = headers
-		o.count()
 	}
 }
 

@@ -424,7 +424,7 @@ func (c *conn) Read(into []byte) (int, error) {
 // holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It is called before
 // a read. By then, gRPC has processed all frames of the previous reads, so the calls of these frames are decided.
 func (c *conn) holdsTooMuch() error {
-	c.messages.calls.decode()
+	c.messages.calls.reads()
 	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
@@ -493,7 +493,7 @@ func (c *conn) wait(points int) error {
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
 	c.messages.wrote(b) // count before the client can answer
-	c.messages.calls.writes()
+	c.messages.calls.writes(len(b))
 	n, err := c.Conn.Write(b)
 	c.messages.calls.wrote()
 	c.written.Add(int64(n))
