@@ -93,8 +93,8 @@ func (o *openCalls) reset(id uint32) {
 	}
 }
 
-// forgetReset ends the calls that the client has reset. The caller knows that gRPC's writer does not wait, and holds the
-// mutex. While the writer waits, gRPC keeps each of these calls in the writer's queue.
+// forgetReset ends the calls that the client has reset. The caller knows that gRPC's writer does not wait, and holds
+// the mutex. While the writer waits, gRPC keeps each of these calls in the writer's queue.
 func (o *openCalls) forgetReset() {
 	if o.resets == 0 {
 		return
