@@ -1,0 +1,166 @@
+package ratelimit
+
+import (
+	"container/list"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// conn is a connection whose frames are watched.
+type conn struct {
+	net.Conn
+	raw      net.Conn
+	guard    *Guard
+	from     *address
+	exempt   bool
+	calls    *Calls        // nil: the decisions about calls are not known
+	stranger *list.Element // the element in Guard.unknown; nil: not in the list; guarded by the guard's mutex
+
+	messages messages
+	written  atomic.Int64 // bytes that the server has written
+	frames   frames       // used only by the one reader
+	slow     bool         // the last read exceeded the connection's allowance; used only by the one reader
+	counted  bool         // the slow reading was counted; used only by the one reader
+
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Read implements net.Conn. It delays data that exceed the connection's allowance.
+func (c *conn) Read(into []byte) (int, error) {
+	if err := c.holdsTooMuch(); err != nil {
+		return 0, err
+	}
+	unknown, err := c.unknown()
+	if err != nil {
+		return 0, err
+	}
+	if (c.slow || unknown) && len(into) > slowBytes { // small reads, so that little data passes after each wait
+		into = into[:slowBytes]
+	}
+	n, err := c.Conn.Read(into)
+	excess := c.frames.take(into[:n], c.written.Load())
+	if c.frames.illegal {
+		c.guard.limited(reasonClosed, c.RemoteAddr())
+		_ = c.Close()
+		return 0, errIllegal
+	}
+	if c.exempt || c.from == nil {
+		return n, err
+	}
+	if c.calls != nil && c.calls.refused.Load() > 0 {
+		excess += int(c.calls.refused.Swap(0)) // each refusal has cost a decision
+	}
+	c.slow = excess > 0
+	for excess > 0 {
+		points := min(excess, chunkOfOne)
+		excess -= points
+		if failed := c.wait(points); failed != nil {
+			return 0, failed
+		}
+	}
+	return n, err
+}
+
+// holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It is called before
+// a read. By then, gRPC has processed all frames of the previous reads, so the calls of these frames are decided.
+func (c *conn) holdsTooMuch() error {
+	c.messages.calls.reads()
+	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
+		c.guard.shed()
+	}
+	// Open calls of unknown callers are bounded by their number.
+	if c.calls == nil || c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
+		c.messages.calls.others() <= unknownBytesMax {
+		return nil
+	}
+	c.guard.limited(reasonHeld, c.RemoteAddr())
+	_ = c.Close()
+	return errHeld
+}
+
+// unknown reports whether no caller was identified on the connection. In that case it first waits until the server has
+// answered enough calls. Before a read, gRPC has processed all frames of the previous reads, so a caller is identified
+// by the first call that says who calls.
+func (c *conn) unknown() (bool, error) {
+	calls := &c.messages.calls
+	if !calls.bounded.Load() {
+		return false, nil
+	}
+	for {
+		if c.calls.admitted.Load() || c.calls.undecided.Load() {
+			calls.bounded.Store(false)
+			return false, nil
+		}
+		if !calls.tooMany() {
+			return true, nil
+		}
+		select {
+		case <-calls.fewer:
+		case <-c.closed:
+			return false, net.ErrClosed
+		}
+	}
+}
+
+// wait waits for points of the address.
+func (c *conn) wait(points int) error {
+	turn := c.from.excess.ReserveN(time.Now(), points)
+	wait := turn.Delay()
+	if wait == 0 {
+		return nil
+	}
+	if wait > patience || wait == rate.InfDuration {
+		turn.Cancel()
+		c.guard.limited(reasonClosed, c.RemoteAddr())
+		_ = c.Close()
+		return errExcess
+	}
+	if !c.counted {
+		c.counted = true
+		c.guard.limited(reasonSlowed, c.RemoteAddr())
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.closed:
+		turn.Cancel()
+		return net.ErrClosed
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	c.messages.wrote(b) // count before the client can answer
+	c.messages.calls.writes(len(b))
+	n, err := c.Conn.Write(b)
+	c.messages.calls.wrote()
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		c.messages.close()
+		c.guard.forget(c)
+	})
+	return c.Conn.Close()
+}
+
+// SyscallConn implements syscall.Conn: gRPC sets options of the socket.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if below, ok := c.raw.(syscall.Conn); ok {
+		return below.SyscallConn()
+	}
+	return nil, fmt.Errorf("flood: %T has no socket", c.raw)
+}
