@@ -161,8 +161,8 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	if now := r.now(); s.due(now, every(spec)) {
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
-		if errors.Is(err, access.ErrNoKeys) {
-			s.keys = json.RawMessage{}
+		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
+			s.keys, s.failed = json.RawMessage{}, "" // the words of an earlier failure do not say that there are none
 		}
 		switch {
 		case err == nil:

@@ -3,6 +3,7 @@ package recordgrant
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,5 +60,28 @@ func TestKeysThatAreTakenOutEnd(t *testing.T) {
 				t.Errorf("%s, just started is %v: %s: %s", name, fresh, got.Reason, got.Message)
 			}
 		}
+	}
+}
+
+// TestWhyThereAreNoKeysIsSaid checks that the words of an earlier failure end when the keys of an issuer are removed.
+func TestWhyThereAreNoKeysIsSaid(t *testing.T) {
+	p := newPlays(t)
+	issuer := &v1alpha1.TokenIssuer{URL: "https://idp.example.org", KeysFrom: &v1alpha1.KeysFrom{ConfigMapName: "keys"}}
+	now, s, r := time.Unix(1_800_000_000, 0), &keySource{}, p.reconciler()
+	r.Now = func() time.Time { return now }
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{apierrors.NewInternalError(errors.New("etcd")), "etcd"},
+		{apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "keys"), "there is no ConfigMap"},
+		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"}, // the keys are still those of the last answer
+	} {
+		p.noKeys = c.err
+		if _, failed := s.current(t.Context(), r, "prod", issuer); !strings.Contains(failed, c.want) {
+			t.Errorf("%v: %q, want %q", c.err, failed, c.want)
+		}
+		now = now.Add(time.Hour)
 	}
 }
