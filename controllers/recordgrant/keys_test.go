@@ -76,7 +76,7 @@ func TestWhyThereAreNoKeysIsSaid(t *testing.T) {
 		{nil, ""},
 		{apierrors.NewInternalError(errors.New("etcd")), "etcd"},
 		{apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "keys"), "there is no ConfigMap"},
-		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"}, // the keys are still those of the last answer
+		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"}, // as the last answer said
 	} {
 		p.noKeys = c.err
 		if _, failed := s.current(t.Context(), r, "prod", issuer); !strings.Contains(failed, c.want) {
