@@ -162,7 +162,7 @@ func TestDownDetachesWhatAKubeletHasAttached(t *testing.T) {
 state=$PWD/state here=$PWD
 until_true() { # has no real deadline: the number of tries is limited, so that the test fails and does not hang
   shift 2
-  for _ in {1..50}; do ! "$@" || return 0; sleep 0.1; done
+  for _ in {1..600}; do ! "$@" || return 0; sleep 0.1; done
   losetup -l >&2
   return 1
 }
