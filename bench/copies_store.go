@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
 // benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where
@@ -31,7 +32,7 @@ type benchStore struct {
 	groups  int
 	etcd    *etcd.Server
 	client  *clientv3.Client
-	place   *placement.Store
+	place   *registry.Store
 	gateway *gateway.Gateway
 	records *client.Client // calls the shards directly
 	shards  map[string]*drive.Process
@@ -58,7 +59,7 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 	if s.client, err = s.etcd.Client(); err != nil {
 		return s, err
 	}
-	if s.place, err = placement.NewStore(s.client, "bench"); err != nil {
+	if s.place, err = registry.NewStore(s.client, "bench"); err != nil {
 		return s, err
 	}
 	meta, err := s.place.InitMeta(ctx, placement.Meta{

@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/operator"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/placementtest"
@@ -43,7 +44,7 @@ func init() {
 			server: server, placements: operator.NewPlacements(keys), shards: operator.NewShards(keys), keys: keys,
 			close: client.Close, members: map[string][]fleet.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
-			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
+			store: func(name string) (*registry.Store, error) { return registry.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {
 				return placementtest.Again(ctx, func() error {
 					_, err := client.Put(ctx, key, value)
@@ -68,7 +69,7 @@ type etcdPlay struct {
 	keys       *operator.Keys
 	// These are the functions of one connection, which lives as long as the server.
 	wipe  func(context.Context) error
-	store func(name string) (*placement.Store, error)
+	store func(name string) (*registry.Store, error)
 	put   func(ctx context.Context, key, value string) error
 	drop  func(ctx context.Context, key string) error
 	close func() error
@@ -154,7 +155,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 			return nil, err
 		}
 		// The key has no lease, which could expire on a slow machine.
-		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name),
+		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", registry.PrefixDefault, workload.Placement(namespace, name),
 			shard), string(value)); err != nil {
 			return nil, err
 		}
@@ -231,7 +232,7 @@ func (e *etcdPlay) Stick(stuck bool) { e.stuck = stuck }
 
 // Leave removes the registration of a shard, as the expiry of its lease does some time after the shard has ended.
 func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) error {
-	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard))
+	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", registry.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
 // Freeze does what a shard does after it has observed a later state of etcd. Thaw does the last step of the
@@ -246,7 +247,7 @@ func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) e
 
 // Thaw reverts Freeze.
 func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
-	return e.drop(ctx, fmt.Sprintf("%s/%s/frozen", placement.PrefixDefault, workload.Placement(namespace, name)))
+	return e.drop(ctx, fmt.Sprintf("%s/%s/frozen", registry.PrefixDefault, workload.Placement(namespace, name)))
 }
 
 // Credentials returns the credentials that Shards uses.

@@ -29,6 +29,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/test/clitest"
 )
@@ -171,7 +172,7 @@ var _ = Describe("A pool of real shards", needs("real processes"), func() {
 		connection, err := server.Client()
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func() { _ = connection.Close() })
-		store, err := placement.NewStore(connection, workload.Placement(p.Namespace, p.store.Name))
+		store, err := registry.NewStore(connection, workload.Placement(p.Namespace, p.store.Name))
 		Expect(err).NotTo(HaveOccurred())
 		_, err = store.InitMeta(ctx, placement.Meta{
 			StoreUUID: uuid.MustParse(p.storeID), Routing: placement.Routing{Mode: placement.Hash, Groups: 8}, Copies: 1,

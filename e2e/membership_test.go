@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
@@ -48,7 +49,7 @@ func (s *space) watchMemberships() *memberships {
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &memberships{domains: map[string]string{}, groups: map[string]placement.Group{}}
-	prefix := fmt.Sprintf("%s/%s.q/", placement.PrefixDefault, s.name)
+	prefix := fmt.Sprintf("%s/%s.q/", registry.PrefixDefault, s.name)
 	soon, stop := context.WithTimeout(ctx, 30*time.Second)
 	defer stop()
 	first, err := etcd.Get(soon, prefix, clientv3.WithPrefix())

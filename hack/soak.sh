@@ -53,7 +53,7 @@ soak_proc() {
     step "starved: $package" hack/starve.sh "$package"
   done
   # Bubbles on an idle machine run their goroutines in few orders, so this step delays what reads from connections.
-  step "noise in the connections of bubbles" hack/noise.sh ./internal/shard ./internal/gateway ./internal/local/dev ./internal/test/storetest ./internal/placement \
+  step "noise in the connections of bubbles" hack/noise.sh ./internal/shard ./internal/gateway ./internal/local/dev ./internal/test/storetest ./internal/placement/registry \
     ./internal/placement/etcd ./internal/test/clienttest ./internal/test/livenesstest
 }
 

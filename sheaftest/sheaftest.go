@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard"
 )
 
@@ -48,7 +49,7 @@ type Server struct {
 	remove  string // temporary folder
 	etcd    *etcd.Server
 	client  *clientv3.Client
-	store   *placement.Store
+	store   *registry.Store
 	shards  []*shard.Shard
 	gateway *gateway.Gateway
 	planner sync.WaitGroup
@@ -115,7 +116,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	if s.client, err = s.etcd.Client(); err != nil {
 		return err
 	}
-	if s.store, err = placement.NewStore(s.client, "test"); err != nil {
+	if s.store, err = registry.NewStore(s.client, "test"); err != nil {
 		return err
 	}
 	meta := placement.Meta{
@@ -136,7 +137,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	s.cancel = cancel
 	s.planner.Go(func() {
 		// The policy is valid, so RunPlanner returns only when it is cancelled.
-		_ = placement.RunPlanner(background, s.store, there.Policy(), s.cfg.Logger)
+		_ = registry.RunPlanner(background, s.store, there.Policy(), s.cfg.Logger)
 	})
 	for n := range s.cfg.Shards {
 		if err := s.startShard(ctx, n); err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -116,7 +116,7 @@ streams that it does not allow any more.`,
 	get := &cobra.Command{
 		Use: "get", Short: "Print the table of grants", Args: cobra.NoArgs,
 		Example: "  sheaf auth table get --etcd etcd:2379 --store quotes >table.json",
-		RunE: a.inEtcd(&place, func(ctx context.Context, store *placement.Store, _ []string) error {
+		RunE: a.inEtcd(&place, func(ctx context.Context, store *registry.Store, _ []string) error {
 			found, err := store.Access(ctx)
 			switch {
 			case err != nil:
@@ -146,7 +146,7 @@ the store has another version by then, nothing is changed.`,
 }
 
 // inEtcd returns the RunE of a command that connects directly to etcd.
-func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *placement.Store,
+func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *registry.Store,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
 		if a.timeout > 0 {
@@ -163,7 +163,7 @@ func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store 
 	})
 }
 
-func (a *app) setTable(ctx context.Context, store *placement.Store, args []string) error {
+func (a *app) setTable(ctx context.Context, store *registry.Store, args []string) error {
 	from := io.Reader(os.Stdin)
 	if args[0] != "-" {
 		file, err := os.Open(args[0])

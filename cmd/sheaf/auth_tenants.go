@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/local/cli"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/quota"
 )
@@ -30,7 +30,7 @@ func (a *app) authTenantsCommand() *cobra.Command {
 within a 128th of the limit for each shard. What is used of the rates only the metrics of shards
 tell (sheaf_tenant_calls_total, sheaf_tenant_bytes_total).`,
 		Example: "  sheaf auth tenants --etcd etcd:2379 --store quotes",
-		RunE: a.inEtcd(&place, func(ctx context.Context, store *placement.Store, _ []string) error {
+		RunE: a.inEtcd(&place, func(ctx context.Context, store *registry.Store, _ []string) error {
 			found, err := store.Access(ctx)
 			if err != nil {
 				return err
@@ -59,10 +59,10 @@ tell (sheaf_tenant_calls_total, sheaf_tenant_bytes_total).`,
 	return cmd
 }
 
-func tenantRows(ctx context.Context, store *placement.Store, tenants []access.Tenant) ([]tenantRow, error) {
-	keys := make([]placement.TenantKey, 0, len(tenants))
+func tenantRows(ctx context.Context, store *registry.Store, tenants []access.Tenant) ([]tenantRow, error) {
+	keys := make([]registry.TenantKey, 0, len(tenants))
 	for i := range tenants {
-		keys = append(keys, placement.TenantKey{Name: tenants[i].Name, Prefix: tenants[i].Prefix})
+		keys = append(keys, registry.TenantKey{Name: tenants[i].Name, Prefix: tenants[i].Prefix})
 	}
 	ledgers, err := store.Ledgers(ctx, keys)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
 // The commands `sheaf auth whoami` and `sheaf auth can-i` show who calls and what that caller may do.
@@ -64,7 +65,7 @@ func TestATableOfGrantsIsSetByHand(t *testing.T) {
 
 	sheaf(t, nil, table("get")...).Want(t, 3).Has(t, "no table of grants")
 	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 1).Has(t, "no such store")
-	store, err := placement.NewStore(client, name)
+	store, err := registry.NewStore(client, name)
 	if err != nil {
 		t.Fatal(err)
 	}

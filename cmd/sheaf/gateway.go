@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
@@ -170,7 +171,7 @@ func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler 
 }
 
 // plan joins the planner's election once etcd holds the store.
-func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta placement.Meta,
+func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta placement.Meta,
 	logger *slog.Logger) error {
 	for meta.StoreUUID == uuid.Nil {
 		if there, err := store.MetaOf(ctx, uuid.UUID(f.uid)); err == nil {
@@ -183,12 +184,12 @@ func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta pl
 		case <-time.After(time.Second):
 		}
 	}
-	return placement.RunPlanner(ctx, store, meta.Policy(), logger)
+	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
 // metaNow returns the fixed properties of the store. With --store-uid, it returns nothing yet, because the gateway
 // waits for that store.
-func (f *gatewayFlags) metaNow(ctx context.Context, store *placement.Store) (placement.Meta, error) {
+func (f *gatewayFlags) metaNow(ctx context.Context, store *registry.Store) (placement.Meta, error) {
 	switch {
 	case f.uid == (uuidFlag{}):
 		return f.meta(ctx, store)
@@ -199,7 +200,7 @@ func (f *gatewayFlags) metaNow(ctx context.Context, store *placement.Store) (pla
 }
 
 // meta reads the fixed properties of the store, or creates the store with --create.
-func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placement.Meta, error) {
+func (f *gatewayFlags) meta(ctx context.Context, store *registry.Store) (placement.Meta, error) {
 	const patience = 30 * time.Second
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

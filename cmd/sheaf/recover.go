@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
@@ -82,8 +83,8 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 }
 
 // given returns the facts about the store from the flags, or nil if no flag states any.
-func (f *recoverFlags) given() (*placement.FoundFacts, error) {
-	facts := &placement.FoundFacts{Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339)}
+func (f *recoverFlags) given() (*rescue.FoundFacts, error) {
+	facts := &rescue.FoundFacts{Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339)}
 	switch strings.ToLower(f.routing) {
 	case "":
 		if f.groups != 0 {
@@ -137,7 +138,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 			return errors.New("no shard is registered in etcd: name all of them with --shards")
 		}
 	}
-	volumes := make([]placement.FoundVolume, 0, len(f.shards))
+	volumes := make([]rescue.FoundVolume, 0, len(f.shards))
 	for _, address := range f.shards {
 		v, err := survey.Volume(ctx, address, speaks)
 		if err != nil {
@@ -145,7 +146,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 		}
 		volumes = append(volumes, v)
 	}
-	rebuilt, err := placement.Rebuild(uuid.UUID(f.store), volumes, given)
+	rebuilt, err := rescue.Rebuild(uuid.UUID(f.store), volumes, given)
 	if err != nil {
 		return err
 	}
@@ -186,7 +187,7 @@ func memberWord(m placement.Member) string {
 }
 
 // showRebuilt prints what would be written. The table goes to standard output. The other lines are messages for people.
-func (a *app) showRebuilt(r placement.Rebuilt) {
+func (a *app) showRebuilt(r rescue.Rebuilt) {
 	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
 		r.Meta.Copies)
 	w := tabwriter.NewWriter(a.Out.Out, 0, 0, 2, ' ', 0)

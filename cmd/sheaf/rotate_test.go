@@ -24,8 +24,8 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
@@ -141,7 +141,7 @@ func (r *rotating) grant(server *etcd.Server) {
 	c, err := server.Client()
 	must(r.t, err)
 	defer func() { must(r.t, c.Close()) }()
-	store, err := placement.NewStore(c, "quotes")
+	store, err := registry.NewStore(c, "quotes")
 	must(r.t, err)
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: r.key.Public(), KeyID: "k"}}})
 	must(r.t, err)

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/descriptors"
 	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/local/cli"
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/shard"
@@ -36,7 +36,7 @@ type placementFlags struct {
 func (f *placementFlags) add(cmd *cobra.Command) {
 	etcdVar(cmd, &f.etcd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.prefix, "etcd-prefix", placement.PrefixDefault, "key in etcd below which stores are")
+	flags.StringVar(&f.prefix, "etcd-prefix", registry.PrefixDefault, "key in etcd below which stores are")
 	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
 }
 
@@ -73,7 +73,7 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 }
 
 // open connects to etcd, without reading anything yet. The caller closes the client.
-func (f *placementFlags) open() (*clientv3.Client, *placement.Store, error) {
+func (f *placementFlags) open() (*clientv3.Client, *registry.Store, error) {
 	if len(f.etcd.Endpoints) == 0 {
 		return nil, nil, cli.Usagef("--etcd is empty: give host:port")
 	}
@@ -81,7 +81,7 @@ func (f *placementFlags) open() (*clientv3.Client, *placement.Store, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := placement.NewStoreAt(client, f.prefix, f.store)
+	store, err := registry.NewStoreAt(client, f.prefix, f.store)
 	if err != nil {
 		return nil, nil, errors.Join(cli.Usagef("--store: %w", err), client.Close())
 	}

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
@@ -99,7 +100,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	l := listen(b)
 	go func() { _ = server.Serve(l) }()
 	b.Cleanup(server.Stop)
-	store, err := placement.NewStore(memetcdtest.New(b).Client(b), "bench")
+	store, err := registry.NewStore(memetcdtest.New(b).Client(b), "bench")
 	if err != nil {
 		b.Fatal(err)
 	}

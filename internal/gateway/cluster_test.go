@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/livenesstest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
@@ -27,7 +28,7 @@ type cluster struct {
 	ctx     context.Context
 	network *bubbletest.Net
 	etcd    *memetcdtest.Server
-	store   *placement.Store
+	store   *registry.Store
 	meta    placement.Meta
 	shards  map[string]*standIn
 	stops   map[string]func()
@@ -52,7 +53,7 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		stops: map[string]func(){}}
 	c.etcd = memetcdtest.On(t, c.network, "etcd:2379")
 	var err error
-	if c.store, err = placement.NewStore(c.etcd.Client(t), "quotes"); err != nil {
+	if c.store, err = registry.NewStore(c.etcd.Client(t), "quotes"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.store.InitMeta(ctx, meta); err != nil {

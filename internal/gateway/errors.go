@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
 // fail makes an error with a reason.
@@ -57,14 +57,14 @@ func etcdFailed(err error, outcome bool, format string, args ...any) error {
 	what := fmt.Sprintf(format, args...)
 	info := &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.EtcdUnavailable}
 	text := what + ", as etcd refuses it: nothing was changed"
-	if placement.MayBeDone(err) {
+	if registry.MayBeDone(err) {
 		text = what + ", as etcd has not answered: no record was written, and what was asked of etcd may have been done"
 		if outcome {
 			text = what + ", as etcd has not answered: it may have been done; ask again, which does nothing twice"
 			info.Metadata = map[string]string{"outcome": "unknown"}
 		}
 	}
-	if placement.EtcdFull(err) {
+	if registry.EtcdFull(err) {
 		text += "; etcd's database is full: give it more space (docs/operations/etcd.md, When etcd's database is full)"
 	}
 	return withDetails(codes.Unavailable, fmt.Sprintf("%s (%v)", text, err), info,

@@ -31,7 +31,7 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/descriptors"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/security/ratelimit"
@@ -40,7 +40,7 @@ import (
 // Config configures a gateway. Listen and Store are required.
 type Config struct {
 	Listen string // host:port; port 0 takes a free one
-	Store  *placement.Store
+	Store  *registry.Store
 	// StoreUUID is the expected store. Views of another store are ignored. If it is zero, any store is accepted.
 	StoreUUID uuid.UUID
 	// PlannedElsewhere says that the planner does not run in this process. Calls that tell the planner what to do are

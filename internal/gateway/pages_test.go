@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
@@ -36,7 +37,7 @@ func knowing(t *testing.T, view placement.View) *Gateway {
 	})
 	t.Cleanup(r.close)
 	r.set(view)
-	store, err := placement.NewStore(nil, "quotes") // etcd is not asked
+	store, err := registry.NewStore(nil, "quotes") // etcd is not asked
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
@@ -144,7 +145,7 @@ func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		server := memetcdtest.On(t, network, "etcd:2379")
-		store, err := placement.NewStore(server.Client(t), "quotes")
+		store, err := registry.NewStore(server.Client(t), "quotes")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
@@ -398,7 +398,7 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
-		store, err := placement.NewStore(memetcdtest.On(t, network, "etcd:2379").Client(t), "none")
+		store, err := registry.NewStore(memetcdtest.On(t, network, "etcd:2379").Client(t), "none")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
@@ -38,7 +39,7 @@ type placed struct {
 	keys        *Keys         // for the store's processes
 	own         *certs.Source // the keys for this store when it was opened; nil: none
 	client      *clientv3.Client
-	store       *placement.Store
+	store       *registry.Store
 	folder      string // the folder with the files of the credentials
 }
 
@@ -113,9 +114,9 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	}
 	prefix := access.Prefix
 	if prefix == "" {
-		prefix = placement.PrefixDefault
+		prefix = registry.PrefixDefault
 	}
-	if out.store, err = placement.NewStoreAt(out.client, prefix, access.Store); err != nil {
+	if out.store, err = registry.NewStoreAt(out.client, prefix, access.Store); err != nil {
 		out.close()
 		return nil, err
 	}

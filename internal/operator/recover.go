@@ -9,7 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/base/parallel"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
@@ -27,11 +27,11 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(volumes, func(v placement.FoundVolume) bool { return !v.Blank() }) {
+	if !slices.ContainsFunc(volumes, func(v rescue.FoundVolume) bool { return !v.Blank() }) {
 		return fmt.Errorf("%w: none of the shards has a volume of store %s: see that the claims are those of the old store",
 			fleet.ErrVolumesIncomplete, id)
 	}
-	rebuilt, err := placement.Rebuild(id, volumes, nil)
+	rebuilt, err := rescue.Rebuild(id, volumes, nil)
 	if err != nil {
 		return fmt.Errorf("%w: %w", fleet.ErrVolumesIncomplete, err)
 	}
@@ -58,8 +58,8 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 }
 
 // surveyAll asks all shards for the contents of their volumes. Every shard must answer.
-func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]placement.FoundVolume, error) {
-	volumes, errs := make([]placement.FoundVolume, len(shards)), make([]error, len(shards))
+func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]rescue.FoundVolume, error) {
+	volumes, errs := make([]rescue.FoundVolume, len(shards)), make([]error, len(shards))
 	parallel.Times(len(shards), 16, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 		defer cancel()

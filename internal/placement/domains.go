@@ -1,41 +1,8 @@
 package placement
 
 import (
-	"maps"
 	"slices"
 )
-
-// withDomains adds to a view the failure domains of shards that were registered earlier. Therefore a shard whose
-// process restarts, or whose node is down, remains in its domain, and no second copy is placed in that domain. A
-// process that has just started does not know these domains, and treats such a shard as a domain of its own.
-func (m *memory) withDomains(view View) View {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var next map[string]string // a new map, because earlier views share the previous one
-	for name, shard := range view.Shards {
-		if m.domains[name] == shard.Domain {
-			continue
-		}
-		if next == nil {
-			next = make(map[string]string, len(view.Shards))
-			maps.Copy(next, m.domains)
-		}
-		next[name] = shard.Domain
-	}
-	if next != nil {
-		m.domains = next
-	}
-	view.Domains = m.domains
-	return view
-}
-
-// Domain returns the failure domain of a shard. The result is empty if none is known.
-func (v View) Domain(shard string) string {
-	if registered, ok := v.Shards[shard]; ok {
-		return registered.Domain
-	}
-	return v.Domains[shard]
-}
 
 // SharedDomains returns the failure domains, sorted by name, that hold two copies of a group while the group moves
 // between shards. Leaders order their steps so that this does not happen (package move). In these cases no such order

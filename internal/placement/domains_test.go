@@ -95,31 +95,3 @@ func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 		t.Errorf("no domain is free: %+v, %v", targets, unplaced)
 	}
 }
-
-func TestAStoreRemembersDomains(t *testing.T) {
-	s := &Store{}
-	view := func(shards ...Shard) View {
-		v := View{Shards: map[string]Shard{}}
-		for _, one := range shards {
-			v.Shards[one.Name] = one
-		}
-		return s.withDomains(v)
-	}
-	first := view(Shard{Name: "a", Domain: "n1"}, Shard{Name: "b", Domain: "n2"}, Shard{Name: "c"})
-	second := view(Shard{Name: "b", Domain: "n3"}) // a is gone, and b is in a different domain
-	for _, c := range []struct {
-		view              View
-		name, shard, want string
-	}{
-		{first, "first", "a", "n1"}, {first, "first", "b", "n2"}, {first, "first", "c", ""},
-		{second, "second", "a", "n1"}, {second, "second", "b", "n3"}, {second, "second", "c", ""},
-		{second, "second", "d", ""},
-	} {
-		if got := c.view.Domain(c.shard); got != c.want {
-			t.Errorf("%s view, shard %s: %q, want %q", c.name, c.shard, got, c.want)
-		}
-	}
-	if first.Domains["b"] != "n2" {
-		t.Error("a view was changed that others have")
-	}
-}

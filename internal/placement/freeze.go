@@ -1,21 +1,14 @@
 package placement
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"github.com/google/uuid"
 )
 
 // An etcd that was set back to an older backup says where groups were, not where they are (rule 9). The first process
 // that notices freezes the store. From then on, no process moves, creates or deletes anything on the basis of etcd,
 // until etcd was overwritten with the true state, which the shards report. docs/placement.md describes the procedure.
-
-// ErrFrozen says that etcd holds an older state of the store than one that was seen before. Nothing was written.
-var ErrFrozen = errors.New("etcd was set back to an older state of this store")
 
 // Mark is the state up to which a process has seen the placement of a store. Two marks of one store can be compared.
 type Mark struct {
@@ -73,46 +66,11 @@ func (f Freeze) String() string {
 	return words
 }
 
-// Held says why nothing may be moved, created or deleted on the basis of this view. The result is empty if that is
-// allowed.
-func (v View) Held() string {
-	switch {
-	case v.Freeze != nil:
-		return v.Freeze.String()
-	case v.SetBack != "":
-		return "etcd was set back to an older state: " + v.SetBack
-	}
-	return ""
-}
-
-// Freeze freezes the store in etcd unless it is already frozen.
-func (s *Store) Freeze(ctx context.Context, by, reason string) error {
-	value, err := json.Marshal(Freeze{By: by, Reason: reason, Since: time.Now().UTC().Format(time.RFC3339)})
-	if err != nil {
-		return fmt.Errorf("encode the freeze: %w", err)
-	}
-	if _, err := s.replace(ctx, frozenKey, value, s.notFrozen(), s.exists()); err != nil {
-		return fmt.Errorf("write %s to etcd: %w", s.prefix+frozenKey, err)
-	}
-	return nil
-}
-
-// notFrozen returns the condition of every write that relies on the content of etcd.
-func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
-
-// frozen returns the error for a state that must not be used, or nil. If this process is the first to notice such a
-// state, it freezes the store.
-func (s *Store) frozen(ctx context.Context, st *state, by string) error {
-	switch {
-	case !st.hasMeta:
-		return nil
-	case st.view.Freeze != nil:
-		return fmt.Errorf("%w: %s", ErrFrozen, st.view.Freeze)
-	case st.setBack != "":
-		if err := s.Freeze(ctx, by, st.setBack); err != nil {
-			return err
-		}
-		return fmt.Errorf("%w: %s", ErrFrozen, Freeze{By: by, Reason: st.setBack})
-	}
-	return nil
+// Progress is the state up to which a process has seen a store.
+type Progress struct {
+	Store uuid.UUID
+	Mark
+	// SetBack says why etcd was found to be older than a state seen before. It is empty if etcd was not found to be
+	// older.
+	SetBack string
 }

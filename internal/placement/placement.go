@@ -1,11 +1,12 @@
-// Package placement decides which group holds a record and which shards hold a group. Routing (package routing) and
-// the planner (plan.go) are pure. The etcd store is separate from them (store.go, watch.go, register.go, planner.go).
-// docs/placement.md explains all of this in prose.
+// Package placement knows which shards hold a group, and plans where the copies of groups should be. It is pure:
+// package registry keeps what it describes in etcd, and package rescue rebuilds it from volumes. docs/placement.md
+// explains all of this in prose.
 package placement
 
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/google/uuid"
 )
@@ -35,7 +36,7 @@ func (m Meta) Validate() error {
 	if m.GroupsMax < 0 {
 		return fmt.Errorf("meta: groupsMax is %d: give 0 (%d) or more", m.GroupsMax, GroupsMaxDefault)
 	}
-	if m.EpochBase > numberMax {
+	if m.EpochBase > NumberMax {
 		return fmt.Errorf("meta: epochBase is %d, which no store reaches", m.EpochBase)
 	}
 	return m.Policy().Validate()
@@ -80,7 +81,7 @@ type Shard struct {
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
-	// Weighs says that the process reports the figures of the groups that it leads by Store.PutWeights. Older
+	// Weighs says that the process reports the figures of the groups that it leads in keys of its own (weights/). Older
 	// programs report them in the groups.
 	Weighs bool `json:"weighs,omitempty"`
 }
@@ -117,7 +118,7 @@ type Group struct {
 	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
 	// Bytes and Records are the figures reported last, for balancing. The group's own key holds the figures from the
 	// last time when a leader wrote the members. Views of Watch and View hold what the leader's shard has reported
-	// since then; see Store.PutWeights.
+	// since then, in keys of its own (weights/).
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
 	// Term and ConfIndex belong to the leader that last wrote Members. Term is the term of that leader, and ConfIndex
@@ -133,7 +134,7 @@ type Group struct {
 	// group remains, because a missing key means that etcd was set back (rule 9). No View has a deleted group.
 	Deleted string `json:"deleted,omitempty"`
 
-	// Revision is etcd's revision of the key when the key was read, or 0 for a group that is not stored. Store.PutGroup
+	// Revision is etcd's revision of the key when the key was read, or 0 for a group that is not stored. A registry
 	// writes only if the key still has this revision.
 	Revision int64 `json:"-"`
 }
@@ -159,32 +160,6 @@ const (
 	ForDomain    Reason = "Domain"  // two copies were in one failure domain
 	ForBalance   Reason = "Balance" // another shard had less load
 )
-
-// View is the placement in etcd at one revision. Maps are keyed by name and must not be changed.
-type View struct {
-	Epoch  uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
-	Meta   Meta
-	Shards map[string]Shard // all registered shards, which are therefore live; States overrides their State
-	Groups map[string]Group
-	// Deleted holds the UUIDs of deleted groups by name, as long as no new group has taken the name.
-	Deleted map[string]uuid.UUID
-	Targets map[string]Target
-	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
-	// Domains holds the failure domains of all shards that this process has seen registered, including those that are
-	// no longer registered.
-	Domains map[string]string
-	Mark    Mark
-	// Freeze is set after etcd was set back, until it is reconciled. Otherwise Freeze is nil. SetBack says that this
-	// process has itself noticed the setback.
-	Freeze  *Freeze
-	SetBack string
-	// Unusable holds the keys, without the store's prefix, that cannot be read and were therefore left out. See
-	// UnusableGroup and Problems.
-	Unusable map[string]Unusable
-	// Own says that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
-	// outdated: use Store.Look for them. Two such views may differ although their Epoch is the same.
-	Own bool
-}
 
 // Policy configures the planner.
 type Policy struct {
@@ -227,4 +202,36 @@ func (p Policy) Validate() error {
 		return fmt.Errorf("the number of shards to wait for is %d: give 0 (none) or more", p.ShardsMin)
 	}
 	return nil
+}
+
+// Validate says what is missing in a registration.
+func (s Shard) Validate() error {
+	if err := ValidateShardName(s.Name); err != nil {
+		return err
+	}
+	if s.VolumeUUID == uuid.Nil {
+		return errors.New("the volume UUID is zero")
+	}
+	if _, _, err := net.SplitHostPort(s.Address); err != nil {
+		return fmt.Errorf("address %q: give host:port: %w", s.Address, err)
+	}
+	return s.State.Validate()
+}
+
+// Validate returns an error for a state that does not exist.
+func (s ShardState) Validate() error {
+	switch s {
+	case "", Active, Cordoned, Draining:
+		return nil
+	}
+	return fmt.Errorf("state %q: give %s, %s or %s", s, Active, Cordoned, Draining)
+}
+
+// NewGroup returns a group without members, with a random UUID, and with its key range if the routing is Hash.
+func NewGroup(routing Routing, name string, number int) Group {
+	g := Group{Name: name, UUID: uuid.New()}
+	if routing.Mode == Hash {
+		g.KeyFirst, g.KeyLast = routing.KeyRange(number)
+	}
+	return g
 }

@@ -414,3 +414,11 @@ func SameSet[T comparable](a, b []T) bool {
 	}
 	return true
 }
+
+// Planned is the result of PlanOnce.
+type Planned struct {
+	View           View // the view from which the plan was made
+	GroupsCreated  int
+	TargetsWritten int
+	Unplaced       map[string]string // groups that cannot be placed now, with the reason
+}

@@ -1,8 +1,6 @@
 package placement
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -23,7 +21,7 @@ type VolumeRecord struct {
 	Generation uint64    `json:"generation"` // the highest generation that was ever registered
 	Step       Step      `json:"step"`       // the step that was registered last
 	// Boot is the process that registered the volume. Boot is zero if no process registered the volume, because
-	// Store.Restore wrote the record from the volume's state at that time.
+	// a rebuild wrote the record from the volume's state at that time.
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
@@ -71,8 +69,8 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 	return nil
 }
 
-// numberMax is above all generations and steps that a volume reaches, and above all epochs of a store.
-const numberMax = 1 << 62
+// NumberMax is above all generations and steps that a volume reaches, and above all epochs of a store.
+const NumberMax = 1 << 62
 
 // MayReplace returns nil if a shard may replace the one that is registered under its name, or ErrNameTaken with the
 // reason. It does not check whether the other shard is still alive.
@@ -91,49 +89,4 @@ func MayReplace(there, shard Shard) error {
 			ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
 	}
 	return nil
-}
-
-// mayFollow does what MayFollow does, given the value of etcd's key for the shard's volume. It also returns the
-// decoded record.
-func mayFollow(value []byte, shard Shard) (seen VolumeRecord, err error) {
-	err = json.Unmarshal(value, &seen)
-	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > numberMax) {
-		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
-	}
-	if err != nil { // not ErrRolledBack, because nothing is known against the volume
-		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
-			"see that the volume was not set back and is no copy, then delete the key", ErrUnusable, volumesKey,
-			shard.VolumeUUID, err)
-	}
-	return seen, MayFollow(seen, shard)
-}
-
-// NextStep records in etcd that the volume of a registered shard is in its next step. It returns ErrRolledBack if
-// another process has registered the volume meanwhile; this shard must then stop serving. After any other error the
-// caller must report the same step again.
-func (s *Store) NextStep(ctx context.Context, shard Shard) error {
-	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration must report it
-	key := volumesKey + shard.VolumeUUID.String()
-	value, err := json.Marshal(shard.Record())
-	if err != nil {
-		return err
-	}
-	for {
-		there, err := s.get(ctx, key)
-		if err != nil {
-			return err
-		}
-		if there.ModRevision > 0 {
-			if _, err := mayFollow(there.Value, shard); err != nil {
-				return err
-			}
-		}
-		done, err := s.replace(ctx, key, value, s.at(key, there.ModRevision))
-		if err != nil {
-			return fmt.Errorf("write %s in etcd: %w", s.prefix+key, err)
-		}
-		if done {
-			return nil
-		}
-	}
 }

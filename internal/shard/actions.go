@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
@@ -28,7 +29,7 @@ func (s *Shard) newWatcher() *watcher {
 		Facts:   func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
 		Etcd:    s.cfg.Placement,
 		Actions: actions{s},
-		Ask: func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error) {
+		Ask: func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error) {
 			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,

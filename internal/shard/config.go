@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
@@ -174,24 +175,24 @@ type Compaction struct {
 	Interval           time.Duration // time between two looks at all groups; 30 s
 }
 
-// Registry is what a shard needs of etcd. It is a part of *placement.Store, where the methods are documented.
+// Registry is what a shard needs of etcd. It is a part of *registry.Store, where the methods are documented.
 type Registry interface {
 	follow.Etcd
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
-	WatchAccess(ctx context.Context) <-chan placement.Access
+	WatchAccess(ctx context.Context) <-chan registry.Access
 	SigningKey(ctx context.Context) ([]byte, error)
 	quota.Etcd
-	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
-	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
+	PutWeights(ctx context.Context, shard string, weights map[string]registry.Weight) error
+	Weights(ctx context.Context, shard string) (map[string]registry.Weight, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 	DeleteGroup(ctx context.Context, g placement.Group) error
 	LastAnswer() (last time.Time, held string)
 }
 
-var _ Registry = (*placement.Store)(nil)
+var _ Registry = (*registry.Store)(nil)
 
 func (c *Config) setDefaults() {
 	c.Medium = cmp.Or(c.Medium, Auto)

@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
@@ -117,7 +118,7 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	ctx, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
 	v, err := i.watcher.Ask(ctx, placement.Shard{Name: state.Leader, Address: address})
-	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool {
+	return err == nil && slices.ContainsFunc(v.Replicas, func(r rescue.FoundReplica) bool {
 		return r.UUID == state.UUID && r.Leader
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
@@ -255,24 +256,24 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 }
 
 func TestOnlyChangesAreWorthAReport(t *testing.T) {
-	known := placement.Weight{UUID: uuid.New(), Bytes: 100 << 20, Records: 5}
+	known := registry.Weight{UUID: uuid.New(), Bytes: 100 << 20, Records: 5}
 	for name, c := range map[string]struct {
-		change func(w *placement.Weight)
+		change func(w *registry.Weight)
 		age    time.Duration
 		want   bool
 	}{
-		"nothing":              {func(*placement.Weight) {}, time.Hour, false},
-		"a little more":        {func(w *placement.Weight) { w.Bytes += 4 << 20 }, 10 * time.Second, false},
-		"much more":            {func(w *placement.Weight) { w.Bytes += 6 << 20 }, 10 * time.Second, true},
-		"much more, at once":   {func(w *placement.Weight) { w.Bytes += 6 << 20 }, time.Second, false},
-		"much less":            {func(w *placement.Weight) { w.Bytes -= 6 << 20 }, 10 * time.Second, true},
-		"a little more, later": {func(w *placement.Weight) { w.Bytes++ }, time.Hour, true},
-		"a record, soon":       {func(w *placement.Weight) { w.Records++ }, 10 * time.Second, false},
-		"a record, later":      {func(w *placement.Weight) { w.Records++ }, time.Hour, true},
-		"everybody has more":   {func(w *placement.Weight) { w.Everywhere++ }, time.Hour, true},
-		"another of its name":  {func(w *placement.Weight) { w.UUID = uuid.New() }, time.Hour, true},
+		"nothing":              {func(*registry.Weight) {}, time.Hour, false},
+		"a little more":        {func(w *registry.Weight) { w.Bytes += 4 << 20 }, 10 * time.Second, false},
+		"much more":            {func(w *registry.Weight) { w.Bytes += 6 << 20 }, 10 * time.Second, true},
+		"much more, at once":   {func(w *registry.Weight) { w.Bytes += 6 << 20 }, time.Second, false},
+		"much less":            {func(w *registry.Weight) { w.Bytes -= 6 << 20 }, 10 * time.Second, true},
+		"a little more, later": {func(w *registry.Weight) { w.Bytes++ }, time.Hour, true},
+		"a record, soon":       {func(w *registry.Weight) { w.Records++ }, 10 * time.Second, false},
+		"a record, later":      {func(w *registry.Weight) { w.Records++ }, time.Hour, true},
+		"everybody has more":   {func(w *registry.Weight) { w.Everywhere++ }, time.Hour, true},
+		"another of its name":  {func(w *registry.Weight) { w.UUID = uuid.New() }, time.Hour, true},
 	} {
-		told, now := map[string]placement.Weight{"g": known, "left": known}, map[string]placement.Weight{"g": known}
+		told, now := map[string]registry.Weight{"g": known, "left": known}, map[string]registry.Weight{"g": known}
 		w := known
 		c.change(&w)
 		now["g"] = w
@@ -280,7 +281,7 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if !worthReporting(nil, map[string]placement.Weight{"g": known}, time.Hour, time.Second) {
+	if !worthReporting(nil, map[string]registry.Weight{"g": known}, time.Hour, time.Second) {
 		t.Error("nothing was told yet")
 	}
 }

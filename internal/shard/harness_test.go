@@ -26,12 +26,14 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// memRegistry keeps placement in memory, with the rules of placement.Store: revisions, conditional writes, views.
+// memRegistry keeps placement in memory, with the rules of registry.Store: revisions, conditional writes, views.
 type memRegistry struct {
 	mu       sync.Mutex
 	view     placement.View
@@ -46,9 +48,9 @@ type memRegistry struct {
 	unmade   error                  // Meta returns it, unless nil
 	silent   time.Duration          // time since etcd last answered
 	changed  func(placement.View)   // called with each view, unless nil
-	weights  map[string]map[string]placement.Weight
+	weights  map[string]map[string]registry.Weight
 	table    []byte // table of grants; nil: no table
-	ledgers  map[string]placement.Ledger
+	ledgers  map[string]registry.Ledger
 }
 
 var errDown = errors.New("etcd is down")
@@ -197,8 +199,8 @@ func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard, refuse
 
 func (r *memRegistry) Freeze(context.Context, string, string) error { return nil }
 
-func (r *memRegistry) Reconcile(context.Context, placement.Rebuilt, []string) (placement.Reconciled, error) {
-	return placement.Reconciled{}, nil
+func (r *memRegistry) Reconcile(context.Context, rescue.Rebuilt, []string) (rescue.Reconciled, error) {
+	return rescue.Reconciled{}, nil
 }
 
 func (r *memRegistry) Unreconciled(context.Context, ...string) error { return nil }
@@ -229,21 +231,21 @@ func (r *memRegistry) Look(_ context.Context, group string) (placement.View, err
 	return v, nil
 }
 
-func (r *memRegistry) PutWeights(_ context.Context, shard string, weights map[string]placement.Weight) error {
+func (r *memRegistry) PutWeights(_ context.Context, shard string, weights map[string]registry.Weight) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
 		return errDown
 	}
 	if r.weights == nil {
-		r.weights = map[string]map[string]placement.Weight{}
+		r.weights = map[string]map[string]registry.Weight{}
 	}
 	r.weights[shard] = maps.Clone(weights)
 	r.puts++
 	return nil
 }
 
-func (r *memRegistry) Weights(_ context.Context, shard string) (map[string]placement.Weight, error) {
+func (r *memRegistry) Weights(_ context.Context, shard string) (map[string]registry.Weight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
@@ -253,24 +255,24 @@ func (r *memRegistry) Weights(_ context.Context, shard string) (map[string]place
 }
 
 // told returns what a shard last reported of the groups that it leads.
-func (r *memRegistry) told(shard string) map[string]placement.Weight {
+func (r *memRegistry) told(shard string) map[string]registry.Weight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.weights[shard]
 }
 
 // WatchAccess implements Registry. The only table of grants is the one that a test has set before.
-func (r *memRegistry) WatchAccess(ctx context.Context) <-chan placement.Access {
+func (r *memRegistry) WatchAccess(ctx context.Context) <-chan registry.Access {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make(chan placement.Access, 1)
-	out <- placement.Access{Table: r.table}
+	out := make(chan registry.Access, 1)
+	out <- registry.Access{Table: r.table}
 	context.AfterFunc(ctx, func() { close(out) })
 	return out
 }
 
 // Ledgers implements Registry.
-func (r *memRegistry) Ledgers(_ context.Context, tenants []placement.TenantKey) (out []placement.Ledger, err error) {
+func (r *memRegistry) Ledgers(_ context.Context, tenants []registry.TenantKey) (out []registry.Ledger, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
@@ -310,9 +312,9 @@ func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, 
 		return false, nil
 	}
 	if r.ledgers == nil {
-		r.ledgers = map[string]placement.Ledger{}
+		r.ledgers = map[string]registry.Ledger{}
 	}
-	r.ledgers[tenant] = placement.Ledger{Value: value, Revision: revision + 1}
+	r.ledgers[tenant] = registry.Ledger{Value: value, Revision: revision + 1}
 	return true, nil
 }
 
@@ -636,7 +638,7 @@ func data(id int64, n int) []byte {
 }
 
 // newEtcd starts a real etcd and returns a store in it.
-func newEtcd(t *testing.T) *placement.Store {
+func newEtcd(t *testing.T) *registry.Store {
 	t.Helper()
 	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {
@@ -648,7 +650,7 @@ func newEtcd(t *testing.T) *placement.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	store, err := placement.NewStore(client, "test")
+	store, err := registry.NewStore(client, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// A shard follows its own groups (placement.Store.Follow). It asks etcd about another group when a call for that group
+// A shard follows its own groups (registry.Store.Follow). It asks etcd about another group when a call for that group
 // has come to the wrong shard.
 
 const (

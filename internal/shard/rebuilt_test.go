@@ -17,6 +17,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
@@ -44,7 +46,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	store, err := placement.NewStore(client, "test")
+	store, err := registry.NewStore(client, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rebuilt, err := placement.Rebuild(id, []placement.FoundVolume{volume}, nil)
+	rebuilt, err := rescue.Rebuild(id, []rescue.FoundVolume{volume}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
@@ -29,7 +30,7 @@ type reporter struct {
 	expireScans func(grace time.Duration)
 	problems    *problems
 
-	reported map[string]placement.Weight
+	reported map[string]registry.Weight
 	at       time.Time
 	base     uint64 // EpochBase of the etcd that received the last report
 }
@@ -61,8 +62,8 @@ func (p *reporter) run(ctx context.Context) {
 
 // leaders corrects those keys of groups in etcd that are wrong about whether this shard leads the group. It returns the
 // weights of the groups whose figures this shard reports: those that it leads, and those with their only copy here.
-func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]placement.Weight, err error) {
-	weights = map[string]placement.Weight{}
+func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]registry.Weight, err error) {
+	weights = map[string]registry.Weight{}
 	for name, g := range r.byName {
 		sv := g.served.Load()
 		state, ok := r.view.Groups[name]
@@ -74,7 +75,7 @@ func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]p
 			continue // its leader reports it
 		}
 		stats, next := sv.log.Stats(), state
-		weight := placement.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
+		weight := registry.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
 		if len(state.Members) > 1 {
 			m := sv.replica.Members()
 			weight.Everywhere = everywhere(sv, m)
@@ -113,7 +114,7 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 
 // weigh reports the weights of the groups that are led here, if the change is worth a write. It writes them to etcd, in
 // this shard's own keys.
-func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]placement.Weight) error {
+func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]registry.Weight) error {
 	if base := r.view.Meta.EpochBase; base != p.base {
 		p.reported, p.base = nil, base // a different etcd may have received nothing, or outdated figures
 	}
@@ -131,7 +132,7 @@ func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]plac
 
 // worthReporting reports whether weights must be reported. age is the time since the last report. Large changes are
 // reported after a few intervals, and all others after a long time.
-func worthReporting(told, now map[string]placement.Weight, age, interval time.Duration) bool {
+func worthReporting(told, now map[string]registry.Weight, age, interval time.Duration) bool {
 	if told != nil && age < reportIntervals*interval {
 		return false
 	}
@@ -157,7 +158,7 @@ type reportedWeights struct {
 
 type reportedWeight struct {
 	at      time.Time
-	weights map[string]placement.Weight
+	weights map[string]registry.Weight
 }
 
 const (
@@ -167,20 +168,20 @@ const (
 
 // weightOf returns the weight that the leader of a group last reported. It returns false if there is no such weight, or
 // if etcd does not answer.
-func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (placement.Weight, bool) {
+func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (registry.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	heard, known := h.shards[state.Leader]
 	if !known || time.Since(heard.at) > h.fresh {
 		if state.Leader == "" || time.Now().Before(h.silent) {
-			return placement.Weight{}, false
+			return registry.Weight{}, false
 		}
 		ctx, cancel := context.WithTimeout(ctx, weightsTimeout)
 		defer cancel()
 		weights, err := h.registry.Weights(ctx, state.Leader)
 		if err != nil {
 			h.silent = time.Now().Add(weightsRetry)
-			return placement.Weight{}, false
+			return registry.Weight{}, false
 		}
 		heard = reportedWeight{time.Now(), weights}
 		h.shards[state.Leader] = heard

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -29,7 +30,7 @@ import (
 type backedUp struct {
 	*cluster
 	etcd  *etcdtest.Own
-	store *placement.Store
+	store *registry.Store
 	id    uuid.UUID
 	quiet time.Duration // rememberQuiet of shards that start from now on
 }
@@ -56,14 +57,14 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 }
 
 // connect returns the store as a separate process sees it, which remembers nothing.
-func (b *backedUp) connect() *placement.Store {
+func (b *backedUp) connect() *registry.Store {
 	b.t.Helper()
 	client, err := etcd.Connect([]string{b.etcd.Address})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { _ = client.Close() })
-	store, err := placement.NewStore(client, "test")
+	store, err := registry.NewStore(client, "test")
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/quota"
 )
@@ -13,13 +14,13 @@ import (
 // tables holds the last table of grants that was read, for code that does not read it itself. Safe for concurrent use.
 type tables struct {
 	mu      sync.Mutex
-	last    placement.Access
+	last    registry.Access
 	changed chan struct{} // closed when the table changes
 }
 
 func newTables() *tables { return &tables{changed: make(chan struct{})} }
 
-func (t *tables) set(found placement.Access) {
+func (t *tables) set(found registry.Access) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = found
@@ -28,7 +29,7 @@ func (t *tables) set(found placement.Access) {
 }
 
 // follow calls the function take with the current table immediately, and again after each change, until ctx ends.
-func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
+func (t *tables) follow(ctx context.Context, take func(registry.Access)) {
 	for {
 		t.mu.Lock()
 		last, changed := t.last, t.changed
@@ -69,7 +70,7 @@ func (s *Shard) followTenants(ctx context.Context) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return // there the names of groups are numbers, and no tenant owns them
 	}
-	take := func(found placement.Access) {
+	take := func(found registry.Access) {
 		if found.Table == nil {
 			return
 		}

@@ -59,7 +59,7 @@ type Kind int
 // These are the kinds. Each kind except Nothing is one step, after which Decide must be called again.
 const (
 	Nothing        Kind = iota
-	RecordMembers       // write Action.Members to etcd, see placement.Store.PutGroupAsLeader
+	RecordMembers       // write Action.Members to etcd, see registry.Store.PutGroupAsLeader
 	AddLearner          // propose Action.Change: Action.ID becomes a learner
 	Promote             // propose Action.Change: learners become voters
 	Replace             // propose Action.Change: a learner becomes a voter and a voter leaves, jointly

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard"
 )
 
@@ -33,7 +34,7 @@ type Dev struct {
 	folder   *folder
 	etcd     *etcd.Server
 	client   *clientv3.Client
-	store    *placement.Store
+	store    *registry.Store
 	meta     placement.Meta
 	registry *prometheus.Registry
 	shards   []*shard.Shard
@@ -152,7 +153,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	if d.client, err = connect(); err != nil {
 		return err
 	}
-	if d.store, err = placement.NewStore(d.client, storeName); err != nil {
+	if d.store, err = registry.NewStore(d.client, storeName); err != nil {
 		return err
 	}
 	d.waitFor("etcd to answer")
@@ -201,7 +202,7 @@ func (d *Dev) startPlanner() {
 	d.stopPlanner = cancel
 	logger := d.cfg.Logger.With("process", "planner")
 	d.background.Go(func() {
-		if err := placement.RunPlanner(ctx, d.store, d.meta.Policy(), logger); err != nil {
+		if err := registry.RunPlanner(ctx, d.store, d.meta.Policy(), logger); err != nil {
 			logger.Error("planner has ended", "error", err)
 		}
 	})

@@ -12,12 +12,13 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
 // Volume asks the shard at host:port for the content of its volume, with the given credentials and connection
 // options. Shards answer in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
-	more ...grpc.DialOption) (v placement.FoundVolume, err error) {
+	more ...grpc.DialOption) (v rescue.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(by),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))...)
@@ -33,7 +34,7 @@ func Volume(ctx context.Context, address string, by credentials.TransportCredent
 }
 
 // foundVolume validates an answer and converts it.
-func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume, err error) {
+func foundVolume(out *recordv1.DescribeVolumeResponse) (v rescue.FoundVolume, err error) {
 	var errs []error
 	parse := func(what, s string) uuid.UUID {
 		id, err := uuid.Parse(s)
@@ -42,7 +43,7 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 		}
 		return id
 	}
-	v = placement.FoundVolume{
+	v = rescue.FoundVolume{
 		Shard: out.GetShard(), Address: out.GetAddress(), UUID: parse("volume", out.GetVolumeUuid()),
 		Store:      parse("store", out.GetStoreUuid()),
 		Generation: out.GetGeneration(),
@@ -51,14 +52,14 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 		v.Step = placement.Step{Number: out.GetStep(), Nonce: parse("nonce of the step", out.GetStepNonce())}
 	}
 	if facts := out.GetFacts(); facts != nil {
-		v.Facts = &placement.FoundFacts{
+		v.Facts = &rescue.FoundFacts{
 			Routing: placement.Routing{Mode: placement.Mode(facts.GetRouting()), Groups: int(facts.GetGroups())},
 			Copies:  int(facts.GetCopies()), GroupsMax: int(facts.GetGroupsMax()), CreatedUTC: facts.GetCreated(),
 			Epoch: facts.GetEpoch(),
 		}
 	}
 	for _, g := range out.GetGroups() {
-		r := placement.FoundReplica{
+		r := rescue.FoundReplica{
 			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(),
 			Term:     g.GetTerm(),
 			Outgoing: g.GetVotersOutgoing(), Learners: g.GetLearners(), ConfIndex: g.GetConfIndex(), Joining: g.GetJoining(),

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
 // FuzzVolume checks that no answer of a shard makes a rebuild of the placement panic, and that the store accepts the
@@ -51,7 +51,7 @@ func FuzzVolume(f *testing.F) {
 		if err != nil {
 			return
 		}
-		rebuilt, err := placement.Rebuild(v.Store, []placement.FoundVolume{v}, nil)
+		rebuilt, err := rescue.Rebuild(v.Store, []rescue.FoundVolume{v}, nil)
 		if err != nil {
 			return
 		}

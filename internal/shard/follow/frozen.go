@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
@@ -200,7 +201,7 @@ func (f *Watcher[R]) leaveSafeMode(ctx context.Context) error {
 	volumes, silent := f.surveyAll(ctx, told)
 	ctx, cancel := context.WithTimeout(ctx, reconcileTime)
 	defer cancel()
-	rebuilt, err := placement.Rebuild(f.Store(), volumes, placement.FactsOf(told))
+	rebuilt, err := rescue.Rebuild(f.Store(), volumes, rescue.FactsOf(told))
 	if err != nil {
 		return f.Etcd.Unreconciled(ctx, append([]string{err.Error()}, silent...)...)
 	}
@@ -224,7 +225,7 @@ func isFirst(view placement.View, shard string) bool {
 }
 
 // surveyAll asks each shard what its volume holds. silent describes the shards that did not answer.
-func (f *Watcher[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume,
+func (f *Watcher[R]) surveyAll(ctx context.Context, view placement.View) (volumes []rescue.FoundVolume,
 	silent []string) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {

@@ -17,6 +17,8 @@ import (
 
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -31,7 +33,7 @@ type Options[R Owned] struct {
 	Etcd    Etcd
 	Actions Actions[R]
 	// Ask asks another shard what its volume holds.
-	Ask func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error)
+	Ask func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error)
 	// Background is the context of all work that continues after the start.
 	Background context.Context
 	// Lock guards Replicas, and those fields of each replica and of the Watcher that are documented as guarded by it.
@@ -52,13 +54,13 @@ type Options[R Owned] struct {
 	CountRemnants, ForgiveStop bool
 }
 
-// Etcd is the part of *placement.Store that a Watcher needs; the methods are documented there.
+// Etcd is the part of *registry.Store that a Watcher needs; the methods are documented there.
 type Etcd interface {
 	Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View
 	Look(ctx context.Context, group string) (placement.View, error)
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
 	Freeze(ctx context.Context, by, reason string) error
-	Reconcile(ctx context.Context, r placement.Rebuilt, silent []string) (placement.Reconciled, error)
+	Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error)
 	Unreconciled(ctx context.Context, why ...string) error
 	Newest(m placement.Mark) placement.Mark
 }
@@ -143,7 +145,7 @@ func (f *Watcher[R]) Start(ctx context.Context) error {
 		}
 		f.See(view)
 		f.Retire(view)
-		if err := placement.Patiently(ctx, f.freeze); err != nil {
+		if err := registry.Patiently(ctx, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be informed: %w", err)
 		}
 		_ = f.remember(view) // the error is shown as a problem

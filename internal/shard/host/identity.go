@@ -45,7 +45,7 @@ type Identity struct {
 	Placement Registry
 }
 
-// Registry is the part of *placement.Store that a host needs; the methods are documented there.
+// Registry is the part of *registry.Store that a host needs; the methods are documented there.
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
@@ -44,7 +44,7 @@ func (c *clock) pause(ctx context.Context, d time.Duration) error {
 type memory struct {
 	mu      sync.Mutex
 	groups  []string
-	ledgers map[string]placement.Ledger
+	ledgers map[string]registry.Ledger
 	down    bool
 	gone    []string // shards
 	writes  int
@@ -52,7 +52,7 @@ type memory struct {
 
 var errDown = errors.New("etcd is down")
 
-func (m *memory) Ledgers(_ context.Context, keys []placement.TenantKey) (out []placement.Ledger, err error) {
+func (m *memory) Ledgers(_ context.Context, keys []registry.TenantKey) (out []registry.Ledger, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.down {
@@ -89,7 +89,7 @@ func (m *memory) PutLedger(_ context.Context, name string, value []byte, revisio
 	if m.ledgers[name].Revision != revision {
 		return false, nil
 	}
-	m.ledgers[name] = placement.Ledger{Value: value, Revision: revision + 1}
+	m.ledgers[name] = registry.Ledger{Value: value, Revision: revision + 1}
 	m.writes++
 	return true, nil
 }
@@ -105,7 +105,7 @@ type play struct {
 
 func newPlay(quotas access.Quotas, groups int, shards ...string) *play {
 	p := &play{
-		etcd: &memory{ledgers: map[string]placement.Ledger{}}, clock: &clock{now: time.Unix(1_800_000_000, 0)},
+		etcd: &memory{ledgers: map[string]registry.Ledger{}}, clock: &clock{now: time.Unix(1_800_000_000, 0)},
 		sets:   map[string]*Set{},
 		leader: map[string]string{}, stored: map[string]Amount{},
 	}
@@ -425,7 +425,7 @@ func TestOddLedgersAreReplaced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlay(access.Quotas{StoredBytes: limit}, 2, "s", "o")
-			p.etcd.ledgers["a"] = placement.Ledger{Value: []byte(value), Revision: 1}
+			p.etcd.ledgers["a"] = registry.Ledger{Value: []byte(value), Revision: 1}
 			err := p.sets["s"].look(t.Context())
 			odd := name != "more than can be"
 			if (err != nil) != odd || odd && !strings.Contains(err.Error(), "tenant a: its ledger") {

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/base/longlock"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Etcd is the part of *placement.Store that holds the ledgers.
+// Etcd is the part of *registry.Store that holds the ledgers.
 type Etcd interface {
-	Ledgers(ctx context.Context, tenants []placement.TenantKey) ([]placement.Ledger, error)
+	Ledgers(ctx context.Context, tenants []registry.TenantKey) ([]registry.Ledger, error)
 	PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error)
 	AreRegistered(ctx context.Context, shards []string) (map[string]bool, error)
 }
@@ -98,13 +98,13 @@ func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{})
 func (s *Set) Take(list []access.Tenant) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
-	before := map[placement.TenantKey]*Tenant{}
+	before := map[registry.TenantKey]*Tenant{}
 	for _, t := range s.all() {
-		before[placement.TenantKey{Name: t.name, Prefix: t.prefix}] = t
+		before[registry.TenantKey{Name: t.name, Prefix: t.prefix}] = t
 	}
 	next := &tenants{}
 	for i := range list {
-		t := before[placement.TenantKey{Name: list[i].Name, Prefix: list[i].Prefix}]
+		t := before[registry.TenantKey{Name: list[i].Name, Prefix: list[i].Prefix}]
 		if t == nil {
 			t = newTenant(s, &list[i])
 		} else {
@@ -249,11 +249,11 @@ func (s *Set) look(ctx context.Context) error {
 			m.groups, m.used = m.groups+1, m.used.plus(stored)
 		}
 	})
-	var keys []placement.TenantKey
+	var keys []registry.TenantKey
 	var asked []*Tenant
 	for _, t := range all {
 		if m := at[t]; m.groups > 0 || m.matters {
-			asked, keys = append(asked, t), append(keys, placement.TenantKey{Name: t.name, Prefix: t.prefix})
+			asked, keys = append(asked, t), append(keys, registry.TenantKey{Name: t.name, Prefix: t.prefix})
 		}
 	}
 	if len(asked) == 0 {
@@ -303,7 +303,7 @@ const agedLooks = 10
 const conflictsMax = 5
 
 // rebalance computes what this shard may use, and writes its share if the change is worth a write.
-func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Ledger) (err error) {
+func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledger) (err error) {
 	var odd error // what is wrong with the ledger, which is written without it
 	defer func() {
 		if odd != nil {
@@ -348,7 +348,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found placement.Led
 			t.granted(&out)
 			return nil
 		}
-		again, err := t.set.cfg.Etcd.Ledgers(ctx, []placement.TenantKey{{Name: t.name, Prefix: t.prefix}})
+		again, err := t.set.cfg.Etcd.Ledgers(ctx, []registry.TenantKey{{Name: t.name, Prefix: t.prefix}})
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -25,7 +26,7 @@ func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 		return err
 	}
 	defer client.Close()
-	store, err := placement.NewStore(client, storeName)
+	store, err := registry.NewStore(client, storeName)
 	if err != nil {
 		return err
 	}

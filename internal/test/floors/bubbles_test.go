@@ -13,7 +13,7 @@ import (
 var inBubbles = []string{
 	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group",
 	"internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
-	"internal/placement", "internal/consensus/replica", "internal/shard", "internal/test/sim",
+	"internal/placement/registry", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 }
 
 // outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
@@ -31,9 +31,9 @@ var outside = map[string]string{
 	"internal/consensus/peer/fetch_test.go":         "a guard against hanging",
 	"internal/consensus/peer/harness_test.go":       "connections break as those of TCP do",
 	"internal/consensus/peer/hub_test.go":           "the process itself is stopped, which virtual time does not have",
-	"internal/placement/register_test.go":           "a registration dials the address of a live shard",
-	"internal/placement/store_test.go":              "the contract of registries, on a real etcd, too",
-	"internal/placement/waits_test.go":              "a registration dials the address of a live shard",
+	"internal/placement/registry/register_test.go":  "a registration dials the address of a live shard",
+	"internal/placement/registry/store_test.go":     "the contract of registries, on a real etcd, too",
+	"internal/placement/registry/waits_test.go":     "a registration dials the address of a live shard",
 	"internal/consensus/replica/bench_idle_test.go": "a benchmark measures what idle groups cost",
 	"internal/consensus/replica/bench_test.go":      "a benchmark measures the disk of the machine",
 	"internal/consensus/replica/fault_test.go":      "polls replicas on a disk in memory, in real time",
@@ -121,14 +121,14 @@ func TestTestsStayInVirtualTime(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for source, want := range map[string]bool{
-		"time.Sleep(time.Second)":                                       true,
-		"synctest.Test(t, f); time.Sleep(time.Second)":                  false,
-		"inBubble(t, f)\n<-time.After(1)":                               false,
-		"bubbletest.Run(t, f); l, err := net.Listen(\"tcp\", address)":  true,
-		"dir := t.TempDir()":                                            true,
-		"bubbletest.Run(t, f); time.AfterFunc(0, f)":                    true,
-		"vfstest.NewMem()":                                              false,
-		"placement.NewStore(etcdtest.Shared(t), name); synctest.Wait()": true,
+		"time.Sleep(time.Second)":                                      true,
+		"synctest.Test(t, f); time.Sleep(time.Second)":                 false,
+		"inBubble(t, f)\n<-time.After(1)":                              false,
+		"bubbletest.Run(t, f); l, err := net.Listen(\"tcp\", address)": true,
+		"dir := t.TempDir()":                                           true,
+		"bubbletest.Run(t, f); time.AfterFunc(0, f)":                   true,
+		"vfstest.NewMem()":                                             false,
+		"registry.NewStore(etcdtest.Shared(t), name); synctest.Wait()": true,
 	} {
 		if got := refused(source) != ""; got != want {
 			t.Errorf("refused %v, want %v: %s", got, want, source)

@@ -74,6 +74,13 @@ func readFloors(t *testing.T) []floor {
 // within reports whether a package is the folder or is below it.
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
+// permits reports whether the permission to import a folder covers a package. As in the linter, a permission that ends
+// with $ is for one package, and not for those below it.
+func permits(folder, pkg string) bool {
+	alone, isAlone := strings.CutSuffix(folder, "$")
+	return pkg == alone || !isAlone && within(pkg, folder)
+}
+
 // judge returns what is wrong with the floors, and which packages have forbidden imports.
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
@@ -89,7 +96,7 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 			continue
 		}
 		for _, to := range imported {
-			allowed := slices.IndexFunc(floors[i].allow, func(folder string) bool { return within(to, folder) })
+			allowed := slices.IndexFunc(floors[i].allow, func(folder string) bool { return permits(folder, to) })
 			if allowed < 0 {
 				wrong = append(wrong, pkg+" imports "+to+", which floor-"+floors[i].name+" does not allow")
 				continue
@@ -99,7 +106,7 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	}
 	for i, f := range floors {
 		for _, folder := range f.allow {
-			switch j := slices.IndexFunc(floors, func(f floor) bool { return f.folder == folder }); {
+			switch j := slices.IndexFunc(floors, func(f floor) bool { return f.folder == strings.TrimSuffix(folder, "$") }); {
 			case j < 0 || j > i:
 				wrong = append(wrong, "floor-"+f.name+" allows "+folder+", which does not stand below it")
 			case j < i && !used[f.name+" "+folder]:
@@ -178,9 +185,11 @@ func TestJudge(t *testing.T) {
 	floors := []floor{
 		{name: "base", folder: "internal/base", allow: []string{"internal/base"}},
 		{name: "shard", folder: "internal/shard", allow: []string{"internal/shard", "internal/base"}},
+		{name: "gateway", folder: "internal/gateway", allow: []string{"internal/shard$"}},
 	}
 	good := map[string][]string{"internal/base/units": {"internal/base/longlock"},
-		"internal/shard": {"internal/base/units", "internal/shard/serve"}, "bench": {"internal/shard"}}
+		"internal/shard": {"internal/base/units", "internal/shard/serve"}, "bench": {"internal/shard"},
+		"internal/gateway": {"internal/shard"}}
 	for name, test := range map[string]struct {
 		pkg, imports string
 		allow        string // also allowed for the floor below
@@ -190,6 +199,7 @@ func TestJudge(t *testing.T) {
 		"an import goes up":        {pkg: "internal/base/units", imports: "internal/shard", want: "does not allow"},
 		"a helper of tests":        {pkg: "internal/shard/serve", imports: "internal/test/loop", want: "does not allow"},
 		"a package on no floor":    {pkg: "internal/util", want: "stands on no floor"},
+		"below a package alone":    {pkg: "internal/gateway/page", imports: "internal/shard/serve", want: "does not allow"},
 		"a name that begins alike": {pkg: "internal/shards", want: "stands on no floor"},
 		"a permission to go up":    {allow: "internal/shard", want: "does not stand below it"},
 		"a permission of nobody":   {pkg: "internal/shard", want: "which nothing there imports"},

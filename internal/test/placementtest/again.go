@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client/call/backoff"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
 // Again repeats do() as long as do() fails because etcd is too slow. etcd gives up a write after five seconds. On the
@@ -14,7 +14,7 @@ import (
 func Again(ctx context.Context, do func() error) error {
 	for {
 		err := do()
-		if err == nil || ctx.Err() != nil || !placement.IsPassing(err) {
+		if err == nil || ctx.Err() != nil || !registry.IsPassing(err) {
 			return err
 		}
 		backoff.Sleep(ctx, 50*time.Millisecond)

@@ -5,12 +5,13 @@ import (
 	"errors"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
 // UpdateGroup reads a group, calls change() to modify the group, and writes it. It repeats these steps until no other
 // process has written the group in between. If change() returns an error, UpdateGroup writes nothing and returns that
 // error.
-func UpdateGroup(ctx context.Context, store *placement.Store, name string,
+func UpdateGroup(ctx context.Context, store *registry.Store, name string,
 	change func(*placement.Group) error) (placement.Group, error) {
 	for {
 		g, err := store.Group(ctx, name)

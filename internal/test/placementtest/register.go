@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Registry tells a shard whether it may serve a volume, and then registers it. See placement.Store.
+// Registry tells a shard whether it may serve a volume, and then registers it. See registry.Store.
 type Registry interface {
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -37,7 +38,7 @@ var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
 // etcdOf is the content of etcd for one store. etcd is not affected by power cuts, as if it ran on another machine.
 type etcdOf struct {
 	client *clientv3.Client
-	store  *placement.Store
+	store  *registry.Store
 	prefix string
 }
 
@@ -55,9 +56,9 @@ func newEtcdOf(t *testing.T) *etcdOf {
 // next returns an etcd for a new store with the content of an earlier moment. nil means no content.
 func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
-	next := &etcdOf{client: e.client, prefix: placement.PrefixDefault + "/" + name + "/"}
+	next := &etcdOf{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}
 	var err error
-	if next.store, err = placement.NewStore(e.client, name); err != nil {
+	if next.store, err = registry.NewStore(e.client, name); err != nil {
 		return nil, err
 	}
 	puts := make([]clientv3.Op, 0, len(before))

@@ -30,6 +30,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
 // fleet simulates all shards of a store. A shard runs as long as its pod. It listens at the pod's address, is
@@ -43,7 +44,7 @@ type fleet struct {
 	storeUID  string
 	namespace string
 	etcd      *clientv3.Client
-	store     *placement.Store
+	store     *registry.Store
 	server    *grpc.Server
 
 	provisioners errgroup.Group
@@ -71,7 +72,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	f := &fleet{c: c, t: t, storeUID: store.Status.StoreUID, namespace: store.Namespace, etcd: connection,
 		server: grpc.NewServer(),
 		played: map[string]*played{}, generations: map[string]uint64{}, leads: map[string]map[string]bool{}}
-	if f.store, err = placement.NewStoreAt(connection, access.Prefix, access.Store); err != nil {
+	if f.store, err = registry.NewStoreAt(connection, access.Prefix, access.Store); err != nil {
 		t.Fatal(err)
 	}
 	f.provisioners.SetLimit(16)

@@ -24,6 +24,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
@@ -48,7 +49,7 @@ type Config struct {
 type Server struct {
 	Network *bubbletest.Net
 	Etcd    *memetcdtest.Server
-	Store   *placement.Store
+	Store   *registry.Store
 
 	unreachable atomic.Pointer[string] // the name of a shard that no other shard reaches; nil: there is none
 
@@ -89,12 +90,12 @@ func StartWith(t testing.TB, cfg Config) *Server {
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
 	// This cleanup runs last. It sleeps, because a shard that has ended still returns the lease of its wakes
-	// (internal/placement/wakes.go) in the background. That takes a limited time.
+	// (internal/placement/registry/wakes.go) in the background. That takes a limited time.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	s.Etcd = memetcdtest.On(t, s.Network, "etcd:2379")
-	if s.Store, err = placement.NewStore(s.Etcd.Client(t), "test"); err != nil {
+	if s.Store, err = registry.NewStore(s.Etcd.Client(t), "test"); err != nil {
 		return err
 	}
 	if _, err := s.Store.InitMeta(ctx, meta); err != nil {
@@ -138,7 +139,7 @@ func (s *Server) plan(t testing.TB, meta placement.Meta) {
 	var planner sync.WaitGroup
 	planner.Go(func() {
 		// RunPlanner returns an error only for an invalid policy, or when it is canceled.
-		_ = placement.RunPlanner(ctx, s.Store, meta.Policy(), slog.New(slog.DiscardHandler))
+		_ = registry.RunPlanner(ctx, s.Store, meta.Policy(), slog.New(slog.DiscardHandler))
 	})
 	t.Cleanup(func() {
 		cancel()

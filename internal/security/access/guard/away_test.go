@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -37,7 +38,7 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	tables, err := placement.NewStore(c, "quotes")
+	tables, err := registry.NewStore(c, "quotes")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,128 @@
+package registry
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// grants accesses the data in etcd that decide about calls: the table of grants, and the signing key.
+type grants struct{ keys }
+
+// Access is the table of grants, as stored in etcd.
+type Access struct {
+	Table    []byte // nil if there is no table
+	Revision int64  // revision of the key; 0 if there is no table
+}
+
+// Access reads the table of grants.
+func (g *grants) Access(ctx context.Context) (Access, error) {
+	there, err := g.get(ctx, accessKey)
+	if err != nil {
+		return Access{}, err
+	}
+	return Access{Table: there.Value, Revision: there.ModRevision}, nil
+}
+
+// PutAccess writes a table of grants if etcd still holds the table that was read at the given revision. For revision
+// 0, it writes the table if etcd holds none. Otherwise it returns ErrAccessChanged.
+func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) error {
+	done, err := g.replace(ctx, accessKey, table, g.at(accessKey, revision))
+	switch {
+	case err != nil:
+		return fmt.Errorf("write %s to etcd: %w", g.prefix+accessKey, err)
+	case !done:
+		return placement.ErrAccessChanged
+	}
+	return nil
+}
+
+// AccessSince reads the table of grants if it has changed since it was read at the given revision. Revision 0 says that
+// no table was read before. If the table has not changed, the result changed is false, and etcd does not send the
+// table.
+func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
+	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
+	if err != nil || answer.Succeeded {
+		return Access{}, false, err
+	}
+	there := only(answer.Responses[0].GetResponseRange().Kvs)
+	return Access{Table: there.Value, Revision: there.ModRevision}, true, nil
+}
+
+const signingKeyBytes = 32
+
+// SigningKey reads the store's signing key. If there is none, it creates a random one.
+func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
+	made := make([]byte, signingKeyBytes)
+	if _, err := rand.Read(made); err != nil {
+		return nil, fmt.Errorf("choose a key: %w", err)
+	}
+	there, err := g.create(ctx, signingKey, made)
+	if err != nil {
+		return nil, fmt.Errorf("read or make %s in etcd: %w", g.prefix+signingKey, err)
+	}
+	return there, nil
+}
+
+// accessLook is the interval at which the table of grants is read even if the watch reports no change. A broken watch
+// would report no change either.
+const accessLook = 2 * time.Second
+
+// WatchAccess sends the current table of grants, and each table that replaces it. When ctx ends, it closes the
+// channel. A slow reader gets only the newest table. While etcd does not answer, nothing is sent.
+func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
+	out := make(chan Access, 1)
+	go func() {
+		defer close(out)
+		last := int64(-1)
+		for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
+			began := time.Now()
+			_ = g.watchAccess(ctx, &last, out) // whatever the error is, the remedy is to read again
+			if time.Since(began) > retryMax {
+				tries.Again()
+			}
+		}
+	}()
+	return out
+}
+
+// watchAccess sends each table whose revision differs from that of the table sent last, until the watch breaks.
+func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	key := g.prefix + accessKey
+	look := func() error {
+		ctx, cancel := context.WithTimeout(ctx, 2*accessLook)
+		defer cancel()
+		found, changed, err := g.AccessSince(ctx, max(*last, 0))
+		if err != nil || !changed && *last >= 0 {
+			return err
+		}
+		*last = found.Revision
+		offer(out, found)
+		return nil
+	}
+	changes := g.client.Watch(ctx, key)
+	tick := time.NewTicker(accessLook)
+	defer tick.Stop()
+	for {
+		if err := look(); err != nil {
+			return err
+		}
+		select {
+		case change, ok := <-changes:
+			if !ok {
+				return ctx.Err()
+			}
+			if err := change.Err(); err != nil {
+				return err
+			}
+		case <-tick.C:
+		}
+	}
+}

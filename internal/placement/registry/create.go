@@ -1,0 +1,113 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards. It returns a
+// *LimitError if a bound does not allow one more group. Bounds are kept exactly, even if several processes create
+// groups at the same moment. For that, each of them must pass the bound for every group that it creates within the
+// bound.
+func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...placement.Bound) (
+	there placement.Group, created bool, err error) {
+	g.Revision = 0
+	for _, b := range bounds {
+		// Without the lock, each group that is created would make the attempts to create all other groups fail.
+		lock, _ := s.making.LoadOrStore(b.Prefix, &longlock.Mutex{})
+		lock.(*longlock.Mutex).Lock()
+		defer lock.(*longlock.Mutex).Unlock()
+	}
+	there, err = s.putGroup(ctx, g, func(there placement.Group) (rider, error) {
+		if there.Revision != 0 && there.Deleted == "" || len(bounds) == 0 {
+			return rider{}, nil
+		}
+		return s.within(ctx, bounds)
+	})
+	if errors.Is(err, placement.ErrChanged) {
+		there, err = s.Group(ctx, g.Name)
+		return there, false, err
+	}
+	return there, err == nil, err
+}
+
+// within counts the groups of bounds. If each bound allows one more group, within returns the rider with which the
+// group is created. The rider prevents the creation if another group was created within one of the bounds since the
+// groups were counted.
+func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider, err error) {
+	var ops []clientv3.Op
+	for _, b := range bounds {
+		ops = append(append(ops, clientv3.OpGet(s.prefix+withinKey+b.Prefix)), s.countOps(b.Prefix)...)
+	}
+	answer, err := s.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return rider{}, fmt.Errorf("count groups in etcd: %w", err)
+	}
+	for i, b := range bounds {
+		if n := counted(answer.Responses[3*i+1:]); n >= b.Most {
+			return rider{}, &placement.LimitError{Bound: b, Groups: n}
+		}
+		turn := only(answer.Responses[3*i].GetResponseRange().Kvs)
+		out.onlyIf = append(out.onlyIf, s.at(withinKey+b.Prefix, turn.ModRevision))
+		out.also = append(out.also, clientv3.OpPut(s.prefix+withinKey+b.Prefix, ""))
+	}
+	return out, nil
+}
+
+// countOps returns the two operations that count the groups whose names begin with a prefix. counted() computes the
+// count from their results.
+func (k keys) countOps(prefix string) []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpGet(k.prefix+groupsKey+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
+		clientv3.OpGet(k.prefix+deletedKey+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
+	}
+}
+
+func counted(results []*etcdserverpb.ResponseOp) int64 {
+	return results[0].GetResponseRange().Count - results[1].GetResponseRange().Count
+}
+
+// DeleteGroup records that a group is deleted, if it has not changed since it was read and the store is not frozen.
+// Otherwise it returns ErrChanged or ErrFrozen, and the group is not deleted. After any other error the group may be
+// deleted. The caller is the leader, and has ended the group. The group holds no record, and will hold none. The
+// members see the deletion, and move their files to the trash.
+func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
+	pairs, frozen, err := s.pairs(ctx, g.Name)
+	there := pairs[g.Name]
+	switch {
+	case err != nil:
+		return fmt.Errorf("delete group %s in etcd: %w", g.Name, err)
+	case frozen:
+		return fmt.Errorf("group %s: %w: nothing is deleted until that is put right", g.Name, placement.ErrFrozen)
+	case there.group.Revision != g.Revision, there.group.UUID != g.UUID: // after a setback, etcd counts revisions again
+		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
+	}
+	group, err := json.Marshal(placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)})
+	if err != nil {
+		return fmt.Errorf("encode group %s: %w", g.Name, err)
+	}
+	target, err := json.Marshal(placement.Target{Group: g.Name})
+	if err != nil {
+		return fmt.Errorf("encode target of %s: %w", g.Name, err)
+	}
+	// This deletes the wakes of the members, which wakes the members.
+	ops := append(s.wakeOps(g.Name, there.concerned(), nil), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(group)),
+		clientv3.OpPut(s.prefix+targetsKey+g.Name, string(target)), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
+	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()
+	switch {
+	case err != nil:
+		return fmt.Errorf("delete group %s in etcd: %w", g.Name, err)
+	case !answer.Succeeded:
+		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
+	}
+	return nil
+}

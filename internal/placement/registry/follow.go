@@ -1,0 +1,397 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// These constants are for a watcher that follows a shard's own groups.
+const (
+	readAgain = time.Second // delay after etcd did not answer
+	// At every strayLooks-th look, the follower reads each group that it follows and whose wake is missing or older
+	// than the group. Either such a group is a stray, which does not name this shard, or an older program wrote it, and
+	// the keeper has not added the wake yet. If the next write takes such a group away from this shard, there is no
+	// wake whose deletion would report that. The follower also reads each group that has a folder on this shard's
+	// volume and is not followed.
+	strayLooks = 5
+)
+
+// Follow does for shards what Watch does for others. Shards hold the true state, so they also get views of an etcd that
+// was set back, with SetBack or Freeze set. The argument before says up to which state the shard has seen the store, as
+// its volume remembers it.
+//
+// A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
+// changed, cover everything. The views between these cover the shard's own groups, each read from the keys of the
+// group and its target.
+func (s *Store) Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View {
+	s.See(before)
+	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
+}
+
+// errListAgain says that a change requires a full listing.
+var errListAgain = errors.New("list again")
+
+// runOwn does what run() does, for a shard's own groups.
+func (w *watcher) runOwn(ctx context.Context) error {
+	for {
+		st, err := w.store.listFor(ctx, false, w.last)
+		if err != nil {
+			return err
+		}
+		w.listed, w.last = true, st
+		w.store.noteAnswer()
+		// The shard's own groups are determined before the reader gets the view. If a folder appears between these two
+		// steps, its group is not followed yet, and lookOwn makes the follower read it. In the other order, the reader
+		// would have left the group out, although the follower would regard the group as reported.
+		own := placement.View{Groups: st.groups, Targets: st.targets}.Of(w.own)
+		// The view is sent even if its epoch was sent before, because that earlier view may have lacked a group for
+		// which the shard had not been woken yet.
+		st.view.Own, st.news = true, true
+		w.give(st)
+		st.groups, st.targets, st.changed.groups, st.changed.targets = own.Groups, own.Targets, true, true
+		f := &ownFollower{watcher: w, st: st, shardAt: map[string]int64{}, touched: map[string]bool{},
+			woken: map[string]int64{}}
+		prefix := w.store.prefix + wakesKey + w.own.Shard + "/"
+		if _, _, err := w.store.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), st.revision,
+			func(kv *mvccpb.KeyValue) error {
+				f.woken[strings.TrimPrefix(string(kv.Key), prefix)] = kv.ModRevision
+				return nil
+			}, clientv3.WithKeysOnly()); err != nil {
+			return err
+		}
+		if err := f.run(ctx); !errors.Is(err, errListAgain) {
+			return err
+		}
+	}
+}
+
+// ownFollower follows one shard's own groups, starting from a listing.
+type ownFollower struct {
+	*watcher
+
+	st      *state
+	shardAt map[string]int64 // for each shard: the revision at which its registration was read or reported
+	touched map[string]bool  // groups to be read
+	woken   map[string]int64 // the revisions of the existing wakes, by group
+	peers   map[string]bool  // shards that the followed groups name; nil: must be computed
+	looks   int
+}
+
+// run follows changes until the watch breaks, ctx ends, or a change requires a new listing.
+func (f *ownFollower) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	changes := f.watchOwn(ctx)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	settle := time.NewTimer(time.Hour)
+	settle.Stop()
+	defer settle.Stop()
+	dirty := false
+	for {
+		var change clientv3.WatchResponse
+		var ok bool
+		select {
+		case change, ok = <-changes[0]:
+		case change, ok = <-changes[1]:
+		case change, ok = <-changes[2]:
+		case change, ok = <-changes[3]:
+		case change, ok = <-changes[4]:
+		case <-settle.C:
+			done, err := f.refresh(ctx)
+			if err != nil {
+				return err
+			}
+			if dirty = !done; dirty {
+				settle.Reset(readAgain)
+			}
+			continue
+		case <-look.C:
+			if err := f.lookOwn(ctx); err != nil {
+				return err
+			}
+			if len(f.touched) > 0 && !dirty {
+				dirty = true
+				settle.Reset(viewDebounce)
+			}
+			continue
+		}
+		if !ok {
+			return ctx.Err()
+		}
+		if err := change.Err(); err != nil {
+			return err
+		}
+		relevant, err := f.take(change.Events)
+		if err != nil {
+			return err
+		}
+		if relevant && !dirty {
+			dirty = true
+			settle.Reset(viewDebounce)
+		}
+	}
+}
+
+// watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. Registrations may be
+// watched because they change rarely: once when a shard starts, and once when it ends.
+func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
+	s, from := f.store, clientv3.WithRev(f.st.revision+1)
+	// Changes of these keys are rare. Without progress notifications, a watch that resumes would start at a revision
+	// that etcd has already compacted.
+	progress := clientv3.WithProgressNotify()
+	for i, key := range []string{metaKey, frozenKey, statesKey + f.own.Shard} {
+		changes[i] = s.client.Watch(ctx, s.prefix+key, from, progress)
+	}
+	for i, prefix := range []string{shardsKey, wakesKey + f.own.Shard + "/"} {
+		changes[3+i] = s.client.Watch(ctx, s.prefix+prefix, from, progress, clientv3.WithPrefix())
+	}
+	return changes
+}
+
+// take applies changes. It reports whether the view has changed or a group must be read.
+func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) {
+	for _, e := range events {
+		name := f.store.name(e.Kv.Key)
+		gone := e.Type == clientv3.EventTypeDelete
+		kind, rest, _ := strings.Cut(name, "/")
+		switch {
+		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
+			// Everything is listed and checked again, because a freeze may be the first sign that etcd was set back.
+			// In that case the known state belongs to the other etcd, and a process that reconciles must ask more
+			// shards than those registered there.
+			return false, errListAgain
+		case kind+"/" == wakesKey:
+			_, group, _ := strings.Cut(rest, "/")
+			f.touched[group], relevant = true, true
+			if f.woken[group] = e.Kv.ModRevision; gone {
+				delete(f.woken, group)
+			}
+			continue
+		case kind+"/" == shardsKey:
+			if e.Kv.ModRevision <= f.shardAt[rest] {
+				continue // a later revision was already read
+			}
+			f.shardAt[rest] = e.Kv.ModRevision
+		}
+		var changed bool
+		if gone {
+			changed = f.st.drop(name)
+		} else {
+			changed = f.st.put(f.store.keys, name, e.Kv)
+		}
+		if changed && (kind+"/" != shardsKey || f.isPeer(rest)) {
+			relevant, f.st.news = true, true
+			f.st.revision = max(f.st.revision, e.Kv.ModRevision)
+		}
+	}
+	return relevant, nil
+}
+
+// isPeer reports whether a shard's registration matters to the follower. While the store is frozen, all registrations
+// matter.
+func (f *ownFollower) isPeer(shard string) bool {
+	if f.peers == nil {
+		f.peers = map[string]bool{f.own.Shard: true}
+		for name, g := range f.st.groups {
+			for _, peer := range concerned(g, f.st.targets[name]) {
+				f.peers[peer] = true
+			}
+		}
+	}
+	return f.peers[shard] || f.st.view.Freeze != nil
+}
+
+// refresh reads the touched groups and sends the view. It returns false if etcd does not answer, and an error if etcd
+// was set back.
+func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
+	if len(f.touched) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
+		defer cancel()
+		err := f.readTouched(ctx)
+		if errors.Is(err, errSetBack) {
+			return false, err
+		}
+		if err != nil {
+			slog.Debug("groups that were written cannot be read, tried again", "shard", f.own.Shard, "error", err)
+			return false, nil
+		}
+	}
+	f.give(f.st)
+	return true, nil
+}
+
+// readTouched reads the touched groups with their targets at one revision, and then the registrations of the shards
+// that these groups and targets name. If it relied on the watch of registrations, which may lag, it could assume that a
+// shard is still on another volume.
+func (f *ownFollower) readTouched(ctx context.Context) error {
+	s, st := f.store, f.st
+	var keys []string
+	for group := range f.touched {
+		keys = append(keys, groupsKey+group, targetsKey+group)
+	}
+	for group := range f.touched {
+		keys = append(keys, shardKeys(concerned(st.groups[group], st.targets[group]))...)
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	found, at, err := s.read(ctx, keys)
+	if err != nil {
+		return err
+	}
+	if why := cmp.Or(st.isBehind(at, st.content), f.older(found)); why != "" {
+		return s.setBackSince(st, why)
+	}
+	st.looked = at.revision
+	var more []string // shards that are named now and were not named before
+	for group := range f.touched {
+		for _, key := range shardKeys(namedBy(group, found[groupsKey+group], found[targetsKey+group])) {
+			if _, asked := slices.BinarySearch(keys, key); !asked {
+				more = append(more, key)
+			}
+		}
+	}
+	if len(more) > 0 {
+		foundMore, later, err := s.read(ctx, more)
+		if err != nil {
+			return err
+		}
+		f.setAll(more, foundMore, later.revision)
+	}
+	f.setAll(keys, found, at.revision)
+	for group := range f.touched {
+		if !f.own.Has(st.groups[group], st.targets[group]) {
+			delete(st.groups, group)
+			delete(st.targets, group)
+			st.changed.groups, st.changed.targets = true, true
+		}
+	}
+	clear(f.touched)
+	return nil
+}
+
+// older names a group or target that is missing in what was read, or that was written before the known one. The result
+// is empty if there is no such group or target.
+func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
+	for group := range f.touched {
+		for _, key := range []string{groupsKey + group, targetsKey + group} {
+			var now int64
+			if kv := found[key]; kv != nil {
+				now = kv.ModRevision
+			}
+			if seen := f.st.revisionOf(key); now < seen {
+				return wordsOlder(key, now, seen)
+			}
+		}
+	}
+	return ""
+}
+
+func shardKeys(shards []string) []string {
+	keys := make([]string, 0, len(shards))
+	for _, shard := range shards {
+		keys = append(keys, shardsKey+shard)
+	}
+	return keys
+}
+
+// namedBy returns the shards that a group and its target name, given their keys as they were read. A key is nil if it
+// does not exist.
+func namedBy(name string, group, target *mvccpb.KeyValue) []string {
+	var g placement.Group
+	var t placement.Target
+	if group != nil {
+		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if the group cannot be read, the known value is kept
+	}
+	if target != nil {
+		t, _ = decodeTarget(name, target.Value, target.ModRevision)
+	}
+	return concerned(g, t)
+}
+
+// setAll applies keys as they were read at a revision. A key that was not found was deleted.
+func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, revision int64) {
+	st, changed := f.st, false
+	for _, name := range keys {
+		kind, rest, _ := strings.Cut(name, "/")
+		if kind+"/" == shardsKey {
+			if f.shardAt[rest] > revision {
+				continue // a later change was already reported
+			}
+			f.shardAt[rest] = revision
+		}
+		kv := found[name]
+		switch {
+		case kv == nil:
+			changed = st.has(name) || changed
+			st.drop(name)
+		case kind+"/" == shardsKey || st.revisionOf(name) != kv.ModRevision:
+			changed = st.put(f.store.keys, name, kv) || changed
+		}
+	}
+	f.peers = nil
+	if changed {
+		st.revision, st.news = max(st.revision, revision), true
+	}
+}
+
+// has reports whether a key is in the state.
+func (st *state) has(name string) bool {
+	kind, rest, _ := strings.Cut(name, "/")
+	if kind+"/" == shardsKey {
+		_, ok := st.shards[rest]
+		return ok
+	}
+	return st.revisionOf(name) != 0
+}
+
+// revisionOf returns the revision of a group or target in the state, or 0 if the group or target does not exist.
+func (st *state) revisionOf(name string) int64 {
+	if o, unusable := st.unusable[name]; unusable {
+		return o.Revision
+	}
+	kind, rest, _ := strings.Cut(name, "/")
+	if kind+"/" == groupsKey {
+		return st.groups[rest].Revision
+	}
+	return st.targets[rest].Revision
+}
+
+// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also requests a read of
+// each group whose changes no wake reports.
+func (f *ownFollower) lookOwn(ctx context.Context) error {
+	counts, err := f.look(ctx, f.st, keeperKey)
+	if err != nil {
+		return err
+	}
+	if f.looks++; f.looks%strayLooks == 0 {
+		for name, g := range f.st.groups {
+			if t := f.st.targets[name]; f.woken[name] < max(g.Revision, t.Revision) && f.own.Has(g, t) {
+				f.touched[name] = true
+			}
+		}
+		if f.own.Held != nil {
+			for _, name := range f.own.Held() {
+				if _, followed := f.st.groups[name]; !followed {
+					// The folder appeared after the group was read. If another shard has the group, no wake exists
+					// for this one.
+					f.touched[name] = true
+				}
+			}
+		}
+	}
+	if len(counts) == 1 && counts[0] == 0 && f.st.hasMeta {
+		f.startKeeper(ctx)
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package registry_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// A shard that learns of a freeze in an etcd that was set back must not see the freeze together with the content of
+// the earlier etcd, because the shards in a view decide which volumes are believed.
+func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
+	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
+}
+
+func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
+	ctx := testContext(t)
+	own, client := newBackedUp(t)
+	store := newStore(t, client)
+	mustInit(t, ctx, store, namedMeta())
+	for _, shard := range []string{"a", "b"} {
+		if _, err := store.RegisterShard(ctx, placement.Shard{Name: shard, VolumeUUID: uuid.New(),
+			Address: shard + ":1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-both", 0)
+	for n, shard := range []string{"a", "b"} { // so that a concerns b
+		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)})
+	}
+	mustPut(t, ctx, store, g)
+	follower := sameStore(t, client, store)
+	views := follower.Follow(ctx, placement.Progress{}, placement.Own{Shard: "b"})
+	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
+	backup := own.Backup()
+	// This write, which removes a, is not in the backup, so the revision of the backup is lower.
+	if _, err := client.Delete(ctx, "/sheaf/"+store.Name()+"/shards/a"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
+	own.Restore(backup)
+	synctest.Wait() // waits until the client has noticed
+	if err := store.Freeze(ctx, "the test", "it was set back"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "the freeze", func(v placement.View) bool {
+		if _, there := v.Shards["a"]; v.Held() != "" && !there {
+			t.Fatalf("the view says %q, and has the shards of the etcd of before: %v", v.Held(), v.Shards)
+		}
+		return v.Freeze != nil
+	})
+}

@@ -1,0 +1,197 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older programs,
+// which may run at the same time during an upgrade or a partial rollback. Therefore one of the shards that follow the
+// store by wakes is the keeper: it sees all groups, and writes the missing wakes. A shard is the keeper because only
+// shards need wakes. As long as some shard follows by wakes, some shard keeps the wakes, whatever the versions of the
+// planners, the gateways and the other shards.
+
+// keeperTerm bounds the time for which one shard keeps the wakes. The next keeper lists everything again.
+const keeperTerm = 10 * time.Minute
+
+// startKeeper starts to keep the store's wakes in parallel to this follower, until ctx ends, unless another shard keeps
+// them. ctx is the context of the follower's watch, so that the keeper also starts again after etcd was set back.
+func (w *watcher) startKeeper(ctx context.Context) {
+	if !w.keeping.CompareAndSwap(false, true) {
+		return
+	}
+	w.wait.Go(func() {
+		defer w.keeping.Store(false)
+		k := &keeper{keys: w.store.keys, groups: map[string]naming{}, targets: map[string]naming{},
+			wakes: map[string]map[string]int64{}}
+		err := k.keep(ctx, w.own.Shard, keeperTerm)
+		if err != nil && ctx.Err() == nil {
+			slog.Warn("keys that tell shards of their groups are not kept any more: another shard goes on", "shard", w.own.Shard,
+				"error", err)
+		}
+	})
+}
+
+// naming records which shards a group or a target names, and the revision at which it was written.
+type naming struct {
+	shards []string
+	at     int64
+}
+
+// keeper compares wakes with groups and targets.
+type keeper struct {
+	keys
+
+	groups  map[string]naming
+	targets map[string]naming
+	wakes   map[string]map[string]int64 // group -> shard -> revision of the wake
+	written int                         // number of missing wakes that were written
+}
+
+// keep keeps the wakes until ctx ends, the term is over, or something fails. It returns nil immediately if another
+// shard keeps them.
+func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error {
+	granted, err := k.client.Grant(ctx, leaseSeconds)
+	if err != nil {
+		return fmt.Errorf("keeping wakes: %w", err)
+	}
+	defer k.revoke(granted.ID)
+	answer, err := k.client.Txn(ctx).If(k.at(keeperKey, 0)).Then(clientv3.OpPut(k.prefix+keeperKey, by,
+		clientv3.WithLease(granted.ID))).Commit()
+	if err != nil {
+		return fmt.Errorf("keeping wakes: %w", err)
+	}
+	if !answer.Succeeded {
+		return nil
+	}
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	ctx, cancel := context.WithTimeout(ctx, term)
+	defer cancel()
+	wait.Go(func() {
+		defer cancel()
+		k.keepAlive(ctx, granted.ID)
+	})
+	if err := k.run(ctx); ctx.Err() == nil {
+		return fmt.Errorf("keeping wakes: %w", err)
+	}
+	return nil // ctx has ended, or the term is over
+}
+
+// run lists all groups, targets and wakes, and follows them until the watch breaks or ctx ends. The error gives the
+// reason.
+func (k *keeper) run(ctx context.Context) error {
+	from, end := k.prefix+groupsKey, clientv3.GetPrefixRangeEnd(k.prefix+wakesKey)
+	touched := map[string]bool{}
+	revision, _, err := k.pages(ctx, from, end, 0, func(kv *mvccpb.KeyValue) error {
+		k.take(kv, false, touched)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := k.repair(ctx, touched); err != nil {
+		return err
+	}
+	// All keys are watched as one range, so that all changes of a transaction arrive together. A wake that is still
+	// missing then was not written.
+	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
+		clientv3.WithRev(revision+1)) {
+		if err := change.Err(); err != nil {
+			return err
+		}
+		touched := map[string]bool{}
+		for _, e := range change.Events {
+			k.take(e.Kv, e.Type == clientv3.EventTypeDelete, touched)
+		}
+		if err := k.repair(ctx, touched); err != nil {
+			return err
+		}
+	}
+	return errors.New("the watch ended")
+}
+
+// take applies one key, and adds its group to touched.
+func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
+	kind, rest, _ := strings.Cut(k.name(kv.Key), "/")
+	var n naming
+	switch kind + "/" {
+	case groupsKey:
+		if g, err := decodeGroup(rest, kv.Value, kv.ModRevision); err == nil && !gone {
+			n = naming{concerned(g, placement.Target{}), kv.ModRevision}
+		} else if !gone {
+			return // a group or target that cannot be read wakes no shard that it named before
+		}
+		k.groups[rest], touched[rest] = n, true
+	case targetsKey:
+		if t, err := decodeTarget(rest, kv.Value, kv.ModRevision); err == nil && !gone {
+			n = naming{concerned(placement.Group{}, t), kv.ModRevision}
+		} else if !gone {
+			return
+		}
+		k.targets[rest], touched[rest] = n, true
+	case wakesKey:
+		shard, group, _ := strings.Cut(rest, "/")
+		if k.wakes[group] == nil {
+			k.wakes[group] = map[string]int64{}
+		}
+		if k.wakes[group][shard] = kv.ModRevision; gone {
+			delete(k.wakes[group], shard)
+		}
+		touched[group] = true
+	}
+}
+
+// missing returns the writes that bring the wakes of a group up to date. After them, each shard that the group concerns
+// has a wake that is as new as the group, and no other shard has a wake.
+func (k *keeper) missing(group string) (ops []clientv3.Op) {
+	g, t := k.groups[group], k.targets[group]
+	wanted := map[string]bool{}
+	for _, shard := range slices.Concat(g.shards, t.shards) {
+		if !wanted[shard] && k.wakes[group][shard] < max(g.at, t.at) {
+			ops = append(ops, clientv3.OpPut(k.wakeKey(shard, group), ""))
+		}
+		wanted[shard] = true
+	}
+	for _, shard := range slices.Sorted(maps.Keys(k.wakes[group])) {
+		if !wanted[shard] {
+			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
+		}
+	}
+	return ops[:min(len(ops), wakesMax)] // the watch reports these writes, and the keeper then writes the rest
+}
+
+// repair writes the missing wakes of each group if neither the group nor its target has changed since they were read.
+// If one of them has changed, the watch reports it again.
+func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
+	var ops []clientv3.Op
+	for group := range groups {
+		missing := k.missing(group)
+		if len(missing) == 0 {
+			continue
+		}
+		seen := pair{placement.Group{Revision: k.groups[group].at}, placement.Target{Revision: k.targets[group].at}}
+		ops = append(ops, clientv3.OpTxn(k.unchanged(group, seen), missing, nil))
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	if k.written == 0 {
+		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix",
+			k.prefix, "groups", len(ops))
+	}
+	k.written += len(ops)
+	return k.write(ctx, ops)
+}

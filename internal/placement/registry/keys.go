@@ -1,0 +1,217 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// These are the keys below <prefix>/<store name>/.
+const (
+	metaKey     = "meta"
+	shardsKey   = "shards/"
+	groupsKey   = placement.GroupsKey
+	targetsKey  = placement.TargetsKey
+	volumesKey  = "volumes/"
+	statesKey   = "states/" // desired states of shards, see SetShardState
+	electionKey = "election/planner"
+	frozenKey   = "frozen" // exists while the store is frozen (rule 9)
+	// The following keys are not part of a View.
+	accessKey  = "access" // the table of grants, which internal/security/access reads
+	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
+	// These keys sort after volumes/, so that no watch of an older program sees them.
+	wakesKey   = "wakes/"              // see wakes.go
+	keeperKey  = "wakes-keeper"        // see wakes.go
+	weightsKey = "weights/"            // see weights.go
+	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
+	deletedKey = "within-deleted/"     // NAME: exists while the group NAME is deleted; only its number is read
+	withinKey  = "within/"             // PREFIX: written with each group that CreateGroup makes within a bound, create.go
+)
+
+const (
+	// etcd refuses a transaction of more than 128 operations. A nested transaction may use the operations that the
+	// outer transaction does not use.
+	txnOpsMax    = 50
+	readKeysMax  = 100
+	listPageKeys = 5000
+)
+
+// keys accesses the keys of one store in etcd.
+type keys struct {
+	client *clientv3.Client
+	prefix string // common prefix, with a trailing slash
+}
+
+// name returns a key without the store's prefix.
+func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
+
+// at returns the condition that a key has not changed since it was read at a revision. For revision 0, it is the
+// condition that the key does not exist.
+func (k keys) at(name string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
+}
+
+// exists returns the condition that the store exists.
+func (k keys) exists() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
+}
+
+// only takes the result of a request for one key, and returns that key. Its ModRevision is 0 if the key does not exist.
+func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(found) == 0 {
+		return &mvccpb.KeyValue{}
+	}
+	return found[0]
+}
+
+// get reads one key. If the key does not exist, the ModRevision of the result is 0, as only() says.
+func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
+	answer, err := k.client.Get(ctx, k.prefix+name)
+	if err != nil {
+		return nil, fmt.Errorf("read %s from etcd: %w", k.prefix+name, err)
+	}
+	return only(answer.Kvs), nil
+}
+
+// create writes a key if it does not exist, and returns the value that etcd holds afterwards.
+func (k keys) create(ctx context.Context, name string, value []byte) (there []byte, err error) {
+	answer, err := k.client.Txn(ctx).If(k.at(name, 0)).
+		Then(clientv3.OpPut(k.prefix+name, string(value))).Else(clientv3.OpGet(k.prefix + name)).Commit()
+	if err != nil || answer.Succeeded {
+		return value, err
+	}
+	return only(answer.Responses[0].GetResponseRange().Kvs).Value, nil
+}
+
+// replace writes a key if all conditions hold, and reports whether they did.
+func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool,
+	err error) {
+	answer, err := k.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(k.prefix+name, string(value))).Commit()
+	return err == nil && answer.Succeeded, err
+}
+
+// read reads keys, named without the store's prefix, at one revision. found lacks the keys that do not exist.
+func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
+	found = make(map[string]*mvccpb.KeyValue, len(names))
+	for chunk := range slices.Chunk(names, readKeysMax) {
+		ops := make([]clientv3.Op, 0, len(chunk))
+		for _, name := range chunk {
+			var options []clientv3.OpOption
+			if at.revision > 0 {
+				options = append(options, clientv3.WithRev(at.revision))
+			}
+			ops = append(ops, clientv3.OpGet(k.prefix+name, options...))
+		}
+		answer, err := k.client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, at, fmt.Errorf("read %d keys below %s from etcd: %w", len(chunk), k.prefix, err)
+		}
+		if at.revision == 0 {
+			at = readAt{answer.Header.Revision, answer.Header.ClusterId}
+		}
+		for i, r := range answer.Responses {
+			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+				found[chunk[i]] = kvs[0]
+			}
+		}
+	}
+	return found, at, nil
+}
+
+// readAt identifies the state of etcd that was read: the etcd and its revision.
+type readAt struct {
+	revision int64
+	cluster  uint64
+}
+
+// pages reads a range of keys at a revision (0: the newest), in pages, and returns that revision.
+func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
+	options ...clientv3.OpOption,
+) (revision int64, cluster uint64, err error) {
+	for {
+		page := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithLimit(listPageKeys))
+		if at > 0 {
+			page = append(page, clientv3.WithRev(at))
+		}
+		answer, err := k.client.Get(ctx, from, page...)
+		if err != nil {
+			return 0, 0, fmt.Errorf("list %s in etcd: %w", k.prefix, err)
+		}
+		if at == 0 {
+			at = answer.Header.Revision
+		}
+		cluster = answer.Header.ClusterId
+		for _, kv := range answer.Kvs {
+			if err := each(kv); err != nil {
+				return 0, 0, err
+			}
+		}
+		if !answer.More {
+			return at, cluster, nil
+		}
+		from = string(answer.Kvs[len(answer.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// errNotElected says that a condition of a transaction no longer holds, such as that this planner is elected. Nothing
+// was written.
+var errNotElected = errors.New("another planner is elected")
+
+// write applies ops in transactions of at most txnOpsMax operations. Each transaction is applied only if all conditions
+// in onlyIf hold; otherwise write returns errNotElected.
+func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
+	_, err := k.writeEach(ctx, ops, onlyIf...)
+	return err
+}
+
+// writeEach does what write() does. It also reports for each op that was applied whether the op took effect. A nested
+// transaction takes no effect if its conditions do not hold.
+func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
+	for chunk := range slices.Chunk(ops, txnOpsMax) {
+		answer, err := k.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
+		if err != nil {
+			return done, fmt.Errorf("write %d keys below %s to etcd: %w", len(chunk), k.prefix, err)
+		}
+		if !answer.Succeeded {
+			return done, errNotElected
+		}
+		for _, r := range answer.Responses {
+			nested := r.GetResponseTxn()
+			done = append(done, nested == nil || nested.Succeeded)
+		}
+	}
+	return done, nil
+}
+
+// keepAlive returns when the lease is lost or ctx ends. The client renews the lease while this function consumes the
+// answers.
+func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
+	answers, err := k.client.KeepAlive(ctx, lease)
+	if err != nil {
+		return
+	}
+	for range answers {
+	}
+}
+
+// revokePatience bounds the revocation of a lease, because a stopping process waits for it. Tests use a longer time,
+// because they require that the keys under the lease are gone afterwards, however slow etcd's disk is.
+var revokePatience = time.Second
+
+// revoke revokes a lease, so that its keys are deleted immediately. If the revocation fails, the lease expires later.
+func (k keys) revoke(lease clientv3.LeaseID) {
+	if lease == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), revokePatience)
+	defer cancel()
+	_, _ = k.client.Revoke(ctx, lease)
+}

@@ -1,0 +1,123 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
+)
+
+// Reconcile overwrites the placement in the etcd of a frozen store with what the shards' volumes report. It never
+// changes a volume according to etcd. It lifts the freeze when every group is accounted for: a majority of its voters
+// was found, or no shard ever had the group. silent describes the shards that did not answer.
+func (s *Store) Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error) {
+	st, err := s.list(ctx)
+	if err != nil {
+		return rescue.Reconciled{}, err
+	}
+	if !st.hasMeta || st.view.Freeze == nil || st.view.Meta.StoreUUID != r.Meta.StoreUUID {
+		return rescue.Reconciled{}, nil
+	}
+	c := &reconciler{keys: s.keys, st: st}
+	corrections, waits := r.Corrections(placement.View{Meta: st.view.Meta, Groups: st.groups, Targets: st.targets,
+		Unusable: st.unusable})
+	for _, correction := range corrections {
+		if err := c.put(ctx, correction.Group, correction.Target); err != nil {
+			return c.done, err
+		}
+	}
+	if len(waits) > 0 {
+		c.done.Waits = slices.Concat(waits, silent)
+		return c.done, c.say(ctx)
+	}
+	return c.done, c.lift(ctx, r.Meta.EpochBase)
+}
+
+// Unreconciled records why the store cannot be reconciled now.
+func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
+	st, err := s.list(ctx)
+	if err != nil || st.view.Freeze == nil {
+		return err
+	}
+	c := &reconciler{keys: s.keys, st: st, done: rescue.Reconciled{Waits: why}}
+	return c.say(ctx)
+}
+
+// reconciler overwrites what one listing shows.
+type reconciler struct {
+	keys
+
+	st   *state
+	done rescue.Reconciled
+}
+
+// put writes a group and its target if neither has changed. It also replaces keys that cannot be used.
+func (c *reconciler) put(ctx context.Context, g placement.Group, target placement.Target) error {
+	before := pair{c.st.groups[g.Name], c.st.targets[g.Name]}
+	before.group.Revision = c.st.revisionOf(groupsKey + g.Name)
+	before.target.Revision = c.st.revisionOf(targetsKey + g.Name)
+	value, err := json.Marshal(g)
+	if err != nil {
+		return fmt.Errorf("encode group %s: %w", g.Name, err)
+	}
+	wanted, err := json.Marshal(target)
+	if err != nil {
+		return fmt.Errorf("encode target of %s: %w", g.Name, err)
+	}
+	answer, err := c.client.Txn(ctx).
+		If(append(c.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(c.prefix+frozenKey), ">", 0))...).
+		Then(append(c.wakeOps(g.Name, before.concerned(), concerned(g, target)),
+			clientv3.OpPut(c.prefix+groupsKey+g.Name, string(value)),
+			clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)), clientv3.OpDelete(c.prefix+deletedKey+g.Name))...).
+		Commit()
+	if err != nil {
+		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
+	}
+	if !answer.Succeeded {
+		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
+	}
+	c.done.Written++
+	return nil
+}
+
+// say writes to etcd what the freeze waits for, if that has changed.
+func (c *reconciler) say(ctx context.Context) error {
+	f := *c.st.view.Freeze
+	waits := rescue.FirstWords(c.done.Waits)
+	if slices.Equal(f.Waits, waits) {
+		return nil
+	}
+	f.Waits = waits
+	value, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode the freeze: %w", err)
+	}
+	if _, err := c.replace(ctx, frozenKey, value, c.at(frozenKey, c.st.freezeAt)); err != nil {
+		return fmt.Errorf("write %s to etcd: %w", c.prefix+frozenKey, err)
+	}
+	return nil
+}
+
+// lift ends the freeze. It raises the epoch above all epochs that were ever seen. Then all processes follow etcd again.
+func (c *reconciler) lift(ctx context.Context, base uint64) error {
+	meta := c.st.view.Meta
+	meta.EpochBase = max(base, meta.EpochBase+rescue.EpochJump)
+	value, err := json.Marshal(meta)
+	if err != nil {
+		return fmt.Errorf("encode meta: %w", err)
+	}
+	answer, err := c.client.Txn(ctx).If(c.at(frozenKey, c.st.freezeAt), c.at(metaKey, c.st.metaRevision)).
+		Then(clientv3.OpPut(c.prefix+metaKey, string(value)), clientv3.OpDelete(c.prefix+frozenKey)).Commit()
+	if err != nil {
+		return fmt.Errorf("lift the freeze in etcd: %w", err)
+	}
+	if !answer.Succeeded {
+		return fmt.Errorf("lifting the freeze: %w", placement.ErrChanged)
+	}
+	return nil
+}

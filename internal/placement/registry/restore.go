@@ -1,0 +1,114 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/rescue"
+)
+
+// Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd without meta. It keeps
+// the records of volumes in etcd. If etcd already holds meta, it returns ErrStoreExists; with force it replaces the
+// meta of the same store, but never that of another store.
+func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error {
+	if err := r.Meta.Validate(); err != nil {
+		return err
+	}
+	st, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	if st.hasMeta && st.view.Meta.StoreUUID != r.Meta.StoreUUID {
+		return fmt.Errorf("%w: store %s below %s: nothing is changed", placement.ErrStoreExists, st.view.Meta.StoreUUID,
+			s.prefix)
+	}
+	if st.hasMeta && !force {
+		return fmt.Errorf("%w: it is this store %s, with %d groups: nothing is lost, and nothing is changed",
+			placement.ErrStoreExists,
+			r.Meta.StoreUUID, len(st.groups))
+	}
+	if len(r.Short) > 0 && !force {
+		return fmt.Errorf("%w: %s", ErrShort, r.ShortWords())
+	}
+	if st.hasMeta {
+		r.Meta.EpochBase = max(r.Meta.EpochBase, st.view.Meta.EpochBase+rescue.EpochJump)
+	}
+	known := map[string]bool{}
+	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
+	// After the restore no target exists, so only members are woken.
+	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
+	for _, g := range r.Groups {
+		known[g.Name] = true
+		value, err := json.Marshal(g)
+		if err != nil {
+			return fmt.Errorf("encode group %s: %w", g.Name, err)
+		}
+		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)),
+			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))
+	}
+	for _, v := range r.Volumes {
+		value, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("encode volume %s: %w", v.Volume, err)
+		}
+		key := volumesKey + v.Volume.String()
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)},
+			[]clientv3.Op{clientv3.OpPut(s.prefix+key, string(value))}, nil))
+	}
+	var unknown []string
+	for name, g := range st.groups {
+		if !known[name] && g.Deleted == "" {
+			unknown = append(unknown, name)
+			ops = append(ops, clientv3.OpTxn(nil, wakes(g), nil))
+		}
+	}
+	if slices.Sort(unknown); len(unknown) > 0 && !force {
+		return fmt.Errorf("%w: it holds groups that no volume has: %s", placement.ErrStoreExists, strings.Join(unknown, ", "))
+	}
+	unchanged := s.at(metaKey, st.metaRevision)
+	err = s.write(ctx, []clientv3.Op{clientv3.OpDelete(s.prefix+wakesKey, clientv3.WithPrefix())}, unchanged)
+	if err == nil {
+		err = s.write(ctx, ops, unchanged)
+	}
+	if err != nil {
+		return restoring(err)
+	}
+	value, err := json.Marshal(r.Meta)
+	if err != nil {
+		return fmt.Errorf("encode meta: %w", err)
+	}
+	return restoring(s.write(ctx, []clientv3.Op{
+		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // old targets; the planner sets new ones
+		clientv3.OpPut(s.prefix+metaKey, string(value)), clientv3.OpDelete(s.prefix + frozenKey),
+	}, unchanged))
+}
+
+// ErrShort says that too few voters were found for some groups. Nothing was written.
+var ErrShort = errors.New("too few voters of some groups were found")
+
+func restoring(err error) error {
+	if errors.Is(err, errNotElected) {
+		return fmt.Errorf("%w: another made it meanwhile: run this again", placement.ErrStoreExists)
+	}
+	return err
+}
+
+// Registered lists the shards that are registered now, even if etcd holds nothing else.
+func (s *Store) Registered(ctx context.Context) ([]placement.Shard, error) {
+	st, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.SortedFunc(maps.Values(st.shards), func(a, b placement.Shard) int {
+		return cmp.Compare(a.Name, b.Name)
+	}), nil
+}

@@ -1,0 +1,50 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client/call/backoff"
+)
+
+// retryMax is the longest pause before a retry after etcd did not answer.
+const retryMax = 2 * time.Second
+
+// retries returns the pauses between retries of lists, watches, registrations, plans and grants when etcd does not
+// answer.
+func retries() *backoff.Tries {
+	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
+}
+
+// startPatience bounds the time for which Patiently retries.
+const startPatience = time.Minute
+
+// Patiently makes the etcd calls that the start of a shard needs. It retries after errors for which IsPassing is
+// true, which usually mean that etcd's disk stalls for a while. After a minute, or when ctx ends, it returns the last
+// error.
+func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
+	began := time.Now()
+	for tries := retries(); ; tries.Wait(ctx) {
+		err := do(ctx)
+		if err == nil || !IsPassing(err) || ctx.Err() != nil || time.Since(began) > startPatience {
+			return err
+		}
+		slog.Warn("etcd is too slow for the start of the shard, which tries again: see its disk and its load", "error", err)
+	}
+}
+
+// IsPassing reports whether etcd did not answer in time, or was so slow that a lease expired before it was used. A
+// retry may then succeed.
+func IsPassing(err error) bool {
+	var answer rpctypes.EtcdError
+	if errors.As(err, &answer) {
+		return answer.Code() == codes.Unavailable || errors.Is(err, rpctypes.ErrLeaseNotFound)
+	}
+	return status.Code(err) == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)
+}

@@ -1,0 +1,193 @@
+package registry
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// This file contains the only rule that detects an etcd that was set back to an earlier state. A process remembers,
+// for each store:
+//
+//   - The highest revision at which the whole etcd was seen. Every write raises it. The process records the revision
+//     with each listing, each read, and each look every two seconds, even if none of the watched keys has changed.
+//   - The key that was written last among the known keys that are never deleted, and the revision of that write.
+//   - All groups and targets that it follows, and the revision at which each was written.
+//
+// An etcd was set back if its revision is lower, or if one of these keys is missing or was written earlier than the
+// remembered write. The first condition detects most older states. The other conditions detect an etcd that received so
+// many writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
+// reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass the comparison again,
+// because writes raise its revision too.
+
+// behind says why a state is older than an earlier view of the same store. The result is empty if the state is not
+// older.
+func (st *state) behind(seen placement.Progress) string {
+	now := st.mark()
+	why := now.Behind(seen.Mark)
+	switch {
+	case why != "" || now.Base > seen.Base:
+		return why
+	case st.asked.key != "" && st.asked.at < seen.Content:
+		return wordsOlder(st.asked.key, st.asked.at, seen.Content)
+	}
+	return seen.SetBack
+}
+
+func wordsOlder(key string, now, seen int64) string {
+	if now == 0 {
+		return fmt.Sprintf("key %s is not there, seen was one of revision %d", key, seen)
+	}
+	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
+}
+
+// compare checks whether the state is older than an earlier view. Once the state was found to be older, the finding
+// persists until the base is higher, because writes to an older etcd also raise its revision.
+func (st *state) compare(seen placement.Progress, last *state) {
+	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
+		if st.setBack = st.behind(seen); st.setBack == "" {
+			st.setBack = st.older(last)
+		}
+	}
+	st.base = st.view.Meta.EpochBase
+}
+
+// older names a group or target that is older in this state than in the earlier state last, which may be nil. The
+// result is empty if there is none.
+func (st *state) older(last *state) string {
+	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
+		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
+		return ""
+	}
+	for name, g := range last.groups {
+		if now := st.revisionOf(groupsKey + name); now < g.Revision {
+			return wordsOlder(groupsKey+name, now, g.Revision)
+		}
+	}
+	for name, t := range last.targets {
+		if now := st.revisionOf(targetsKey + name); now < t.Revision {
+			return wordsOlder(targetsKey+name, now, t.Revision)
+		}
+	}
+	return ""
+}
+
+// memory holds what this process remembers about a store.
+type memory struct {
+	mu         sync.Mutex         // guards the fields below
+	observed   placement.Progress // the latest state of the store that this process has seen
+	lastAnswer time.Time          // when etcd last answered a watch
+	held       string             // why Watch withholds the present content of etcd; empty if Watch does not withhold it
+	// domains holds the last registered failure domains of shards; see withDomains.
+	domains          map[string]string
+	reportedUnusable map[string]int64 // keys that reportUnusable has logged, with their revisions
+}
+
+// LastAnswer returns the time at which etcd last answered a Watch or Follow of this Store. The time is zero if etcd
+// never answered. LastAnswer also returns why Watch withholds the content that etcd has had since then. The reason is
+// empty if Watch does not withhold it.
+func (m *memory) LastAnswer() (last time.Time, held string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lastAnswer, m.held
+}
+
+// hold records that etcd has answered, and why its present content is withheld. The reason is empty if the content is
+// not withheld.
+func (m *memory) hold(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lastAnswer, m.held = time.Now(), reason
+}
+
+// noteAnswer records that etcd has answered.
+func (m *memory) noteAnswer() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lastAnswer = time.Now()
+}
+
+// saw records which state this process has seen, and whether etcd was set back.
+func (m *memory) saw(st *state) {
+	if !st.hasMeta {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if st.setBack != "" {
+		found(&m.observed, st, st.setBack)
+		return
+	}
+	now := placement.Progress{Store: st.view.Meta.StoreUUID, Mark: st.mark()}
+	if m.observed.Store != now.Store || now.Behind(placement.Mark{Base: m.observed.Base,
+		Revision: m.observed.Revision}) == "" {
+		keep(&now, m.observed)
+		m.observed = now
+	}
+}
+
+// found records why a state is older than one that was seen before. It keeps the first reason.
+func found(seen *placement.Progress, st *state, why string) {
+	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
+		seen.SetBack = why
+	}
+}
+
+// keep preserves the finding that etcd is older, unless etcd was reconciled since then.
+func keep(seen *placement.Progress, before placement.Progress) {
+	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
+		seen.SetBack = before.SetBack
+	}
+}
+
+// Newest takes the mark of a view. If this process has seen the store up to a later mark, Newest returns that later
+// mark. Otherwise it returns the mark of the view.
+func (m *memory) Newest(view placement.Mark) placement.Mark {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.observed.SetBack != "" || m.observed.Base != view.Base || m.observed.Behind(view) != "" {
+		return view
+	}
+	return m.observed.Mark
+}
+
+// setBackSince records that etcd is older than the listed state, and returns the error that ends the follower.
+func (m *memory) setBackSince(st *state, why string) error {
+	st.setBack = why
+	m.saw(st)
+	return fmt.Errorf("%w: %s", errSetBack, why)
+}
+
+// before is called before a read starts. It returns up to which state the store was seen until then. The result of the
+// read cannot be older than that state, because a read asks the majority of etcd's members.
+func (m *memory) before() placement.Progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.observed
+}
+
+// See sets the state up to which an earlier process has seen the store.
+func (m *memory) See(before placement.Progress) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.observed.Store != before.Store || before.Behind(m.observed.Mark) == "" {
+		keep(&before, m.observed)
+		m.observed = before
+	}
+}
+
+// isBehind says why etcd, at the time of this read, is older than a listed state. The result is empty if etcd is not
+// older. newest is the present revision in etcd of the state's contentKey.
+func (st *state) isBehind(now readAt, newest int64) string {
+	switch seen := max(st.revision, st.looked); {
+	case now.revision < seen:
+		return fmt.Sprintf("its revision is %d, seen was %d", now.revision, seen)
+	case now.cluster != st.cluster && now.cluster != 0 && st.cluster != 0:
+		return fmt.Sprintf("it is cluster %x, before it was cluster %x", now.cluster, st.cluster)
+	case st.contentKey != "" && newest < st.content:
+		return wordsOlder(st.contentKey, newest, st.content)
+	}
+	return ""
+}

@@ -1,0 +1,230 @@
+package registry
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// state is the mutable copy of etcd's content. Published maps are copies, which are made only if something has
+// changed.
+type state struct {
+	revision     int64 // revision of the listing, later of the last change
+	looked       int64 // etcd's revision at the last look
+	metaRevision int64 // revision of the last change of meta; 0 if meta does not exist
+	hasMeta      bool
+	content      int64   // see Mark
+	contentKey   string  // the key that was written at revision content
+	asked        wroteAt // the contentKey of the earlier view, as this listing found it
+	cluster      uint64
+	base         uint64 // the base in meta at the time of the comparison
+	setBack      string // why this state is older than an earlier view; empty if it is not older
+	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
+	view         placement.View
+	changed      changedParts
+	shards       map[string]placement.Shard
+	groups       map[string]placement.Group
+	targets      map[string]placement.Target
+	states       map[string]placement.ShardState
+	weights      map[string]*shardWeights      // by shard
+	unusable     map[string]placement.Unusable // keys that cannot be used, without the prefix
+	news         bool                          // something has changed, but not the epoch
+}
+
+// changedParts are the parts of a state that have changed since the last publish.
+type changedParts struct{ shards, groups, targets, states, unusable bool }
+
+// wroteAt names a key and the revision at which the key was written. The revision is 0 if the key does not exist.
+type wroteAt struct {
+	key string
+	at  int64
+}
+
+func newState() *state {
+	return &state{
+		shards: map[string]placement.Shard{}, groups: map[string]placement.Group{},
+		targets: map[string]placement.Target{}, states: map[string]placement.ShardState{},
+		weights:  map[string]*shardWeights{},
+		changed:  changedParts{shards: true, groups: true, targets: true, states: true},
+		unusable: map[string]placement.Unusable{},
+	}
+}
+
+// epoch returns the routing epoch of the state.
+func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revision) }
+
+// mark returns the mark of the state.
+func (st *state) mark() placement.Mark {
+	return placement.Mark{
+		Base: st.view.Meta.EpochBase, Revision: max(st.revision, st.looked), Content: st.content, ContentKey: st.contentKey,
+		Cluster: st.cluster,
+	}
+}
+
+// wrote records a write to a key that is never deleted.
+func (st *state) wrote(name string, revision int64) {
+	if revision > st.content {
+		st.content, st.contentKey = revision, name
+	}
+	if name == st.asked.key {
+		st.asked.at = revision
+	}
+}
+
+// publish returns a View of the state. Later changes of the state do not change it.
+func (st *state) publish() placement.View {
+	if st.changed.shards || st.changed.states {
+		st.view.Shards = maps.Clone(st.shards)
+		for name, state := range st.states {
+			if shard, ok := st.view.Shards[name]; ok {
+				shard.State = state
+				st.view.Shards[name] = shard
+			}
+		}
+	}
+	if st.changed.groups || st.changed.shards && len(st.weights) > 0 {
+		st.view.Groups, st.view.Deleted = maps.Clone(st.groups), map[string]uuid.UUID{}
+		for name, g := range st.groups {
+			if g.Deleted != "" {
+				st.view.Deleted[name] = g.UUID
+				delete(st.view.Groups, name)
+			}
+		}
+		st.weigh(st.view.Groups)
+	}
+	if st.changed.targets {
+		st.view.Targets = maps.Clone(st.targets)
+	}
+	if st.changed.states {
+		st.view.States = maps.Clone(st.states)
+	}
+	if st.changed.unusable {
+		st.view.Unusable = maps.Clone(st.unusable)
+	}
+	st.changed = changedParts{}
+	st.view.Epoch, st.view.Mark, st.view.SetBack = st.epoch(), st.mark(), st.setBack
+	return st.view
+}
+
+// apply applies changes and reports whether the view has changed.
+func (st *state) apply(k keys, events []*clientv3.Event) bool {
+	changed := false
+	for _, e := range events {
+		name := k.name(e.Kv.Key)
+		var relevant bool
+		if e.Type == clientv3.EventTypeDelete {
+			relevant = st.drop(name)
+		} else {
+			relevant = st.put(k, name, e.Kv)
+		}
+		if relevant {
+			changed = true
+			st.revision = max(st.revision, e.Kv.ModRevision)
+		}
+	}
+	return changed
+}
+
+// putAll applies keys that were read.
+func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
+	for name, kv := range found {
+		st.put(k, name, kv)
+	}
+}
+
+// put applies one key, and reports whether the view has changed. If the value cannot be used, the known value
+// remains, and View.Unusable names the key.
+func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
+	relevant, err := st.decode(name, kv)
+	if err != nil {
+		return st.leaveOut(k, name, kv, err)
+	}
+	st.usable(name)
+	return relevant
+}
+
+// decode applies one key if its value can be used.
+func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
+	kind, rest, _ := strings.Cut(name, "/")
+	switch kind + "/" {
+	case metaKey + "/":
+		st.wrote(name, kv.ModRevision)
+		var meta placement.Meta
+		if meta, err = decodeMeta(kv.Value); err == nil {
+			st.view.Meta, st.hasMeta, st.metaRevision = meta, true, kv.ModRevision
+			if meta.EpochBase > st.base {
+				st.setBack = ""
+			}
+		}
+	case frozenKey + "/":
+		f := &placement.Freeze{}
+		if err = json.Unmarshal(kv.Value, f); err != nil {
+			f = &placement.Freeze{By: "a writer who is not known", Reason: "what key " + frozenKey + " says cannot be read"}
+		}
+		st.view.Freeze, st.freezeAt = f, kv.ModRevision
+	case volumesKey:
+		st.wrote(name, kv.ModRevision)
+		return false, nil // only the shard that registers the volume reads this key
+	case shardsKey:
+		var shard placement.Shard
+		if shard, err = decodeShard(rest, kv.Value); err == nil {
+			st.shards[rest], st.changed.shards = shard, true
+		}
+	case groupsKey:
+		st.wrote(name, kv.ModRevision)
+		var g placement.Group
+		if g, err = decodeGroup(rest, kv.Value, kv.ModRevision); err == nil {
+			st.groups[rest], st.changed.groups = g, true
+		}
+	case targetsKey:
+		st.wrote(name, kv.ModRevision)
+		var t placement.Target
+		if t, err = decodeTarget(rest, kv.Value, kv.ModRevision); err == nil {
+			st.targets[rest], st.changed.targets = t, true
+		}
+	case statesKey:
+		var w wish
+		if w, err = decodeWish(rest, kv.Value); err == nil {
+			st.states[rest], st.changed.states = w.State, true
+		}
+	case weightsKey:
+		err = st.putWeights(rest, kv)
+	default:
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// drop applies the deletion of one key. If meta is deleted, no further view is sent, because a store does not vanish
+// while it is used.
+func (st *state) drop(name string) bool {
+	st.usable(name)
+	kind, rest, _ := strings.Cut(name, "/")
+	switch kind + "/" {
+	case metaKey + "/":
+		st.hasMeta, st.metaRevision = false, 0
+	case frozenKey + "/":
+		st.view.Freeze, st.freezeAt = nil, 0
+	case statesKey:
+		delete(st.states, rest)
+		st.changed.states = true
+	case shardsKey:
+		delete(st.shards, rest)
+		st.changed.shards = true
+	case groupsKey:
+		delete(st.groups, rest)
+		st.changed.groups = true
+	case targetsKey:
+		delete(st.targets, rest)
+		st.changed.targets = true
+	default:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,258 @@
+// Package registry keeps the placement of a store in etcd. Shards register there and follow their groups, gateways
+// watch everything, and one of them, or the operator, writes what the planner decides. Every write is conditional on
+// what its writer has read. The registry also keeps the table of grants and the ledgers of tenants.
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt is given a different prefix.
+const PrefixDefault = "/sheaf"
+
+// Store keeps placement in etcd. It is safe for concurrent use. Each of its embedded parts has access only to what its
+// methods need: the parts that access etcd have no memory, and the part memory has no access to etcd.
+type Store struct {
+	keys
+	memory
+	grants
+	ledgers
+	weights
+
+	steps  sync.Map // Shard.Boot to Shard, as last passed to NextStep
+	making sync.Map // Bound.Prefix to *longlock.Mutex: one group within a bound is created at a time
+}
+
+// NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName.
+func NewStore(client *clientv3.Client, name string) (*Store, error) {
+	return NewStoreAt(client, PrefixDefault, name)
+}
+
+// NewStoreAt does what NewStore does, with a prefix other than PrefixDefault, for a shared etcd.
+func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
+	if err := routing.ValidateName("store", name); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") {
+		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind",
+			prefix, PrefixDefault)
+	}
+	k := keys{client: client, prefix: prefix + "/" + name + "/"}
+	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
+}
+
+// Name returns the name of the store, as given to NewStore or NewStoreAt.
+func (s *Store) Name() string { return path.Base(s.prefix) }
+
+// InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards. The caller has to
+// compare that Meta with its own.
+func (s *Store) InitMeta(ctx context.Context, meta placement.Meta) (placement.Meta, error) {
+	if err := meta.Validate(); err != nil {
+		return placement.Meta{}, err
+	}
+	value, err := json.Marshal(meta)
+	if err != nil {
+		return placement.Meta{}, fmt.Errorf("encode meta: %w", err)
+	}
+	there, err := s.create(ctx, metaKey, value)
+	if err != nil {
+		return placement.Meta{}, fmt.Errorf("create %s in etcd: %w", s.prefix+metaKey, err)
+	}
+	return decodeMeta(there)
+}
+
+// Meta reads the fixed properties of the store. It returns ErrNoMeta if the store does not exist.
+func (s *Store) Meta(ctx context.Context) (placement.Meta, error) {
+	there, err := s.get(ctx, metaKey)
+	if err != nil {
+		return placement.Meta{}, err
+	}
+	if there.ModRevision == 0 {
+		return placement.Meta{}, s.noMeta()
+	}
+	meta, err := decodeMeta(there.Value)
+	if err != nil {
+		return placement.Meta{}, fmt.Errorf("%w: %s", placement.ErrUnusable, placement.Unusable{Key: s.prefix + metaKey,
+			Why: err.Error()})
+	}
+	return meta, nil
+}
+
+// Group reads one group. It returns ErrNoGroup if the group does not exist.
+func (s *Store) Group(ctx context.Context, name string) (placement.Group, error) {
+	answer, err := s.client.Get(ctx, s.prefix+groupsKey+name)
+	if err != nil {
+		return placement.Group{}, fmt.Errorf("read group %s from etcd: %w", name, err)
+	}
+	if len(answer.Kvs) == 0 {
+		return placement.Group{}, fmt.Errorf("%w: %s", placement.ErrNoGroup, name)
+	}
+	g, err := decodeGroup(name, answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
+	if err == nil && g.Deleted != "" {
+		return placement.Group{}, fmt.Errorf("%w: %s was deleted at %s", placement.ErrNoGroup, name, g.Deleted)
+	}
+	return g, err
+}
+
+// PutGroup writes a group if the group has not changed since it was read at g.Revision. If g.Revision is 0, PutGroup
+// writes the group only if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the
+// shards that the group concerns.
+func (s *Store) PutGroup(ctx context.Context, g placement.Group) (placement.Group, error) {
+	return s.putGroup(ctx, g, func(placement.Group) (rider, error) { return rider{}, nil })
+}
+
+// PutGroupAsLeader does what PutGroup does, for the leader of a group with several copies. g.Term is the leader's term,
+// and g.ConfIndex is the index of the membership that the leader has applied. If etcd holds a later value of either,
+// PutGroupAsLeader returns ErrStaleLeader: the leader was superseded, or has not applied everything yet, and must not
+// write the members.
+func (s *Store) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
+	return s.putGroup(ctx, g, func(there placement.Group) (rider, error) {
+		if there.Revision == 0 || there.Deleted != "" {
+			return rider{}, fmt.Errorf("%w: %s", placement.ErrNoGroup, g.Name)
+		}
+		return rider{}, acceptsLeader(there, g)
+	})
+}
+
+// rider extends the transaction that writes a group. The transaction then applies only if the conditions onlyIf hold
+// too, and it executes the operations also in addition to its own.
+type rider struct {
+	onlyIf []clientv3.Cmp
+	also   []clientv3.Op
+}
+
+// putGroup writes a group if the group has not changed since it was read, and if look() returns no error. putGroup
+// calls look() before each attempt. It tries again in two cases. If another process writes the target meanwhile, other
+// shards may have to be woken. If a condition of the rider no longer holds, look() may decide otherwise.
+func (s *Store) putGroup(ctx context.Context, g placement.Group,
+	look func(there placement.Group) (rider, error)) (placement.Group, error) {
+	if err := placement.ValidateGroupName(g.Name); err != nil {
+		return placement.Group{}, err
+	}
+	if g.UUID == uuid.Nil {
+		return placement.Group{}, fmt.Errorf("group %s: the UUID is zero: make a random one", g.Name)
+	}
+	value, err := json.Marshal(g)
+	if err != nil {
+		return placement.Group{}, fmt.Errorf("encode group %s: %w", g.Name, err)
+	}
+	for {
+		pairs, frozen, err := s.pairs(ctx, g.Name)
+		if err != nil {
+			return placement.Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
+		}
+		there := pairs[g.Name]
+		besides, err := look(there.group)
+		if err != nil {
+			return placement.Group{}, err
+		}
+		switch {
+		case frozen:
+			return placement.Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name,
+				placement.ErrFrozen)
+		case there.group.Deleted != "" && g.Revision == 0:
+			besides.also = append(besides.also, clientv3.OpDelete(s.prefix+deletedKey+g.Name))
+		case there.group.Revision != g.Revision:
+			return placement.Group{}, fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
+		}
+		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)),
+			clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
+		onlyIf := append(s.unchanged(g.Name, there), s.notFrozen())
+		answer, err := s.client.Txn(ctx).If(append(onlyIf, besides.onlyIf...)...).Then(append(ops, besides.also...)...).
+			Commit()
+		if err != nil {
+			return placement.Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
+		}
+		if answer.Succeeded {
+			g.Revision = answer.Header.Revision
+			return g, nil
+		}
+	}
+}
+
+// acceptsLeader returns an error if next must not replace the group that is there, otherwise nil.
+func acceptsLeader(there, next placement.Group) error {
+	if there.UUID != next.UUID {
+		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", there.Name, there.UUID, next.UUID)
+	}
+	if next.Term < there.Term || next.ConfIndex < there.ConfIndex {
+		return fmt.Errorf("%w: group %s is at term %d and membership %d, this leader at term %d and membership %d",
+			placement.ErrStaleLeader, there.Name, there.Term, there.ConfIndex, next.Term, next.ConfIndex)
+	}
+	return nil
+}
+
+// SetTargets writes targets, at most 50 in one transaction, and wakes the shards that the targets concern.
+func (s *Store) SetTargets(ctx context.Context, targets []placement.Target) error {
+	for len(targets) > 0 {
+		names := make([]string, 0, len(targets))
+		for _, t := range targets {
+			names = append(names, t.Group)
+		}
+		there, _, err := s.pairs(ctx, names...)
+		if err != nil {
+			return err
+		}
+		// A target is tried again if the target or its group was written meanwhile.
+		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setTargets writes each target if neither the target nor its group has changed since they were read. The result
+// changed holds the targets for which the target or its group has changed. setTargets writes only if the conditions in
+// onlyIf hold. Otherwise it returns errNotElected.
+func (s *Store) setTargets(ctx context.Context, targets []placement.Target, read func(name string) pair,
+	onlyIf ...clientv3.Cmp) (changed []placement.Target, err error) {
+	ops := make([]clientv3.Op, 0, len(targets))
+	for _, t := range targets {
+		if err := placement.ValidateGroupName(t.Group); err != nil {
+			return nil, err
+		}
+		value, err := json.Marshal(t)
+		if err != nil {
+			return nil, fmt.Errorf("encode target of %s: %w", t.Group, err)
+		}
+		before := read(t.Group)
+		then := append(s.wakeOps(t.Group, before.concerned(), concerned(before.group, t)),
+			clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
+		ops = append(ops, clientv3.OpTxn(s.unchanged(t.Group, before), then, nil))
+	}
+	done, err := s.writeEach(ctx, ops, onlyIf...)
+	for i, done := range done {
+		if !done {
+			changed = append(changed, targets[i])
+		}
+	}
+	return changed, err
+}
+
+// createGroups creates the groups of a view that do not exist. Only the elected planner calls it.
+func (s *Store) createGroups(ctx context.Context, view placement.View, groups []placement.Group,
+	onlyIf ...clientv3.Cmp) error {
+	ops := make([]clientv3.Op, 0, len(groups))
+	for _, g := range groups {
+		value, err := json.Marshal(g)
+		if err != nil {
+			return fmt.Errorf("encode group %s: %w", g.Name, err)
+		}
+		target := view.Targets[g.Name] // the target of an earlier group with that name
+		// A nested transaction leaves a group unchanged if it already exists.
+		ops = append(ops, clientv3.OpTxn(s.unchanged(g.Name, pair{target: target}),
+			append(s.wakeOps(g.Name, nil, concerned(g, target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))
+	}
+	return s.write(ctx, ops, onlyIf...)
+}

@@ -1,0 +1,98 @@
+package registry
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Any process that can write to etcd may have left a value there that Sheaf did not write. A listing leaves such a key
+// out and names it, so that one key never makes the whole listing fail. A key that is left out counts as unknown, not
+// as empty or absent:
+//
+//   - A process that knew an earlier value of the key continues with that value.
+//   - A group without a readable key, or without a readable target, is neither placed nor created, and its replicas
+//     remain as they are on their volumes.
+//   - A freeze that cannot be read counts as a freeze.
+//   - Without a readable meta nothing is known about the store. Meta is the only key that a listing needs.
+
+// leaveOut records that the value of a key cannot be used. It reports whether this was not known before.
+func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
+	if before, known := st.unusable[name]; known && before.Revision == kv.ModRevision {
+		return false
+	}
+	st.unusable[name] = placement.Unusable{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error()}
+	st.changed.unusable = true
+	return true
+}
+
+// usable records that the value of a key can be used, or that the key was deleted.
+func (st *state) usable(name string) {
+	if _, known := st.unusable[name]; known {
+		delete(st.unusable, name)
+		st.changed.unusable = true
+	}
+}
+
+// goOnWithMeta adopts an earlier meta if the present one cannot be used. last may be nil.
+func (st *state) goOnWithMeta(last *state) {
+	if o, unusable := st.unusable[metaKey]; unusable && last != nil && last.hasMeta {
+		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
+	}
+}
+
+// goOnWith adopts the earlier values of keys that cannot be used now. last may be nil.
+func (st *state) goOnWith(last *state) {
+	if last == nil {
+		return
+	}
+	for name := range st.unusable {
+		if group, is := strings.CutPrefix(name, groupsKey); is {
+			carry(st.groups, last.groups, group)
+		}
+		if group, is := strings.CutPrefix(name, targetsKey); is {
+			carry(st.targets, last.targets, group)
+		}
+		if shard, is := strings.CutPrefix(name, shardsKey); is {
+			carry(st.shards, last.shards, shard)
+		}
+		if shard, is := strings.CutPrefix(name, statesKey); is {
+			carry(st.states, last.states, shard)
+		}
+	}
+}
+
+func carry[V any](to, from map[string]V, name string) {
+	if v, known := from[name]; known {
+		to[name] = v
+	}
+}
+
+// unusableMeta returns the error for a listing that cannot say which store this is, or nil.
+func (st *state) unusableMeta() error {
+	if o, unusable := st.unusable[metaKey]; unusable && !st.hasMeta {
+		return fmt.Errorf("%w: %s", placement.ErrUnusable, o)
+	}
+	return nil
+}
+
+// reportUnusable logs those keys that cannot be used which this process has not logged yet.
+func (m *memory) reportUnusable(unusable map[string]placement.Unusable) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(unusable)) {
+		if o := unusable[name]; m.reportedUnusable[name] != o.Revision {
+			slog.Error("a key in etcd cannot be used and is left out", "key", o.Key, "revision", o.Revision, "reason", o.Why)
+		}
+	}
+	m.reportedUnusable = make(map[string]int64, len(unusable))
+	for name, o := range unusable {
+		m.reportedUnusable[name] = o.Revision
+	}
+}

@@ -1,0 +1,143 @@
+package rescue
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Reconciled is the progress of reconciling a frozen store.
+type Reconciled struct {
+	Written int      // groups whose members in etcd were overwritten
+	Waits   []string // what prevents the end of the freeze; empty if the freeze was lifted
+}
+
+// Correction is a group and its target, as the volumes hold the group, where etcd says otherwise.
+type Correction struct {
+	Group  placement.Group
+	Target placement.Target
+}
+
+// Corrections compares what a frozen etcd holds with what was found on the volumes. The argument there is a view whose
+// Groups contain the deleted groups, too. A group is corrected if a majority of its voters was found. The result waits
+// says for each group that is not accounted for what its shards have to do. No group is unaccounted for if no shard
+// ever had it.
+func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []string) {
+	wait := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
+	found := map[string]bool{}
+	for _, g := range r.Groups {
+		found[g.Name] = true
+		old := there.Groups[g.Name]
+		switch short, isShort := r.Short[g.Name]; {
+		case old.Deleted != "" && old.UUID == g.UUID:
+			// What is left of its members has not seen the deletion yet.
+		case isShort:
+			wait("group %s: %s", g.Name, short)
+		case old.UUID != g.UUID && len(old.Members) > 0:
+			wait("group %s: etcd knows it as %s on shard %s, the volumes of %s hold it as %s: decide which one is right, "+
+				"and move the folders of "+
+				"the other away", g.Name, old.UUID, old.Members[0].Shard, shardsOf(g), g.UUID)
+		default:
+			if c, differs := correct(g, old, there.Targets[g.Name], there.Meta.Copies); differs {
+				out = append(out, c)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(there.Groups)) {
+		if g := there.Groups[name]; !found[name] && len(g.Members) > 0 {
+			wait("group %s: no volume that was asked holds it, etcd says it is on %s: start these shards", name, shardsOf(g))
+		}
+	}
+	for _, name := range there.Unknown() {
+		if !found[name] {
+			wait("%s", there.UnusableGroup(name))
+		}
+	}
+	for _, name := range r.Missing {
+		if len(there.Groups[name].Members) == 0 {
+			wait("group %s: no volume that was asked holds it: start the shards that do, or, where none ever did, let it "+
+				"begin empty with "+
+				"sheaf recover placement --force", name)
+		}
+	}
+	return out, waits
+}
+
+// correct returns what etcd should hold of a group that was found, and whether that differs from what it holds.
+func correct(g, old placement.Group, target placement.Target, copies int) (Correction, bool) {
+	same := old.UUID == g.UUID
+	if same && old.ConfIndex > g.ConfIndex && len(old.Members) > 0 {
+		return Correction{}, false // the leader wrote this membership, and the found replicas do not know it yet
+	}
+	if same {
+		// The older state may still know the shard of a member that did not answer.
+		g.Members = slices.Clone(g.Members)
+		for i, m := range g.Members {
+			if was := slices.IndexFunc(old.Members, func(o placement.Member) bool {
+				return o.RaftID == m.RaftID
+			}); was >= 0 && m.Shard == "" {
+				g.Members[i].Shard, g.Members[i].VolumeUUID = old.Members[was].Shard, old.Members[was].VolumeUUID
+			}
+		}
+	}
+	wanted := placement.Target{Group: g.Name, Shards: targetOf(g, copies)}
+	sameTarget := placement.SameSet(target.Shards, wanted.Shards)
+	if sameTarget {
+		wanted.Shards = target.Shards
+	}
+	return Correction{g, wanted}, !same || !sameTarget || old.ConfIndex != g.ConfIndex ||
+		!placement.SameSet(membersIn(old), membersIn(g))
+}
+
+// membersIn returns keys that identify the members, for SameSet.
+func membersIn(g placement.Group) []string {
+	out := make([]string, 0, len(g.Members))
+	for _, m := range g.Members {
+		out = append(out, fmt.Sprintf("%s %s %x %s", m.Shard, m.VolumeUUID, m.RaftID, m.Role))
+	}
+	return out
+}
+
+// targetOf returns the present shards of a group as its target. If the shard of a voter is unknown, it returns no
+// target. A target with only the other shards would look complete without that voter's copy, and the copy would be
+// dropped. Without a target the leader changes nothing until the shard with the copy reports the copy, or the planner
+// chooses another shard.
+func targetOf(g placement.Group, copies int) []string {
+	if slices.ContainsFunc(g.Members, func(m placement.Member) bool {
+		return m.Role == placement.Voter && m.Shard == ""
+	}) {
+		return nil
+	}
+	var out []string
+	for _, m := range g.Members {
+		switch {
+		case m.Role != placement.Voter || m.Shard == "" || slices.Contains(out, m.Shard):
+		case m.Shard == g.Leader:
+			out = slices.Insert(out, 0, m.Shard)
+		default:
+			out = append(out, m.Shard)
+		}
+	}
+	return out[:min(len(out), copies)]
+}
+
+// shardsOf returns the names of the members' shards.
+func shardsOf(g placement.Group) string {
+	var names []string
+	for _, m := range g.Members {
+		if m.Shard != "" && !slices.Contains(names, m.Shard) {
+			names = append(names, m.Shard)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// FactsOf returns the facts about a store that are in etcd, for volumes that do not remember them.
+func FactsOf(view placement.View) *FoundFacts {
+	m := view.Meta
+	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC,
+		Epoch: view.Epoch}
+}

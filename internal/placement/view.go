@@ -1,0 +1,167 @@
+package placement
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// View is the placement in etcd at one revision. Maps are keyed by name and must not be changed.
+type View struct {
+	Epoch  uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
+	Meta   Meta
+	Shards map[string]Shard // all registered shards, which are therefore live; States overrides their State
+	Groups map[string]Group
+	// Deleted holds the UUIDs of deleted groups by name, as long as no new group has taken the name.
+	Deleted map[string]uuid.UUID
+	Targets map[string]Target
+	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
+	// Domains holds the failure domains of all shards that this process has seen registered, including those that are
+	// no longer registered.
+	Domains map[string]string
+	Mark    Mark
+	// Freeze is set after etcd was set back, until it is reconciled. Otherwise Freeze is nil. SetBack says that this
+	// process has itself noticed the setback.
+	Freeze  *Freeze
+	SetBack string
+	// Unusable holds the keys, without the store's prefix, that cannot be read and were therefore left out. See
+	// UnusableGroup and Problems.
+	Unusable map[string]Unusable
+	// Own says that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
+	// outdated: the registry looks them up one by one. Two such views may differ although their Epoch is the same.
+	Own bool
+}
+
+// Domain returns the failure domain of a shard. The result is empty if none is known.
+func (v View) Domain(shard string) string {
+	if registered, ok := v.Shards[shard]; ok {
+		return registered.Domain
+	}
+	return v.Domains[shard]
+}
+
+// Held says why nothing may be moved, created or deleted on the basis of this view. The result is empty if that is
+// allowed.
+func (v View) Held() string {
+	switch {
+	case v.Freeze != nil:
+		return v.Freeze.String()
+	case v.SetBack != "":
+		return "etcd was set back to an older state: " + v.SetBack
+	}
+	return ""
+}
+
+// Own says which groups a shard follows. These are the groups that name the shard or its volume, the groups that have
+// the shard in their target, and the groups that are stored on its volume.
+type Own struct {
+	Shard string
+	// Volume is the shard's volume. It is zero if the shard has no volume. A group on the volume may name another
+	// shard, from which this shard takes the group over.
+	Volume uuid.UUID
+	// Holds reports whether a group has a folder on the shard's volume. If Holds is nil, no group has a folder. Holds
+	// is called on another goroutine.
+	Holds func(group uuid.UUID) bool
+	// Held returns the names of the groups that have a folder on the volume, as far as these names are known. If Held
+	// is nil, none are known. Held is called on another goroutine.
+	Held func() []string
+}
+
+// Has reports whether the shard follows the group.
+func (o Own) Has(g Group, t Target) bool { return o.isNamed(g, t) || o.holds(g) }
+
+func (o Own) isNamed(g Group, t Target) bool {
+	return slices.Contains(t.Shards, o.Shard) || slices.ContainsFunc(g.Members, func(m Member) bool {
+		return m.Shard == o.Shard || o.Volume != uuid.Nil && m.VolumeUUID == o.Volume
+	})
+}
+
+func (o Own) holds(g Group) bool { return o.Holds != nil && g.UUID != uuid.Nil && o.Holds(g.UUID) }
+
+// Of returns the part of a view that a shard follows.
+func (v View) Of(own Own) View {
+	groups, targets := map[string]Group{}, map[string]Target{}
+	for name, g := range v.Groups {
+		if own.Has(g, v.Targets[name]) {
+			groups[name] = g
+		}
+	}
+	for name, t := range v.Targets {
+		if _, ok := groups[name]; ok || own.Has(Group{}, t) {
+			targets[name] = t
+		}
+	}
+	v.Groups, v.Targets, v.Own = groups, targets, true
+	return v
+}
+
+// These are the prefixes of keys that View.Unusable may name: of groups, and of targets.
+const (
+	GroupsKey  = "groups/"
+	TargetsKey = "targets/"
+)
+
+// Unusable is a key in etcd whose value cannot be used.
+type Unusable struct {
+	Key      string // the whole key
+	Revision int64  // etcd's revision of the key
+	Why      string // what is wrong with the value
+}
+
+// String says what follows from the value, and what to do.
+func (o Unusable) String() string {
+	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
+		"it", o.Key, o.Why)
+}
+
+// UnusableGroup says why a group's key, or the key of its target, cannot be used, so that the group cannot be placed.
+// The result is empty if both keys can be used.
+func (v View) UnusableGroup(group string) string {
+	for _, name := range []string{GroupsKey + group, TargetsKey + group} {
+		if o, unusable := v.Unusable[name]; unusable {
+			return o.String()
+		}
+	}
+	return ""
+}
+
+// GroupUnknown reports whether the key of a group exists but cannot be used, so that the place of the group is
+// unknown.
+func (v View) GroupUnknown(group string) bool {
+	_, unusable := v.Unusable[GroupsKey+group]
+	return unusable
+}
+
+// Unknown returns the names of the groups for which GroupUnknown holds, sorted.
+func (v View) Unknown() []string {
+	var names []string
+	for name := range v.Unusable {
+		if group, is := strings.CutPrefix(name, GroupsKey); is {
+			names = append(names, group)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// AllKnown returns ErrShardHoldsGroups if a group or target cannot be read, because any shard may hold that group.
+func (v View) AllKnown() error {
+	for name, o := range v.Unusable {
+		if strings.HasPrefix(name, GroupsKey) || strings.HasPrefix(name, TargetsKey) {
+			return fmt.Errorf("%w: nobody knows which shards have a group: %s", ErrShardHoldsGroups, o)
+		}
+	}
+	return nil
+}
+
+// Problems returns a sentence for each key that cannot be used, in the order of the keys.
+func (v View) Problems() []string {
+	words := make([]string, 0, len(v.Unusable))
+	for _, name := range slices.Sorted(maps.Keys(v.Unusable)) {
+		words = append(words, v.Unusable[name].String())
+	}
+	return words
+}
