@@ -33,8 +33,7 @@ func (s *Shard) newWatcher() *watcher {
 			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
-		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
-		CountRemnants: s.cfg.unsafe.has(unsafeRemnant), ForgiveStop: s.cfg.unsafe.has(unsafeStop),
+		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt, Off: s.cfg.off,
 	})
 }
 

@@ -23,7 +23,7 @@ func (s *Shard) newCalls() *serve.Server {
 		MessageBytesMax: l.MessageBytesMax, CallsMax: l.CallsMax, BytesInFlightMax: l.BytesInFlightMax,
 		AnswerBytesMax:  l.AnswerBytesMax,
 		ScansReadingMax: l.ScansReadingMax, SendTimeout: l.SendTimeout, CallTimeout: l.CallTimeout, ScanTTL: l.ScanTTL,
-		UnsafeDoubt: s.cfg.unsafe.has(unsafeDoubt),
+		Off: s.cfg.off,
 	}, forCalls{s})
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
@@ -107,7 +108,7 @@ type Config struct {
 	tables *tables        // where Secure follows the table of grants
 	server *host.Server   // the server of a Host; nil: the shard has its own
 	probe  *replica.Probe // observes all replicas in tests; nil: no probe
-	unsafe unsafe         // rules switched off, for tests
+	off    rules.Off      // rules that a test switches off
 	times  host.Times     // intervals of a Host; shorter in tests
 	// repairEvery is the time between two looks for damage, and scrubPause is the time before everything is read again.
 	// Both are shorter in tests.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -14,8 +14,7 @@ import (
 // that by the oracle of the rule.
 var exploreRules = []struct {
 	name    string
-	unsafe  unsafe
-	replica rules.Off
+	off     rules.Off
 	copies  int
 	faults  []string
 	fires   string // the misfortune that must have occurred by then
@@ -24,26 +23,26 @@ var exploreRules = []struct {
 	long    bool   // it takes many seeds, so only the long run has it
 }{
 	{
-		name: "what a kill leaves of a learner's folder is replaced", unsafe: unsafeRemnant, copies: 3,
+		name: "what a kill leaves of a learner's folder is replaced", off: rules.Remnant, copies: 3,
 		faults: []string{"killed as it begins"}, fires: "killed as it begins", oracles: []oracle{oracleStuck},
 		says: "has a learner on shard",
 	},
 	{
-		name: "a stop ends the beginning of a replica that fails", unsafe: unsafeStop, copies: 3,
+		name: "a stop ends the beginning of a replica that fails", off: rules.Stop, copies: 3,
 		faults: []string{"stopped while it cannot begin"}, fires: "stopped while it cannot begin",
 		oracles: []oracle{oracleStop},
 	},
 	{
-		name: "the blob of an upload of unknown outcome stays", unsafe: unsafeDoubt, copies: 1,
+		name: "the blob of an upload of unknown outcome stays", off: rules.Upload, copies: 1,
 		faults: []string{"slow disk"}, fires: "upload cut behind its end", oracles: []oracle{oracleDamage},
 	},
 	{
-		name: "a scan of a damaged group leaves out what may be old", unsafe: unsafeScan, copies: 1,
+		name: "a scan of a damaged group leaves out what may be old", off: rules.DamagedScan, copies: 1,
 		faults: []string{"stopped in order"}, fires: "segment truncated, copies 1", oracles: []oracle{oraclePast},
 		says: "a scan",
 	},
 	{
-		name: "acknowledged means synced", replica: rules.Sync, copies: 1,
+		name: "acknowledged means synced", off: rules.Sync, copies: 1,
 		faults: []string{"killed"}, fires: "killed", oracles: []oracle{oracleKept}, long: true,
 	},
 }
@@ -68,7 +67,7 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 			others := map[oracle]int{}
 			for seed := uint64(1); seed <= seeds; seed++ {
 				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: patienceOfRules,
-					unsafe: rule.unsafe, replica: rule.replica})
+					off: rule.off})
 				if len(x.violations) == 0 {
 					continue
 				}

@@ -14,8 +14,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/consensus/replica"
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/status"
@@ -202,8 +201,7 @@ type settings struct {
 	faults   []string // none: all
 	steps    int
 	patience time.Duration
-	unsafe   unsafe    // rules switched off
-	replica  rules.Off // the same, of replicas
+	off      rules.Off // rules switched off
 }
 
 const exploreGroups = 3
@@ -231,13 +229,10 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20,
 		ReportInterval: 100 * time.Millisecond,
 		stepEvery:      []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], repairEvery: 100 * time.Millisecond,
-		unsafe:     set.unsafe,
+		off:        set.off,
 		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], ScrubBytesPerSecond: -1,
 		Residency:  []group.Residency{group.Index, group.Resident}[x.dice(2)],
 		Compaction: Compaction{Off: x.dice(2) == 0, SupersededBytesMin: 16 << 10, Interval: 300 * time.Millisecond},
-	}
-	if set.replica != 0 {
-		x.shardConfig.probe = &replica.Probe{Off: set.replica}
 	}
 	for _, name := range []string{"a", "b", "c", "d"} {
 		m := &machine{x: x, name: name, disk: vfstest.NewMem()}

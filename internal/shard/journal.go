@@ -51,6 +51,7 @@ func (v *storage) openJournal() error {
 	}
 	v.journal = journal.New(journal.Options{
 		FS: v.cfg.FS, Dir: v.cfg.Dir, Logger: v.logger, Begin: func() error { return v.SetJournal(true) }, Spare: v.Spare,
+		Off: v.cfg.off,
 	})
 	return nil
 }

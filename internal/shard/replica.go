@@ -100,6 +100,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		Quiet: true,
 		Lease: !s.cfg.NoReadLease,
 		Probe: s.cfg.probe,
+		Off:   s.cfg.off,
 	}
 	if copies := s.meta.Copies; copies > 1 {
 		options.Forming = func(conf *raftpb.ConfState) bool { return len(conf.GetVoters()) < copies }

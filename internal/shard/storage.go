@@ -189,6 +189,6 @@ func (v *storage) logOptions(g *groupReplica) group.Options {
 		Journal:      v.journal,
 		Sealed:       func() { v.sealed(g.Name) },
 		Logger:       v.logger.With("group", g.Name),
-		UnsafeScan:   v.cfg.unsafe.has(unsafeScan),
+		Off:          v.cfg.off,
 	}
 }

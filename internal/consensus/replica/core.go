@@ -10,8 +10,8 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -68,7 +68,7 @@ func (c *core) unlock() { c.mu.Unlock() }
 
 // init makes the parts, gives each part the other parts that it may use, and starts Raft.
 func (c *core) init(opts *Options, log store, proposals writes.Options) error {
-	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, proposals.Rules, opts.Forming, opts.OnChange
+	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, opts.Off, opts.Forming, opts.OnChange
 	c.startedAt, c.hangs = time.Now(), make(chan struct{})
 	c.node = node{id: opts.RaftID, log: log}
 	proposals.Declined = c.declined

@@ -6,8 +6,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
 // lease says whether this replica may answer reads without asking the other members. Its methods may be called with

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"iter"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"

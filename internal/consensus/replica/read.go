@@ -10,8 +10,8 @@ import (
 
 	"go.etcd.io/raft/v3"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 )
 

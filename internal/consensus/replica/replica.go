@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -90,6 +91,8 @@ type Options struct {
 	Quiet bool
 	// Probe is for simulations. It is nil everywhere else.
 	Probe *Probe
+	// Off is a set of rules that a test switches off.
+	Off rules.Off
 }
 
 // store is what a replica needs of a group's log. It is a *group.Log, except in benchmarks without a disk.
@@ -145,7 +148,7 @@ func start(opts Options, log store) (_ *Replica, err error) {
 		return nil, fmt.Errorf("%w: a replica needs a committer and a Raft id", ErrInvalid)
 	}
 	setDefaults(&opts)
-	r := &Replica{opts: opts, log: log, seams: newSeams(opts.Probe), heads: heads{log, opts.Window}}
+	r := &Replica{opts: opts, log: log, seams: newSeams(&opts), heads: heads{log, opts.Window}}
 	if err := r.init(); err != nil {
 		return nil, err
 	}
@@ -158,13 +161,13 @@ func start(opts Options, log store) (_ *Replica, err error) {
 
 // init makes the parts and starts Raft.
 func (r *Replica) init() error {
-	opts, off := &r.opts, r.seams.Off
+	opts := &r.opts
 	r.seat.Init(opts.Committer, (*runner)(r))
-	r.lease.seat, r.lease.rules, r.lease.allowed = &r.seat, off, opts.Lease
+	r.lease.seat, r.lease.rules, r.lease.allowed = &r.seat, opts.Off, opts.Lease
 	r.blobs = newBlobFetches(opts, r.log, r.take)
 	proposals := writes.Options{
 		Log: r.heads, Now: opts.Now, Window: opts.Window, InFlightBytesMax: opts.InFlightBytesMax,
-		Admit: opts.Admit, Rules: off,
+		Admit: opts.Admit, Off: opts.Off,
 	}
 	r.history = writes.NewHistory(&proposals)
 	r.round = round{

@@ -4,28 +4,30 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Probe is for simulations. They observe a replica through it, and use it to prove that they notice when a safety
-// rule is not kept.
+// Probe is for simulations. They observe a replica through it.
 type Probe struct {
 	BeforeSync func()              // called between the write and the sync of a round; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
-	Off        rules.Off           // rules that are switched off
 	Shared     bool                // if there is a journal, even a single group shares syncs
 }
 
 // seams holds the steps of a round that a test may observe, or whose rule a test may switch off. Without a Probe each
 // step does what its comment says. The zero value is for production.
-type seams struct{ Probe }
+type seams struct {
+	Probe
+	Off rules.Off
+}
 
-func newSeams(p *Probe) seams {
-	if p == nil {
-		return seams{}
+func newSeams(opts *Options) seams {
+	s := seams{Off: opts.Off}
+	if opts.Probe != nil {
+		s.Probe = *opts.Probe
 	}
-	return seams{*p}
+	return s
 }
 
 // hardState returns the hard state to write, with the vote (rules.Vote).

@@ -7,7 +7,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 )
 
 // silence knows the members whose shards are silent, as the transport reports by PeerDown and PeerUp. If the shard of

@@ -100,7 +100,7 @@ func (f *Watcher[R]) memberView(view placement.View) *member.View {
 	return &member.View{
 		Shard: f.Shard, Volume: f.Volume().Superblock().Volume,
 		EpochBase: view.Meta.EpochBase, SetBack: f.Held != "", LoadBegun: f.Actions.LoadBegun(), Retired: f.Retired,
-		CountRemnants: f.CountRemnants,
+		Off: f.Off,
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/client/call/backoff"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
@@ -49,9 +50,7 @@ type Options[R Owned] struct {
 	// registered.
 	Adopt bool
 
-	// CountRemnants and ForgiveStop switch rules off in tests. With CountRemnants, the remnant of a learner's folder
-	// after a kill counts as a replica. With ForgiveStop, work that fails while the shard stops counts as done.
-	CountRemnants, ForgiveStop bool
+	Off rules.Off // rules that a test switches off
 }
 
 // Etcd is the part of *registry.Store that a Watcher needs; the methods are documented there.
@@ -306,7 +305,7 @@ func (f *Watcher[R]) inParallel(
 	for _, state := range groups {
 		all.Go(func() error {
 			err := do(ctx, state)
-			if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil && f.ForgiveStop {
+			if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil && !f.Off.Keeps(rules.Stop) {
 				err = nil // the next view says what to do
 			}
 			// An error in a shard that stops is nobody's problem, and nothing is done all the same.

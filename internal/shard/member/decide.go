@@ -7,6 +7,7 @@ package member
 import (
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -33,8 +34,7 @@ type View struct {
 	// have answered and voted, so none is begun again (rule 7).
 	Retired map[uint64]bool
 
-	// CountRemnants switches a rule off in tests: the remnant of a learner's folder after a kill counts as a replica.
-	CountRemnants bool
+	Off rules.Off // rules that a test switches off
 }
 
 // Replica is what the volume holds of a group.
@@ -135,7 +135,7 @@ func Decide(v *View, r *Replica) Action {
 		return keep(Standing{Reason: OtherGroup, Detail: r.Exchanged})
 	case r != nil && r.Name != v.Group.Name:
 		return keep(Standing{Reason: OtherName, Detail: v.Group.Name})
-	case r == nil || r.Phase == Lost || r.isRemnant(here) && !v.CountRemnants:
+	case r == nil || r.Phase == Lost || r.isRemnant(here) && v.Off.Keeps(rules.Remnant):
 		return v.withoutData(r, here)
 	case !r.Foreign && r.isOneOf(here):
 		a := v.goOn(r)

@@ -18,6 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
@@ -42,8 +43,7 @@ type Options struct {
 	CallTimeout      time.Duration // time limit of unary calls without a deadline
 	ScanTTL          time.Duration // a snapshot not used for this long expires
 
-	// UnsafeDoubt drops the data of an upload whose outcome is unknown, for a test that shows why the data is kept.
-	UnsafeDoubt bool
+	Off rules.Off // rules that a test switches off
 }
 
 // Server answers the calls to a shard, within limits. Safe for concurrent use.

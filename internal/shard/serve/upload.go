@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -236,7 +237,7 @@ func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
 	}
 	ref := u.write.replica.Blob
 	if ref != nil && (!proposed || result.Repeated || answer.SurelyNotApplied(err) || err != nil &&
-		u.server.opts.UnsafeDoubt) {
+		!u.server.opts.Off.Keeps(rules.Upload)) {
 		u.write.served.Log().DiscardBlob(*ref)
 	}
 	return result, err

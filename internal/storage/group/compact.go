@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -83,7 +84,7 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 		segmentBytes: l.opts.SegmentBytes,
 		applied:      l.state.applied.Load(), forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
 	}
-	if opts.Unsafe {
+	if !l.opts.Off.Keeps(rules.Tombstones) {
 		c.forgotten = math.MaxUint64
 	}
 	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}

@@ -230,7 +230,7 @@ func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metada
 		c := &scanCursor{
 			group: l.opts.Identity.Name, gate: &l.gate, state: &l.state, places: &l.places, reader: &l.reader,
 			damages: &l.damages,
-			now:     l.now, unsafe: l.opts.UnsafeScan,
+			now:     l.now, off: l.opts.Off,
 			id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield,
 		}
 		if after == math.MaxUint64 {

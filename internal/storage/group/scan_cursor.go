@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/index"
@@ -21,7 +22,7 @@ type scanCursor struct {
 	reader  *reader
 	damages *damages
 	now     func() time.Time
-	unsafe  bool // Options.UnsafeScan
+	off     rules.Off
 
 	id           ScanID
 	next         uint64 // the next index to yield
@@ -60,7 +61,7 @@ func (c *scanCursor) run(ctx context.Context) {
 // rest yields the damage that the walk over the frames did not meet, if it may have hit records of the scan. An
 // example is a segment whose end is missing.
 func (c *scanCursor) rest(first uint64) {
-	if !c.damages.any() || c.unsafe {
+	if !c.damages.any() || !c.off.Keeps(rules.DamagedScan) {
 		return
 	}
 	for _, d := range c.damages.list() {
@@ -184,7 +185,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	case sightNo:
 		return true
 	}
-	if c.damages.any() && !c.unsafe {
+	if c.damages.any() && c.off.Keeps(rules.DamagedScan) {
 		// A record that Get refuses to return is not yielded, because bad bytes may hold a newer version.
 		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
 			c.next = e.Index + 1

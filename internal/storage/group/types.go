@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/journal"
@@ -73,9 +74,7 @@ type Options struct {
 	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
 	Now     func() time.Time // nil means time.Now
 	Logger  *slog.Logger     // nil: messages are discarded
-	// UnsafeScan is for simulations, to prove that they notice a missing rule: a scan then also returns records that
-	// an entry in a damaged range may have superseded.
-	UnsafeScan bool
+	Off     rules.Off        // rules that a test switches off
 }
 
 // Progress is the progress of a load. It is updated while the load runs, and is safe for concurrent use.
@@ -167,9 +166,6 @@ type CompactOptions struct {
 	// LookOnly says that nothing is rewritten. Afterwards Stats knows exactly which data can be dropped and which
 	// must be kept.
 	LookOnly bool
-	// Unsafe is for simulations, to prove that they notice a missing rule: request ids then protect nothing from
-	// compaction.
-	Unsafe bool
 }
 
 // CompactReport is the result of Compact.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -51,9 +52,7 @@ type Options struct {
 	// means that there is always enough.
 	Spare  func() int64
 	Logger *slog.Logger // nil: messages are discarded
-	// Unsafe is for simulations, to prove that they notice a missing rule: the journal then reuses space while groups
-	// still need its content.
-	Unsafe bool
+	Off    rules.Off    // rules that a test switches off
 }
 
 // Stats are counters that begin with New.
@@ -298,7 +297,7 @@ func (j *Journal) giveUp(err error) {
 // release asks the members that need a half to sync their own files. The caller holds mu.
 func (j *Journal) release(h *half) {
 	for m := range h.live {
-		m.mustSync.Store(!j.opts.Unsafe)
+		m.mustSync.Store(j.opts.Off.Keeps(rules.JournalSpace))
 	}
 }
 
@@ -314,7 +313,7 @@ func (j *Journal) halfFor(n int64) *half {
 	}
 	j.mu.Lock()
 	other := &j.halves[1-j.current]
-	waits := len(other.live) > 0 && !j.opts.Unsafe
+	waits := len(other.live) > 0 && j.opts.Off.Keeps(rules.JournalSpace)
 	if waits {
 		j.release(other)
 	}

@@ -97,7 +97,7 @@ func (m *machine) options(disk vfs.FS) group.Options {
 	}
 	return group.Options{
 		FS: disk, Dir: groupDir, Identity: identity, SegmentBytes: 8 << 10, Residency: residency,
-		Now: m.now,
+		Now: m.now, Off: m.world.cfg.off,
 	}
 }
 
@@ -218,8 +218,7 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	}
 	opts := m.options(fs)
 	if w.cfg.journal > 0 {
-		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal,
-			Unsafe: w.cfg.mutation == mutateSpace})
+		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal, Off: w.cfg.off})
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
 	forGood := ended()
@@ -260,7 +259,7 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true, Now: m.now,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
 		FetchBlobs: fetch,
-		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Off: w.cfg.unsafe, Shared: true},
+		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Shared: true}, Off: w.cfg.off,
 	})
 	if err != nil {
 		if !disk.Crashed() {

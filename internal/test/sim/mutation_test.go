@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // safetyRule is a rule that can be switched off, with the faults and oracles that reveal its absence.
 type safetyRule struct {
 	name     string
-	unsafe   rules.Off
+	off      rules.Off
 	mutation mutation
 	faults   map[string]int
 	tweak    func(*config) // nil: nothing
@@ -22,33 +22,33 @@ type safetyRule struct {
 // safetyRules are the rules that the simulation can judge. If one is switched off, an oracle for that rule must report
 // it. A violation that another oracle reports is accepted only where it is also a consequence of the missing rule.
 var safetyRules = []safetyRule{
-	{name: "acknowledged means synced", unsafe: rules.Sync, faults: powerFaults, oracles: lost},
-	{name: "a promise waits for the sync", unsafe: rules.Promise, faults: powerFaults, oracles: lost},
-	{name: "a vote is remembered", unsafe: rules.Vote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
-	{name: "a read asks the majority", unsafe: rules.Read, faults: networkFaults, oracles: stale},
-	{name: "a refusal asks the majority", unsafe: rules.Decline, faults: calledFaults, oracles: stale},
-	{name: "an answer belongs to its question", unsafe: rules.Question, faults: lateFaults, tweak: late, oracles: stale},
-	{name: "requests are remembered over a failover", unsafe: rules.Requests, faults: networkFaults,
+	{name: "acknowledged means synced", off: rules.Sync, faults: powerFaults, oracles: lost},
+	{name: "a promise waits for the sync", off: rules.Promise, faults: powerFaults, oracles: lost},
+	{name: "a vote is remembered", off: rules.Vote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
+	{name: "a read asks the majority", off: rules.Read, faults: networkFaults, oracles: stale},
+	{name: "a refusal asks the majority", off: rules.Decline, faults: calledFaults, oracles: stale},
+	{name: "an answer belongs to its question", off: rules.Question, faults: lateFaults, tweak: late, oracles: stale},
+	{name: "requests are remembered over a failover", off: rules.Requests, faults: networkFaults,
 		oracles: []oracle{oracleOnce}},
-	{name: "a request id is that of one write", unsafe: rules.Reuse, faults: networkFaults, oracles: []oracle{oracleKept}},
-	{name: "a write that did nothing is remembered", unsafe: rules.Forget, faults: clockFaults,
+	{name: "a request id is that of one write", off: rules.Reuse, faults: networkFaults, oracles: []oracle{oracleKept}},
+	{name: "a write that did nothing is remembered", off: rules.Forget, faults: clockFaults,
 		oracles: []oracle{oracleOnce}},
-	{name: "requests are remembered whatever the clock says", unsafe: rules.Clock, faults: clockFaults,
+	{name: "requests are remembered whatever the clock says", off: rules.Clock, faults: clockFaults,
 		oracles: []oracle{oracleOnce}},
-	{name: "a delete is kept while it may be repeated", mutation: mutateTombstones, faults: tombstoneFaults,
+	{name: "a delete is kept while it may be repeated", off: rules.Tombstones, faults: tombstoneFaults,
 		tweak: deleting, oracles: []oracle{oracleOnce}},
-	{name: "a request is remembered when its write is compacted away", mutation: mutateTombstones, faults: tombstoneFaults,
+	{name: "a request is remembered when its write is compacted away", off: rules.Tombstones, faults: tombstoneFaults,
 		tweak: busy, oracles: []oracle{oracleOnce}},
-	{name: "only what is committed is visible", unsafe: rules.Apply, faults: networkFaults,
+	{name: "only what is committed is visible", off: rules.Apply, faults: networkFaults,
 		oracles: []oracle{oracleAgree}},
-	{name: "a leader serves what its predecessors committed", unsafe: rules.Serve, faults: networkFaults, tweak: busy,
+	{name: "a leader serves what its predecessors committed", off: rules.Serve, faults: networkFaults, tweak: busy,
 		oracles: stale},
-	{name: "a lease ends", unsafe: rules.Lease, faults: partitionFaults, tweak: busy, oracles: stale},
-	{name: "who may have promised a lease gives no vote", unsafe: rules.LeaseVote, faults: startedFaults, oracles: stale},
-	{name: "a lead that is handed over has no lease", unsafe: rules.LeaseTransfer, faults: handFaults, oracles: stale},
-	{name: "nor has one whose handing over was given up", unsafe: rules.LeaseTransfer, faults: calledFaults,
+	{name: "a lease ends", off: rules.Lease, faults: partitionFaults, tweak: busy, oracles: stale},
+	{name: "who may have promised a lease gives no vote", off: rules.LeaseVote, faults: startedFaults, oracles: stale},
+	{name: "a lead that is handed over has no lease", off: rules.LeaseTransfer, faults: handFaults, oracles: stale},
+	{name: "nor has one whose handing over was given up", off: rules.LeaseTransfer, faults: calledFaults,
 		oracles: stale},
-	{name: "who has answered its leader forgets it only when that is silent", unsafe: rules.Silence, faults: silenceFaults,
+	{name: "who has answered its leader forgets it only when that is silent", off: rules.Silence, faults: silenceFaults,
 		oracles: stale},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults, oracles: lost},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults, oracles: lost},
@@ -57,7 +57,7 @@ var safetyRules = []safetyRule{
 	{name: "a copy of a volume is no replica", mutation: mutateCopy, faults: copyFaults, oracles: lost},
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults,
 		oracles: []oracle{oracleDisk}},
-	{name: "who is damaged does not come to lead", unsafe: rules.Damage, faults: rotFaults, tweak: rotten,
+	{name: "who is damaged does not come to lead", off: rules.Damage, faults: rotFaults, tweak: rotten,
 		oracles: []oracle{oracleDamaged}},
 	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, tweak: rotten,
 		oracles: lost},
@@ -66,7 +66,7 @@ var safetyRules = []safetyRule{
 		tweak: journaled, oracles: lost},
 	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults,
 		tweak: journaled, oracles: lost},
-	{name: "the journal's room is free when the segments are synced", mutation: mutateSpace, faults: powerFaults,
+	{name: "the journal's room is free when the segments are synced", off: rules.JournalSpace, faults: powerFaults,
 		tweak: journaled, oracles: append([]oracle{oracleDisk}, lost...)},
 	{name: "a repair comes from one that has applied as much", mutation: mutateRepair, faults: rotFaults, tweak: rotten,
 		oracles: []oracle{oracleKept, oracleAgree}},
@@ -128,7 +128,7 @@ func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	cfg := usual(seed)
 	cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
 	if !on {
-		cfg.unsafe, cfg.mutation = rule.unsafe, rule.mutation
+		cfg.off, cfg.mutation = rule.off, rule.mutation
 	}
 	if rule.tweak != nil {
 		rule.tweak(&cfg)

@@ -232,7 +232,7 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 	w.wait.Go(func() {
 		p.log.SetTombstoneLimit(w.appliedByAll())
 		defer w.misread(p)()
-		report, err := p.log.Compact(w.ctx, group.CompactOptions{All: true, Unsafe: w.cfg.mutation == mutateTombstones})
+		report, err := p.log.Compact(w.ctx, group.CompactOptions{All: true})
 		if err == nil && report.EntriesDropped > 0 {
 			w.fire("compaction dropped entries")
 		}

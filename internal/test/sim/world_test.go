@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -29,7 +29,7 @@ type config struct {
 	pause    time.Duration // maximum pause between two calls of a client
 	scrub    time.Duration // maximum time between two scrubs
 	faults   map[string]int
-	unsafe   rules.Off
+	off      rules.Off
 	mutation mutation
 	quiet    bool
 	resident bool    // every second machine keeps its segments in memory
@@ -39,7 +39,7 @@ type config struct {
 	lateMax  time.Duration
 }
 
-// mutation names a safety rule, one outside of the replica, that is switched off.
+// mutation names a safety rule that is switched off in the code of the simulation, not in that of the product.
 type mutation uint8
 
 // These are the mutations.
@@ -55,9 +55,6 @@ const (
 	mutateJournal           // the content of the journal is not written to the segments after a power cut
 	mutateRead              // unreadable data at the end of the log is treated as a torn write
 	mutateDoubt             // the content of an unreadable journal record is forgotten
-	// compaction drops what a repeated request needs: deletes, and the request ids of superseded writes
-	mutateTombstones
-	mutateSpace // space in the journal is reused before the segments are synced
 )
 
 // world is the state of a run. Everything happens in one bubble of testing/synctest.

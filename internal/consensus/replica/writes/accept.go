@@ -3,7 +3,7 @@ package writes
 import (
 	"fmt"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -75,7 +75,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 
 // known answers a write whose request id is in progress or remembered. It returns nil if the write is a new one.
 func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
-	reuse := !q.opts.Rules.Keeps(rules.Reuse)
+	reuse := !q.opts.Off.Keeps(rules.Reuse)
 	if first := q.requests[w.RequestID]; first != nil {
 		if !first.request.IsSame(request) && !reuse {
 			return Failed(reused(&first.request))
@@ -93,7 +93,7 @@ func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
 // remembered returns the applied or declined write that has a request id; nil if none is remembered.
 func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	s := q.window.find(requestID, windowNow())
-	byClock := s != nil && s.role == written && !q.opts.Rules.Keeps(rules.Clock)
+	byClock := s != nil && s.role == written && !q.opts.Off.Keeps(rules.Clock)
 	if byClock && q.opts.Now().UnixNano()-s.time > int64(q.window.Age) {
 		return nil
 	}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 )
 
 // History reads back from the log the part of a queue's window that is from before the start. A start must not wait for
@@ -26,7 +26,7 @@ type History struct {
 // NewHistory makes a History. It must be called before the first entry is applied.
 func NewHistory(opts *Options) *History {
 	return &History{
-		log: opts.Log, now: opts.Now, age: opts.Window.Age, rules: opts.Rules,
+		log: opts.Log, now: opts.Now, age: opts.Window.Age, rules: opts.Off,
 		applied: opts.Log.AppliedIndex(), started: windowNow(),
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"time"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -25,7 +25,7 @@ type Options struct {
 	// that version. Answer or Refuse must be called once it is known whether this replica still leads, so that the
 	// version was the newest one.
 	Declined func(p *Pending, current uint64)
-	Rules    rules.Off
+	Off      rules.Off // rules that a test switches off
 }
 
 // Log is the part of a group's log that a Queue needs. It must be safe for concurrent use.
@@ -207,7 +207,7 @@ func (q *Queue) decided(p *Pending, current uint64) {
 	if p.role == refused {
 		p.err = &ConditionError{Err: p.refusal, Current: current}
 	}
-	if p.request.RequestID == [16]byte{} || !q.opts.Rules.Keeps(rules.Forget) {
+	if p.request.RequestID == [16]byte{} || !q.opts.Off.Keeps(rules.Forget) {
 		return
 	}
 	q.window.add(declinedSlot(p, current, windowNow()))

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
@@ -251,7 +251,7 @@ func TestARequestIDHasOneWrite(t *testing.T) {
 
 func TestALateDuplicateOfADeclinedWriteDoesNothing(t *testing.T) {
 	for _, off := range []rules.Off{0, rules.Forget} {
-		l := newLeader(func(o *Options) { o.Rules = off })
+		l := newLeader(func(o *Options) { o.Off = off })
 		gone := Write{ID: 1, Delete: true, RequestID: requestID(1, 1)}
 		mustAnswer(t, l.propose(gone))
 		l.propose(put(1, "a"))
@@ -360,7 +360,7 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	if read(); reads != 2 {
 		t.Fatal("read again although it is whole")
 	}
-	opts.Rules = rules.Requests
+	opts.Off = rules.Requests
 	if NewHistory(&opts).Read(func(Older) { t.Error("read although the rule is off") }); reads != 2 {
 		t.Fatal("read")
 	}

@@ -3,11 +3,11 @@ package rules
 import "testing"
 
 func TestTheZeroValueKeepsEveryRule(t *testing.T) {
-	for rule := Sync; rule <= Silence; rule <<= 1 {
+	for rule := Sync; rule <= Upload; rule <<= 1 {
 		if !Off(0).Keeps(rule) {
 			t.Errorf("rule %d is off", rule)
 		}
-		if Off := Sync | Silence; Off.Keeps(rule) != (rule != Sync && rule != Silence) {
+		if Off := Sync | Upload; Off.Keeps(rule) != (rule != Sync && rule != Upload) {
 			t.Errorf("rule %d, with the first and the last one off", rule)
 		}
 	}

@@ -1,10 +1,10 @@
-// Package rules names the safety rules of a replica that a test can switch off, to prove that the test would notice a
-// violation.
+// Package rules names the safety rules that a test can switch off, to prove that a test would notice a violation.
 //
-// Production code calls Off.Keeps where a rule decides. Its Off is always the zero value, with which every rule is
-// kept. A rule belongs here if a simulation can notice its absence. TestEveryRuleIsNeeded in internal/test/sim
-// switches each rule off, and fails if no seed finds a violation. docs/raft.md says which code keeps a rule that is
-// an addition to Raft, and why the rule is needed.
+// Production code calls Off.Keeps where a rule decides. The Off of a program is always the zero value, with which every
+// rule is kept: the linter lets no program import this package. A rule belongs here if a test can notice its absence.
+// TestEveryRuleIsNeeded in internal/test/sim and TestEveryRuleOfShardsIsNeeded in internal/shard switch each rule off,
+// and fail if no seed finds a violation. docs/raft.md says which code keeps a rule that is an addition to Raft, and why
+// the rule is needed.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all rules.
@@ -14,11 +14,10 @@ type Off uint32
 func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 
 // These are the rules. Each comment says what happens when the rule is switched off, and which case of
-// TestEveryRuleIsNeeded finds the violation.
+// TestEveryRuleIsNeeded ("the simulation") or of TestEveryRuleOfShardsIsNeeded ("the exploration") finds the violation.
 const (
 	// Sync is the rule that what was appended is synced before it counts (rule 1). Without it, a power cut takes
-	// acknowledged writes. The simulation finds this by "acknowledged means synced", and by
-	// TestEveryRuleOfShardsIsNeeded in internal/shard.
+	// acknowledged writes. The simulation and the exploration find this by "acknowledged means synced".
 	Sync Off = 1 << iota
 	// Promise is the rule that votes and answers to a leader wait for the sync of what they promise. Without it, a
 	// power cut makes a member forget an entry that a leader counted as stored, and another entry is committed in the
@@ -78,4 +77,26 @@ const (
 	// another member while the leader's lease runs. The simulation finds this by "who has answered its leader forgets
 	// it only when that is silent".
 	Silence
+	// Tombstones is the rule that compaction keeps what a repeated request may still need: deletes, and the request ids
+	// of superseded writes. Without it, a repeated write is done twice. The simulation finds this by "a delete is kept
+	// while it may be repeated" and "a request is remembered when its write is compacted away".
+	Tombstones
+	// JournalSpace is the rule that space in the journal is reused only after the segments are synced. Without it, a
+	// power cut takes acknowledged writes. The simulation finds this by "the journal's room is free when the segments
+	// are synced".
+	JournalSpace
+	// DamagedScan is the rule that a scan leaves out records which an entry in a damaged range may have superseded
+	// (rule 4). Without it, the scan returns old versions as current. The exploration finds this by "a scan of a damaged
+	// group leaves out what may be old".
+	DamagedScan
+	// Remnant is the rule that what a kill leaves of a learner's folder is replaced. Without it, the remnant counts as a
+	// replica, and the learner never catches up. The exploration finds this by "what a kill leaves of a learner's folder
+	// is replaced".
+	Remnant
+	// Stop is the rule that work which fails while the shard stops is not counted as done. Without it, the stop does not
+	// end. The exploration finds this by "a stop ends the beginning of a replica that fails".
+	Stop
+	// Upload is the rule that the blob of an upload of unknown outcome is kept. Without it, an entry that is applied
+	// later refers to a missing blob. The exploration finds this by "the blob of an upload of unknown outcome stays".
+	Upload
 )
