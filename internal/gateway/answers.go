@@ -30,10 +30,10 @@ func (a *answers) Take(n, have int64) error {
 func (a *answers) Add(n int64) { a.used.Add(n) }
 
 // sendWithin runs the handler of a stream and counts the memory that it holds for answers. It ends the stream if one
-// message takes longer than Limits.SendTimeout, or if the gateway stops and no message moves. The handler ends when the
+// message takes longer than sendTimeout, or if the gateway stops and no message moves. The handler ends when the
 // stream has ended.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
-	out := message.NewStream(stream, g.router.codec, &g.answers, g.cfg.Limits.SendTimeout)
+	out := message.NewStream(stream, g.router.codec, &g.answers, sendTimeout)
 	ended := make(chan error, 1)
 	g.streams.Go(func() {
 		err := handle(out)
@@ -44,7 +44,7 @@ func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerSt
 	switch {
 	case errors.Is(err, message.ErrSlow):
 		return fail(codes.Unavailable, reason.SlowReader,
-			"a message of the answer was not taken for %v: read faster, or go on from the last cursor", g.cfg.Limits.SendTimeout)
+			"a message of the answer was not taken for %v: read faster, or go on from the last cursor", sendTimeout)
 	case errors.Is(err, message.ErrStopping):
 		return fail(codes.Unavailable, reason.Stopping, "the gateway is stopping: go on from the last cursor")
 	}

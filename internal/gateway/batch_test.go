@@ -186,7 +186,7 @@ func TestABrokenBatchStreamRepeatsOnlyItemsWithARequestID(t *testing.T) {
 
 func TestBatchPutToAShardThatIsDownFailsSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(2), impatient, "a", "b")
+		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
 		c.shards["b"].server.Stop()
 		var onA, onB int64 = -1, -1
 		for id := int64(0); onA < 0 || onB < 0; id++ {

@@ -80,7 +80,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	if err := g.lookUp(ctx, t, group, false); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.Limits.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for t.byName(group) == nil {
 		select {
@@ -199,7 +199,7 @@ func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing
 // admit counts a call and its bytes; the caller must call release afterwards.
 func (g *Gateway) admit(bytes int64) error {
 	calls, held := g.calls.Add(1), g.bytes.Add(bytes)
-	if calls > g.cfg.Limits.CallsMax || held > g.cfg.Limits.BytesInFlightMax {
+	if calls > g.cfg.callsMax || held > g.cfg.Limits.BytesInFlightMax {
 		g.release(bytes)
 		return overloaded("the gateway works on %d calls with %d bytes: send less at a time", calls, held)
 	}
@@ -216,5 +216,5 @@ func (g *Gateway) bounded(ctx context.Context) (context.Context, context.CancelF
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, g.cfg.Limits.CallTimeout)
+	return context.WithTimeout(ctx, callTimeout)
 }

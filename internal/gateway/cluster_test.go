@@ -38,12 +38,9 @@ type cluster struct {
 	admin   recordv1.AdminServiceClient
 }
 
-// endless returns a context without a deadline, for an impatient gateway.
+// endless returns a context without a deadline. A call that must fail has it: the gateway then gives up before its
+// caller does, and the error of the gateway says why.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
-
-// impatient configures a gateway that gives up before its callers do. It is for calls that must fail: the error of the
-// gateway then says why.
-var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 3 * time.Second}}
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
 	t.Helper()

@@ -129,7 +129,7 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="two"} 0
 // group. A gateway that knew a table continues with that table.
 func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, named(), impatient, "a")
+		c := newCluster(t, named(), gateway.Config{}, "a")
 		go c.carryOut()
 		odd := `{"name":"one","prefix":"team-","quotas":{"later":1}}`
 		c.grant(odd)

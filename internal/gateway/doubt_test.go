@@ -82,7 +82,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 // A shard that stops ends its streams with STOPPING, even while puts on them are unanswered.
 func TestAStreamThatIsEndedByStoppingLeavesItsPutsInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(1), impatient, "a")
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		s := c.shards["a"]
 		stopped := 0
 		s.late = func(string, *recordv1.RecordKey) error {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -120,8 +121,8 @@ func fromContext(ctx context.Context) error {
 
 // tooLarge returns the error for a request above the message limit, in the words of its method, or nil if the request
 // is within the limit. No shard receives such a message.
-func (g *Gateway) tooLarge(full string, in *frame) error {
-	n, most := in.bufs.Len(), g.cfg.Limits.MessageBytesMax
+func tooLarge(full string, in *frame) error {
+	n, most := in.bufs.Len(), message.BytesMax
 	if n <= most {
 		return nil
 	}

@@ -2,3 +2,6 @@ package gateway
 
 // Epoch returns the epoch of the newest view.
 func (g *Gateway) Epoch() uint64 { return g.epoch() }
+
+// CallsMax returns the configuration of a gateway that takes fewer concurrent calls.
+func CallsMax(n int64) Config { return Config{callsMax: n} }

@@ -65,57 +65,53 @@ type Config struct {
 	// ShardDialOptions are added to those of the connections to shards.
 	ShardDialOptions []grpc.DialOption
 
-	watched bool // Secure has set credentials that count messages without an end
+	watched  bool  // Secure has set credentials that count messages without an end
+	callsMax int64 // fewer in tests
 }
 
-// Limits are the limits of serving. A zero field takes its default.
+// Limits are the limits that a program fits to its memory. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int    // size of one gRPC message; default: 8 MiB
-	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096
-	CallsMax                int64  // concurrent calls in total, OVERLOADED beyond; default: 65,536
-	BytesInFlightMax        int64  // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
-	// UnfinishedBytesMax bounds the memory of messages that have not come to their end. Above it, the connection that
-	// holds the most is closed. The default is half of BytesInFlightMax, and at least two messages.
-	UnfinishedBytesMax int64
+	BytesInFlightMax int64 // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
 	// AnswerBytesMax bounds the bytes held for answers of streams that are forwarded or not yet read by their callers.
 	// Calls above it get OVERLOADED. The default is 512 MiB.
 	AnswerBytesMax int64
-	// SendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream ends
-	// with SLOW_READER. The default is 1 min.
-	SendTimeout time.Duration
-	// CallTimeout is the time limit of unary calls without a deadline, and of each message of a batch. The default is
-	// 60 s.
-	CallTimeout        time.Duration
-	KeepaliveMin       time.Duration // clients that ping more often are disconnected; default: 10 s
-	ConnectionAgeMax   time.Duration // connection age at which clients reconnect; default: 30 min; negative: never
-	ConnectionAgeGrace time.Duration // time left to calls in flight when the age is reached; default: 10 min
 }
 
+const (
+	// streamsMax is the number of concurrent calls of one connection. It is more than at a shard, because a client sends
+	// its calls for all shards over this connection.
+	streamsMax = 4096
+	// callsMax is the number of concurrent calls above which calls get OVERLOADED. It bounds the memory of calls that
+	// wait.
+	callsMax = 65536
+	// sendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream ends with
+	// SLOW_READER, because it holds memory that other calls need.
+	sendTimeout = time.Minute
+	// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch: longer than any
+	// call that succeeds needs, so that a caller without a deadline does not wait for ever.
+	callTimeout = time.Minute
+	// pingsMin is the time between two pings below which a client is disconnected, because each ping costs an answer.
+	pingsMin = 10 * time.Second
+	// ageMax is the age at which clients must reconnect, so that they spread over gateways that have been added. The
+	// calls in progress then have ageGrace; an interrupted stream goes on from its cursor.
+	ageMax   = 30 * time.Minute
+	ageGrace = 10 * time.Minute
+)
+
 func (l *Limits) setDefaults() error {
-	l.MessageBytesMax = cmp.Or(l.MessageBytesMax, 8<<20)
-	l.StreamsPerConnectionMax = cmp.Or(l.StreamsPerConnectionMax, 4096)
-	l.CallsMax = cmp.Or(l.CallsMax, 65536)
 	l.BytesInFlightMax = cmp.Or(l.BytesInFlightMax, 512<<20)
 	l.AnswerBytesMax = cmp.Or(l.AnswerBytesMax, 512<<20)
-	l.SendTimeout = cmp.Or(l.SendTimeout, time.Minute)
-	l.CallTimeout = cmp.Or(l.CallTimeout, time.Minute)
-	l.KeepaliveMin = cmp.Or(l.KeepaliveMin, 10*time.Second)
-	l.ConnectionAgeMax = cmp.Or(l.ConnectionAgeMax, 30*time.Minute)
-	l.ConnectionAgeGrace = cmp.Or(l.ConnectionAgeGrace, 10*time.Minute)
-	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.AnswerBytesMax < 0 || l.SendTimeout < 0 ||
-		l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
+	if l.BytesInFlightMax < 0 || l.AnswerBytesMax < 0 {
 		return fmt.Errorf("gateway: a limit is negative: %+v", *l)
 	}
 	return nil
 }
 
-// unfinishedMax returns UnfinishedBytesMax, or its default.
+// unfinishedMax bounds the memory of messages that have not come to their end. Above it, the connection that holds the
+// most is closed.
 func (l Limits) unfinishedMax() int64 {
-	if l.UnfinishedBytesMax > 0 {
-		return l.UnfinishedBytesMax
-	}
 	_ = l.setDefaults() // Start reports a negative limit
-	return max(l.BytesInFlightMax/2, 2*int64(message.RefusedBytesMax(l.MessageBytesMax)))
+	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)
 }
 
 // After a table that takes longer than tableCostMax to build, follow pauses for at most tablePauseMax.
@@ -160,6 +156,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if err := cfg.Limits.setDefaults(); err != nil {
 		return nil, err
 	}
+	cfg.callsMax = cmp.Or(cfg.callsMax, callsMax)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -185,9 +182,9 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	g := &Gateway{
 		cfg: cfg, listener: listener, taken: descriptors.Listen(listener, cfg.Logger),
 		health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
-		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.Limits.CallTimeout, Reserve: reserveMax},
+		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: callTimeout, Reserve: reserveMax},
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
-		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),
+		router: newRouter(cfg.ShardCredentials, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),
 	}
 	if g.metrics, err = newMetrics(cfg.Registry, g, floods); err != nil {
 		_ = listener.Close()
@@ -203,19 +200,17 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 }
 
 func (g *Gateway) newServer() *grpc.Server {
-	l := &g.cfg.Limits
-	age := max(l.ConnectionAgeMax, 0) // gRPC takes 0 as never
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(g.router.codec),
-		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
-		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
+		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax),
+		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.ChainStreamInterceptor(g.countStream), grpc.ChainUnaryInterceptor(g.countUnary),
 		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.KeepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: age, MaxConnectionAgeGrace: l.ConnectionAgeGrace, Time: keepaliveTime, Timeout: keepaliveWait,
+			MaxConnectionAge: ageMax, MaxConnectionAgeGrace: ageGrace, Time: keepaliveTime, Timeout: keepaliveWait,
 		}),
 	}, g.cfg.ServerOptions...)
 	server := grpc.NewServer(options...)

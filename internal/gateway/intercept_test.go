@@ -17,7 +17,7 @@ import (
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := messagetest.NewInterceptors()
-		c := newCluster(t, named(), gateway.Config{ServerOptions: seen.ServerOptions(), Limits: impatient.Limits}, "a")
+		c := newCluster(t, named(), gateway.Config{ServerOptions: seen.ServerOptions()}, "a")
 		called := seen.CheckEveryCall(t, c.conn)
 		for _, method := range []string{
 			recordv1.RecordService_Put_FullMethodName, recordv1.RecordService_Watch_FullMethodName,

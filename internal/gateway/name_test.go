@@ -122,7 +122,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	first := serve(t, listener)
 	s, err := newRouter(func(string) credentials.TransportCredentials {
 		return insecure.NewCredentials()
-	}, 1<<20, slog.New(slog.DiscardHandler), nil).connect("a-0", "a-0.shards.example.:"+port)
+	}, slog.New(slog.DiscardHandler), nil).connect("a-0", "a-0.shards.example.:"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

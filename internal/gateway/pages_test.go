@@ -32,7 +32,7 @@ const clientBytes = 4 << 20
 func knowing(t *testing.T, view placement.View) *Gateway {
 	t.Helper()
 	plain := func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
-	r := newRouter(plain, 8<<20, slog.New(slog.DiscardHandler), func(context.Context, string) (net.Conn, error) {
+	r := newRouter(plain, slog.New(slog.DiscardHandler), func(context.Context, string) (net.Conn, error) {
 		return nil, net.ErrClosed
 	})
 	t.Cleanup(r.close)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/call/liveness"
+	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
@@ -143,8 +144,7 @@ type router struct {
 	codec       codec
 	options     []grpc.DialOption
 	connectTo   func(ctx context.Context, address string) (net.Conn, error) // nil: by TCP
-	bytesMax    int
-	several     atomic.Bool // each group has several copies
+	several     atomic.Bool                                                 // each group has several copies
 	logger      *slog.Logger
 	table       atomic.Pointer[table]
 
@@ -156,23 +156,20 @@ type router struct {
 	dialled   map[string]*shard      // shards with connections, by name
 	leaving   map[*shard]*time.Timer // shards without routes, each with the timer that closes its connections
 	closed    bool
-	// supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group.
-	supersededPatience time.Duration
 }
 
-// supersededPatience is long enough for the last answers of a leader that steps down, and short compared with the
-// deadlines of calls.
+// supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group. It is
+// long enough for the last answers of a leader that steps down, and short compared with the deadlines of calls.
 const supersededPatience = 2 * time.Second
 
 func newRouter(
-	creds func(shard string) credentials.TransportCredentials, bytesMax int, logger *slog.Logger,
+	creds func(shard string) credentials.TransportCredentials, logger *slog.Logger,
 	connectTo func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
 ) *router {
 	return &router{
-		credentials: creds, options: options, connectTo: connectTo, codec: newCodec(), bytesMax: bytesMax, logger: logger,
+		credentials: creds, options: options, connectTo: connectTo, codec: newCodec(), logger: logger,
 		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
-		leaving:            map[*shard]*time.Timer{},
-		supersededPatience: supersededPatience,
+		leaving: map[*shard]*time.Timer{},
 	}
 }
 
@@ -295,7 +292,7 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	}
 	if old != nil && old.told != nil && g.Leader != "" {
 		was := old.told.name
-		old.tenure.Over(r.supersededPatience, func() {
+		old.tenure.Over(supersededPatience, func() {
 			r.logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended", "shard",
 				was, "group", g.Name, "leader", g.Leader)
 		})
@@ -344,8 +341,8 @@ func (r *router) connect(name, address string) (*shard, error) {
 		// up at most every 30 s, but a restarted shard has a new address behind its name.
 		options := append(s.pulse.DialOptions(),
 			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.credentials(name)),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax),
-				grpc.MaxCallSendMsgSize(r.bytesMax)),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(message.BytesMax),
+				grpc.MaxCallSendMsgSize(message.BytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: connectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectMax},

@@ -137,7 +137,7 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 		}
 		u := &uploading{g: g, m: m, stream: stream, held: []*frame{first}, bytes: int64(first.bufs.Len())}
 		defer u.drop()
-		if err := g.tooLarge(m.full, first); err != nil {
+		if err := tooLarge(m.full, first); err != nil {
 			return err
 		}
 		var k key
@@ -195,7 +195,7 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 			}
 			return true, broken{err} // the caller has gone: without a half-close nothing is stored
 		}
-		if err := u.g.tooLarge(u.m.full, f); err != nil {
+		if err := tooLarge(u.m.full, f); err != nil {
 			f.free()
 			return true, broken{err}
 		}

@@ -290,7 +290,7 @@ func TestFindAsksEveryGroupOrSaysUnavailable(t *testing.T) {
 		if out, err := c.records.Find(c.ctx, &recordv1.FindRequest{Id: 8}); err != nil || len(out.GetRecords()) != 0 {
 			t.Fatalf("%v, %v", out, err)
 		}
-		hasty := c.another(impatient, c.gateway.Epoch())
+		hasty := c.another(gateway.Config{}, c.gateway.Epoch())
 		c.shards["a"].server.Stop()
 		_, err = hasty.Find(c.endless(), &recordv1.FindRequest{Id: 7})
 		wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
@@ -299,7 +299,7 @@ func TestFindAsksEveryGroupOrSaysUnavailable(t *testing.T) {
 
 func TestFindIsUnavailableWhileAShardOfAGroupIsNotRegistered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, named(), impatient, "a")
+		c := newCluster(t, named(), gateway.Config{}, "a")
 		g := placement.NewGroup(c.meta.Routing, "x", 0)
 		g.Members = []placement.Member{{Shard: "never-seen", VolumeUUID: g.UUID}}
 		if _, err := c.store.PutGroup(c.ctx, g); err != nil {

@@ -90,7 +90,7 @@ func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in 
 		defer in.free()
 		return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: service, FullMethod: full},
 			func(ctx context.Context, _ any) (any, error) {
-				if err := g.tooLarge(full, in); err != nil {
+				if err := tooLarge(full, in); err != nil {
 					return nil, err
 				}
 				return handle(ctx, in)

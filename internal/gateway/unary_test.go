@@ -133,7 +133,7 @@ func TestLoadingBeyondTheDeadlineIsReportedAtOnce(t *testing.T) {
 	})
 }
 
-// putRefused returns the error with which an impatient gateway refuses a put. It tries again while the machine is too
+// putRefused returns the error with which a gateway refuses a put. It tries again while the machine is too
 // slow for a shard to answer within the gateway's limit.
 func (c *cluster) putRefused() error {
 	for {
@@ -146,7 +146,7 @@ func (c *cluster) putRefused() error {
 
 func TestARefusalAtTheDeadlineIsReportedUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(1), impatient, "a")
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].failFirst(1<<30, "Put", refuse(codes.Unavailable, "NO_LEADER"))
 		wantError(t, c.putRefused(), codes.Unavailable, "NO_LEADER")
 	})
@@ -187,7 +187,7 @@ func TestAWriteOfUnknownOutcomeIsRepeatedOnlyWithARequestID(t *testing.T) {
 
 func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(1), impatient, "a")
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		s := c.shards["a"]
 		fired := closeConnections(s, 1)
 		calls := 0
@@ -210,7 +210,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 
 func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(1), impatient, "a")
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
 		synctest.Wait() // the gateway sees the end of its connection; a put on it would be in doubt
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
@@ -242,7 +242,7 @@ func TestCallsWaitForAShardThatComesBackElsewhere(t *testing.T) {
 
 func TestAShardWithAnotherVolumeIsNotAskedForTheGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(1), impatient, "a")
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
 		c.stops["a"]()
 		s := c.start("a", uuid.New(), 1)
@@ -338,7 +338,7 @@ func (rawCodec) Name() string                  { return "proto" }
 
 func TestTooManyCallsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(1), gateway.Config{Limits: gateway.Limits{CallsMax: 2}}, "a")
+		c := newCluster(t, hash(1), gateway.CallsMax(2), "a")
 		entered, leave := make(chan struct{}, 8), make(chan struct{})
 		c.shards["a"].fault = func(string, *recordv1.RecordKey) error {
 			entered <- struct{}{}

@@ -20,9 +20,8 @@ func (s *Shard) newCalls() *serve.Server {
 	l := &s.cfg.Limits
 	return serve.New(serve.Options{
 		Name: s.cfg.Name, Residency: s.cfg.Residency, Logger: s.logger, Tracer: s.cfg.Tracer, SlowCallMin: s.cfg.slowCallMin,
-		MessageBytesMax: l.MessageBytesMax, CallsMax: l.CallsMax, BytesInFlightMax: l.BytesInFlightMax,
-		AnswerBytesMax:  l.AnswerBytesMax,
-		ScansReadingMax: l.ScansReadingMax, SendTimeout: l.SendTimeout, CallTimeout: l.CallTimeout, ScanTTL: l.ScanTTL,
+		CallsMax: s.cfg.callsMax, BytesInFlightMax: l.BytesInFlightMax, AnswerBytesMax: l.AnswerBytesMax,
+		ScansReadingMax: l.ScansReadingMax, SendTimeout: s.cfg.sendTimeout,
 		Off: s.cfg.off,
 	}, forCalls{s})
 }

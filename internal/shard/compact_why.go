@@ -6,6 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -62,7 +63,7 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	add(holdScan, keptByScans(r),
 		"open scans see them (%d, of which %d are read now): they go when these end, or nobody has read them for %v, or "+
 			"free space is low",
-		stats.Scans, stats.ScansRead, c.cfg.Limits.ScanTTL)
+		stats.Scans, stats.ScansRead, serve.ScanTTL)
 	add(holdRequests, r.Requests,
 		"they answer writes that are repeated: a small entry without data for each superseded write with a request id, for "+
 			"10 minutes or "+

@@ -117,47 +117,43 @@ type Config struct {
 	rememberQuiet           time.Duration // shorter in tests
 	// Calls and syncs that take longer than these times are recorded as slow. Both times are shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
+	callsMax                 int           // fewer in tests
+	sendTimeout              time.Duration // shorter or longer in tests
 }
 
-// These are defaults of Limits.
 const (
-	messageBytesMax  = 8 << 20
+	// bytesInFlightMax is the default of Limits.BytesInFlightMax.
 	bytesInFlightMax = 256 << 20
+	// callsMax is the number of concurrent calls above which calls get OVERLOADED. It bounds the memory of calls that
+	// wait.
+	callsMax = 16384
+	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream ends
+	// with SLOW_READER, because it holds memory that other calls need.
+	sendTimeout = time.Minute
+	// groupsLoadingMax is the number of groups that are loaded at a time: enough to keep an SSD busy.
+	groupsLoadingMax = 16
+	// groupsMovingMax is the number of groups led here that are getting copies elsewhere at a time. It leaves most of the
+	// disk and the network to calls.
+	groupsMovingMax = 4
 )
 
-// Limits are the limits of serving. A zero field takes its default.
+// Limits are the limits that a program fits to its memory and network. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int    // size of one gRPC message; 8 MiB
-	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024
-	CallsMax                int    // concurrent calls in all; beyond: OVERLOADED; 16,384
-	BytesInFlightMax        int64  // data of writes in progress; beyond: OVERLOADED; 256 MiB
-	// UnfinishedBytesMax bounds the memory of messages that have not come to their end. Above it, the connection that
-	// holds the most is closed. The default is half of BytesInFlightMax, and at least two messages.
-	UnfinishedBytesMax int64
+	BytesInFlightMax int64 // data of writes in progress; beyond: OVERLOADED; 256 MiB
 	// AnswerBytesMax bounds the data of answers that are being prepared or that their callers have not read yet. Calls
 	// above it get OVERLOADED. The default is 256 MiB.
 	AnswerBytesMax int64
 	// ScansReadingMax bounds the scans that read their log at the same time, with 16 MiB each if the data is not
 	// cached. Other scans queue. The default is 16.
-	ScansReadingMax int
-	// SendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream
-	// ends with SLOW_READER. The default is 1 min.
-	SendTimeout             time.Duration
-	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
-	CallTimeout             time.Duration // timeout of unary calls without a deadline; 60 s
-	KeepaliveMin            time.Duration // clients that ping more often are disconnected; 10 s
-	ConnectionAgeMax        time.Duration // age at which clients must reconnect; 30 min; negative: no limit
-	ConnectionAgeGrace      time.Duration // time for the calls in progress when the age is reached; 24 h
-	ScanTTL                 time.Duration // a snapshot not used for this long expires; 10 min
-	GroupsLoadingMax        int           // groups loaded at a time; 16
-	GroupsMovingMax         int           // groups led here that are getting copies elsewhere at a time; 4
-	FetchBytesPerSecond     int64         // total rate of files sent to other shards; 0: no limit
+	ScansReadingMax         int
+	ReplicaBytesInFlightMax int64 // see replica.Options; 64 MiB
+	FetchBytesPerSecond     int64 // total rate of files sent to other shards; 0: no limit
 }
 
-// unfinishedMax returns UnfinishedBytesMax, or its default.
+// unfinishedMax bounds the memory of messages that have not come to their end. Above it, the connection that holds the
+// most is closed.
 func (l *Limits) unfinishedMax() int64 {
-	inFlight, one := cmp.Or(l.BytesInFlightMax, bytesInFlightMax), cmp.Or(l.MessageBytesMax, messageBytesMax)
-	return cmp.Or(l.UnfinishedBytesMax, max(inFlight/2, 2*int64(message.RefusedBytesMax(one))))
+	return max(cmp.Or(l.BytesInFlightMax, bytesInFlightMax)/2, 2*message.RefusedBytesMax)
 }
 
 // Compaction configures the compaction in the background. A zero field takes its default.
@@ -206,21 +202,12 @@ func (c *Config) setDefaults() {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	l := &c.Limits
-	l.MessageBytesMax = cmp.Or(l.MessageBytesMax, messageBytesMax)
-	l.StreamsPerConnectionMax = cmp.Or(l.StreamsPerConnectionMax, 1024)
-	l.CallsMax = cmp.Or(l.CallsMax, 16384)
 	l.BytesInFlightMax = cmp.Or(l.BytesInFlightMax, bytesInFlightMax)
 	l.AnswerBytesMax = cmp.Or(l.AnswerBytesMax, 256<<20)
 	l.ScansReadingMax = cmp.Or(l.ScansReadingMax, 16)
-	l.SendTimeout = cmp.Or(l.SendTimeout, time.Minute)
 	l.ReplicaBytesInFlightMax = cmp.Or(l.ReplicaBytesInFlightMax, 64<<20)
-	l.CallTimeout = cmp.Or(l.CallTimeout, time.Minute)
-	l.KeepaliveMin = cmp.Or(l.KeepaliveMin, 10*time.Second)
-	l.ConnectionAgeMax = cmp.Or(l.ConnectionAgeMax, 30*time.Minute)
-	l.ConnectionAgeGrace = cmp.Or(l.ConnectionAgeGrace, 24*time.Hour)
-	l.ScanTTL = cmp.Or(l.ScanTTL, 10*time.Minute)
-	l.GroupsLoadingMax = cmp.Or(l.GroupsLoadingMax, 16)
-	l.GroupsMovingMax = cmp.Or(l.GroupsMovingMax, 4)
+	c.callsMax = cmp.Or(c.callsMax, callsMax)
+	c.sendTimeout = cmp.Or(c.sendTimeout, sendTimeout)
 	c.TrashDelay = cmp.Or(c.TrashDelay, time.Hour)
 	c.ScrubBytesPerSecond = cmp.Or(c.ScrubBytesPerSecond, 4<<20)
 	c.repairEvery = cmp.Or(c.repairEvery, repairEvery)
@@ -267,15 +254,10 @@ func (c *Config) validate() error {
 		{"memory limit", c.MemoryLimitBytes},
 		{"reserve", c.ReserveBytes},
 		{"segment size", c.SegmentBytes},
-		{"message limit", int64(c.Limits.MessageBytesMax)},
-		{"limit of calls", int64(c.Limits.CallsMax)},
 		{"limit of bytes in flight", c.Limits.BytesInFlightMax},
 		{"limit of bytes of answers", c.Limits.AnswerBytesMax},
 		{"limit of scans reading", int64(c.Limits.ScansReadingMax)},
-		{"time to send one message", int64(c.Limits.SendTimeout)},
 		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
-		{"limit of groups loading", int64(c.Limits.GroupsLoadingMax)},
-		{"limit of groups moving", int64(c.Limits.GroupsMovingMax)},
 		{"byte rate to other shards", c.Limits.FetchBytesPerSecond},
 		{"delay of the trash", int64(c.TrashDelay)},
 		{"retention's versions", int64(c.Retention.Versions)},

@@ -56,9 +56,9 @@ func (c *Config) identity() host.Identity {
 }
 
 func (c *Config) serverOptions() host.ServerOptions {
-	l, extra := &c.Limits, c.ServerOptions
+	extra := c.ServerOptions
 	if !c.watched {
-		floods := ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: l.unfinishedMax(), Logger: c.Logger})
+		floods := ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: c.Limits.unfinishedMax(), Logger: c.Logger})
 		if c.Registry != nil {
 			for _, of := range floods.Collectors() {
 				_ = c.Registry.Register(of) // it fails where another shard of this process has registered its own
@@ -68,10 +68,7 @@ func (c *Config) serverOptions() host.ServerOptions {
 			[]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))}, extra)
 	}
 	return host.ServerOptions{
-		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax,
-		KeepaliveMin:     l.KeepaliveMin,
-		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace,
-		ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: extra,
+		Listen: c.Listen, ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: extra,
 	}
 }
 

@@ -219,7 +219,7 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 		in.Known = append(in.Known, known)
 	}
 	in.Shards = shardsOf(state, in.Known)
-	if knownVoters(m.Conf, state.Members) >= q.copies() && !q.mayMove(g, q.cfg.Limits.GroupsMovingMax) {
+	if knownVoters(m.Conf, state.Members) >= q.copies() && !q.mayMove(g, groupsMovingMax) {
 		in.LearnersMax = 0 // a group that still lacks copies need not wait for others
 	}
 	a := move.Decide(in)

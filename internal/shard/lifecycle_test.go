@@ -398,7 +398,7 @@ func TestOverloaded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-			c.Limits = Limits{CallsMax: 2, BytesInFlightMax: 1000}
+			c.callsMax, c.Limits = 2, Limits{BytesInFlightMax: 1000}
 		}).ready()
 		ctx, cancel := context.WithCancel(f.ctx())
 		defer cancel()

@@ -74,7 +74,7 @@ func (l *loading) loadFirst(ctx context.Context) {
 	durable := l.syncVolume()
 	groups = l.fitMemory(groups)
 
-	atOnce := l.cfg.Limits.GroupsLoadingMax
+	atOnce := groupsLoadingMax
 	if l.cfg.Medium == HDD {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is built
 	}

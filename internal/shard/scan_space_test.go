@@ -63,7 +63,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
-		c.Limits.SendTimeout = time.Hour // the scan that hangs does not end as a slow reader on a busy machine
+		c.sendTimeout = time.Hour // the scan that hangs does not end as a slow reader on a busy machine
 	}).ready()
 	ids := idsOf(hash4, 0, 100)
 	f.overwrite(ids, 1, 200_000)

@@ -33,7 +33,7 @@ func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 // stalledShard starts a shard with 20 records of 500 kB.
 func stalledShard(t testing.TB, answers int64, sendTimeout time.Duration) *fixture {
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
-		c.Limits = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers, SendTimeout: sendTimeout}
+		c.Limits, c.sendTimeout = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers}, sendTimeout
 	}).ready()
 	for id := range int64(20) {
 		f.put(id, data(id, 500_000))

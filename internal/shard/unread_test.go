@@ -160,7 +160,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			s := &sends{}
 			f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(cfg *Config) {
 				cfg.Residency, cfg.SegmentBytes = c.residency, 4<<20
-				cfg.Limits = Limits{AnswerBytesMax: 1 << 30, SendTimeout: time.Hour}
+				cfg.Limits, cfg.sendTimeout = Limits{AnswerBytesMax: 1 << 30}, time.Hour
 				cfg.ServerOptions = []grpc.ServerOption{s.option()}
 			}).ready()
 			c.records = cmp.Or(c.records, 1200)

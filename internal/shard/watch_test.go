@@ -195,7 +195,7 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f := start(t, newRegistry(hash1, "s1"), func(c *Config) { c.Limits.SendTimeout = time.Hour }).ready()
+		f := start(t, newRegistry(hash1, "s1"), func(c *Config) { c.sendTimeout = time.Hour }).ready()
 		slow := f.watch("0", nil)
 		if err := slow.next(); err != nil {
 			t.Fatal(err)

@@ -112,11 +112,15 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
 }
 
-// RefusedBytesMax is the receive limit of a gRPC server. It is a little above the message limit. Therefore the server
-// itself refuses a message that is slightly too long, and can tell its caller what to do instead. gRPC refuses longer
+// BytesMax is the size of the largest message that a gRPC server of records decodes. It is twice the 4 MiB of data that
+// a caller is told to send in one message, so that keys and metadata need no exact account.
+const BytesMax = 8 << 20
+
+// RefusedBytesMax is the receive limit of a gRPC server. It is a little above BytesMax. Therefore the server itself
+// refuses a message that is slightly too long, and can tell its caller what to do instead. gRPC refuses longer
 // messages, with an answer that cannot be extended. The limit is not higher, because a message is held in memory as a
 // whole before the server can refuse it.
-func RefusedBytesMax(bytesMax int) int { return bytesMax + bytesMax/4 }
+const RefusedBytesMax = BytesMax + BytesMax/4
 
 // ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls. Each further concurrent
 // call gets a new goroutine. A new goroutine has to grow its stack. Growing it is a fifteenth of a server's cost of a

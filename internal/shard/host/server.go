@@ -26,18 +26,24 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// connWindow is the window of a connection. gRPC replenishes it as bytes arrive, whether they are read or not.
-const connWindow = 4 << 20
+// These are the limits of a connection.
+const (
+	// connWindow is the window of a connection. gRPC replenishes it as bytes arrive, whether they are read or not.
+	connWindow = 4 << 20
+	// streamsMax is the number of concurrent calls. A gateway, which carries the calls of many clients, has two connections.
+	streamsMax = 1024
+	// pingsMin is the time between two pings below which a client is disconnected. The gateway pings every 20 s.
+	pingsMin = 10 * time.Second
+	// ageMax is the age at which clients must reconnect, so that they spread over shards that have changed. The calls in
+	// progress then have ageGrace, because an upload or a scan of a large group takes hours.
+	ageMax   = 30 * time.Minute
+	ageGrace = 24 * time.Hour
+)
 
 // ServerOptions of a Server. All but ListenConfig, Listener and Extra are required.
 type ServerOptions struct {
-	Listen                  string // host:port; port 0 takes a free one
-	MessageBytesMax         int    // size of one message that is decoded
-	StreamsPerConnectionMax uint32
-	KeepaliveMin            time.Duration // clients that ping more often are disconnected
-	ConnectionAgeMax        time.Duration // age at which clients must reconnect; 0 or less: no limit
-	ConnectionAgeGrace      time.Duration // time for the calls in progress when the age is reached
-	ListenConfig            net.ListenConfig
+	Listen       string // host:port; port 0 takes a free one
+	ListenConfig net.ListenConfig
 	// Listener opens the listener from which the server accepts connections; nil: a TCP socket from ListenConfig.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	// Extra are added to the options of gRPC: credentials, traces, interceptors.
@@ -98,19 +104,17 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 	taken := descriptors.Listen(root, slog.Default())
 	s := &Server{listener: &listener{Listener: taken, open: map[*connection]struct{}{}}, taken: taken,
 		health: health.NewServer(), held: held}
-	params := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
-	if opts.ConnectionAgeMax > 0 {
-		params.MaxConnectionAge, params.MaxConnectionAgeGrace = opts.ConnectionAgeMax, opts.ConnectionAgeGrace
-	}
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(message.Codec{}),
-		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax(opts.MessageBytesMax)),
-		grpc.MaxSendMsgSize(2 * opts.MessageBytesMax),
-		grpc.MaxConcurrentStreams(opts.StreamsPerConnectionMax),
+		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax),
+		grpc.MaxSendMsgSize(2 * message.BytesMax),
+		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
-		grpc.KeepaliveParams(params),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: ageMax, MaxConnectionAgeGrace: ageGrace, Time: time.Minute, Timeout: 20 * time.Second,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsMin, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.UnaryInterceptor(unary),

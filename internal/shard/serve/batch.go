@@ -163,7 +163,7 @@ func (b *batch) pass(ctx context.Context) error {
 
 // finishBatch waits for all puts of a message.
 func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.BatchPutResponse {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer b.tenants.leave()
 	results := make([]recordv1.BatchPutResult, len(b.writes))

@@ -91,7 +91,7 @@ func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	}
 	var call decided
 	shard := &counted{}
-	records := New(Options{MessageBytesMax: 1 << 20, CallTimeout: time.Minute, CallsMax: 100, BytesInFlightMax: 1 << 20,
+	records := New(Options{CallsMax: 100, BytesInFlightMax: 1 << 20,
 		AnswerBytesMax: 1 << 20}, shard)
 	server := grpc.NewServer(
 		grpc.ForceServerCodecV2(message.Codec{}),

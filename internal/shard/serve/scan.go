@@ -84,7 +84,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 			return nil, err
 		}
 		defer leave(tenant, 0)
-		id, err := sv.Log().OpenScan(s.opts.ScanTTL)
+		id, err := sv.Log().OpenScan(ScanTTL)
 		if err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
@@ -393,7 +393,7 @@ func (sc *scan) open(ctx context.Context, sv Group, at *cursor.Cursor) error {
 	if err := sv.Barrier(ctx); err != nil {
 		return err
 	}
-	id, err := sv.Log().OpenScan(sc.server.opts.ScanTTL)
+	id, err := sv.Log().OpenScan(ScanTTL)
 	if err != nil {
 		return err
 	}

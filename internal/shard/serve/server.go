@@ -26,6 +26,14 @@ import (
 // ourServices is the prefix of the methods that are counted, limited, and refused while stopping.
 const ourServices = "/sheaf.record.v1."
 
+// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch: longer than any call
+// that succeeds needs, so that a caller without a deadline does not wait for ever.
+const callTimeout = time.Minute
+
+// ScanTTL is the time after which the snapshot of a scan expires that nobody has read: a caller that was interrupted can
+// still go on from its cursor, and the data that only the snapshot needs is not kept for long.
+const ScanTTL = 10 * time.Minute
+
 // Options configures a Server. All but Tracer are required.
 type Options struct {
 	Name        string // name of the shard, in spans
@@ -34,14 +42,11 @@ type Options struct {
 	Tracer      trace.Tracer  // for spans inside traced calls; nil: no spans
 	SlowCallMin time.Duration // unary calls that take longer are reported to Replicas.WasSlow
 
-	MessageBytesMax  int           // largest size of a message that is decoded
 	CallsMax         int           // concurrent calls
 	BytesInFlightMax int64         // data of writes in progress
 	AnswerBytesMax   int64         // data of answers that are being prepared or that their callers have not read
 	ScansReadingMax  int           // scans that read their log at the same time
 	SendTimeout      time.Duration // how long one message of a stream waits until its caller reads it
-	CallTimeout      time.Duration // time limit of unary calls without a deadline
-	ScanTTL          time.Duration // a snapshot not used for this long expires
 
 	Off rules.Off // rules that a test switches off
 }
@@ -117,7 +122,7 @@ func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelF
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, s.opts.CallTimeout)
+	return context.WithTimeout(ctx, callTimeout)
 }
 
 // begin admits a call. If it returns nil, endCall must follow.
@@ -223,7 +228,7 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 
 // bounded wraps a message to receive. The message is decoded only if it is within the limit.
 func (s *Server) bounded(m proto.Message) *message.Bounded {
-	return &message.Bounded{Message: m, BytesMax: s.opts.MessageBytesMax}
+	return &message.Bounded{Message: m, BytesMax: message.BytesMax}
 }
 
 // These texts say what callers should do instead of sending a message that is too large.
