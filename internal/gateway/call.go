@@ -109,14 +109,34 @@ func (g *Gateway) repeated(effect routing.Effect) repeated {
 	return repeated{g: g, Attempts: routing.Attempts{Pace: &g.pace, Effect: effect}}
 }
 
-// route makes attempts at the shard of the key until one has a final answer or the deadline is near.
+// route makes attempts at the leader of the key's group until one has a final answer or the deadline is near.
 func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) error {
 	t, err := c.g.router.wait(ctx)
 	if err != nil {
 		return c.end(err)
 	}
+	return c.repeat(ctx, t, do, func(t *table) (*route, error) { return c.g.resolve(ctx, t, k, creates) })
+}
+
+// named does what route does, for a group that must exist.
+func (c *repeated) named(ctx context.Context, group string, do attempt) error {
+	t, err := c.g.tableWith(ctx, group)
+	if err != nil {
+		return err
+	}
+	return c.repeat(ctx, t, do, func(t *table) (*route, error) {
+		if r := t.byName(group); r != nil {
+			return r, nil
+		}
+		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", group)
+	})
+}
+
+// repeat makes attempts by the newest table, which begins as t. The function find returns the route in a table; its
+// errors end the call.
+func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*table) (*route, error)) error {
 	for {
-		r, err := c.g.resolve(ctx, t, k, creates)
+		r, err := find(t)
 		if err != nil {
 			return c.end(err)
 		}
@@ -127,54 +147,48 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	}
 }
 
-// named does what route does, for a group that must exist.
-func (c *repeated) named(ctx context.Context, group string, do attempt) error {
-	t, err := c.g.tableWith(ctx, group)
-	if err != nil {
-		return err
-	}
-	for {
-		r := t.byName(group)
-		if r == nil {
-			return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", group)
-		}
-		if done, err := c.try(ctx, t, r, do); done {
-			return err
-		}
-		t = c.g.router.table.Load()
-	}
-}
-
-// try makes one attempt at the leader of a group, like tryAt.
+// try makes one attempt at the leader of a group. If the call must be retried, try waits until the next attempt makes
+// sense. If done is true, err is the answer. r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
-	var leader *shard
+	f := failedAttempt{route: r, table: t}
 	if r != nil {
-		leader = r.leader()
+		f.shard = r.leader()
 	}
-	return c.tryAt(ctx, t, r, leader, do)
-}
-
-// tryAt makes one attempt at a shard, which may be nil. If the call must be retried, tryAt waits until the next attempt
-// makes sense. If done is true, err is the answer.
-func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do attempt) (done bool, err error) {
-	sent := false
-	if at == nil {
-		err = r.nowhere()
-	} else if sent, err = do(ctx, r.place(at)); err == nil {
+	if f.shard == nil {
+		f.err = r.nowhere()
+	} else if f.sent, f.err = do(ctx, r.place(f.shard)); f.err == nil {
 		return true, nil
 	}
-	if stop, ok := errors.AsType[broken](err); ok {
+	if stop, ok := errors.AsType[broken](f.err); ok {
 		return true, c.end(stop.error)
 	}
-	v := c.failed.judge(r, at, status.Convert(err), sent)
-	told := c.Report(err, v, sent)
-	if at != nil && v.Fate != routing.Final {
-		r.learn(at, v)
-		told = unreachable(err, at.name)
+	f.verdict = c.failed.judge(r, f.shard, status.Convert(f.err), f.sent)
+	return c.goOn(ctx, &f)
+}
+
+// failedAttempt is an attempt that failed, with the verdict on its error.
+type failedAttempt struct {
+	err     error
+	sent    bool
+	verdict routing.Verdict // of failures.judge
+	shard   *shard          // nil: no leader was known
+	route   *route
+	table   *table
+}
+
+// goOn decides what follows a failed attempt. If the call must be retried, goOn waits until the next attempt makes
+// sense. If done is true, err is the answer.
+func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err error) {
+	answer := c.Report(f.err, f.verdict, f.sent)
+	if f.shard != nil && f.verdict.Fate != routing.Final {
+		f.route.learn(f.shard, f.verdict)
+		answer = unreachable(f.err, f.shard.name)
 	}
-	switch {
-	case !c.Failed(told, v, sent), !c.pause(ctx, t.changed, v):
-		return true, c.end(told)
+	if !c.Failed(answer, f.verdict, f.sent) {
+		return true, c.end(answer)
+	}
+	if !c.pause(ctx, f.table.changed, f.verdict) {
+		return true, c.end(answer)
 	}
 	return false, nil
 }

@@ -253,7 +253,7 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 			return nil, err
 		}
 		out := &frame{}
-		return out, g.again(ctx, m, &k, in, out, nil)
+		return out, g.again(ctx, m, &k, in, out, g.repeated(routing.Effect{}), nil)
 	}
 	if err := access.May(ctx, access.Get, ""); err != nil {
 		return nil, err

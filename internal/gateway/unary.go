@@ -123,7 +123,7 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	if err := g.may(ctx, m.verb, &k); err != nil {
 		return nil, err
 	}
-	out := &frame{}
+	out, effect := &frame{}, routing.Effect{Write: m.write, Once: !k.requestID}
 	// First the fast path: it sets no timer if the caller gave no deadline, because shards have their own.
 	if t := g.router.table.Load(); t != nil {
 		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
@@ -132,33 +132,25 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 				if err == nil {
 					return out, nil
 				}
-				if new(failures).judge(r, s, status.Convert(err), sent).Fate == routing.Final {
+				call := g.repeated(effect)
+				v := call.failed.judge(r, s, status.Convert(err), sent)
+				if v.Fate == routing.Final {
 					return nil, err
 				}
-				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: s, route: r, table: t})
+				return out, g.again(ctx, m, &k, in, out, call, &failedAttempt{err, sent, v, s, r, t})
 			}
 		}
 	}
-	return out, g.again(ctx, m, &k, in, out, nil)
+	return out, g.again(ctx, m, &k, in, out, g.repeated(effect), nil)
 }
 
-// tried is an attempt that was made already.
-type tried struct {
-	err   error
-	sent  bool
-	shard *shard
-	route *route
-	table *table
-}
-
-// again is the slow path: it waits for routes, creates groups, and retries.
-func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, before *tried) error {
+// again is the slow path: it waits for routes, creates groups, and retries. first is the failure of the fast path; nil:
+// no attempt was made yet.
+func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, call repeated, first *failedAttempt) error {
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()
-	call := g.repeated(routing.Effect{Write: m.write, Once: !k.requestID})
-	if before != nil {
-		first := func(context.Context, place) (bool, error) { return before.sent, before.err }
-		if done, err := call.tryAt(ctx, before.table, before.route, before.shard, first); done {
+	if first != nil {
+		if done, err := call.goOn(ctx, first); done {
 			return err
 		}
 	}
