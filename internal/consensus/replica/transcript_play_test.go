@@ -1,0 +1,394 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+var (
+	errBroken = errors.New("the disk is broken")
+	errPanic  = errors.New("the log is to panic")
+)
+
+// play plays a script to one replica, and writes down what its rounds do.
+type play struct {
+	t      *testing.T
+	voters []uint64
+	log    *memoryLog
+	c      *Committer
+	r      *Replica
+
+	mu       sync.Mutex // guards the fields below
+	out      *strings.Builder
+	faults   map[string]error // operation of the log -> its error
+	held     chan struct{}    // closed by release; nil: syncs are not held
+	waits    []waiting
+	named    int
+	question []byte // the context of the last heartbeat that was sent
+}
+
+// waiting is a call without an answer so far.
+type waiting struct {
+	name   string
+	answer func() (string, bool)
+}
+
+func (p *play) begin() {
+	p.c = NewCommitter()
+	r, err := start(Options{
+		Committer: p.c, RaftID: 1, Transport: p,
+		OnSnapshot: func(index, term, from uint64) {
+			p.note("reports that it needs a snapshot: index %d, term %d, from %x", index, term, from)
+		},
+		NoSpace: func() { p.note("reports that there is no space") },
+		Probe:   &Probe{BeforeSync: func() { p.waitForRelease() }},
+	}, playLog{p.log, p})
+	ok(p.t, err)
+	p.r = r
+	synctest.Wait()
+	r.seat.Init(p.c, playRunner{(*runner)(r), p})
+}
+
+// end stops the replica.
+func (p *play) end() {
+	p.input("stop")
+	err := p.r.Stop(p.ended())
+	p.note("stopped: %v", err)
+	p.c.Close()
+}
+
+// ended returns a context that has ended.
+func (p *play) ended() context.Context {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	cancel()
+	return ctx
+}
+
+// input writes down what happens to the replica, when the replica has done everything else.
+func (p *play) input(format string, args ...any) {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers()
+	fmt.Fprintf(p.out, format+"\n", args...)
+}
+
+// note writes down what the replica does.
+func (p *play) note(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers()
+	fmt.Fprintf(p.out, "    "+format+"\n", args...)
+}
+
+// answers writes down which calls were answered since the last line.
+func (p *play) answers() {
+	left := p.waits[:0]
+	for _, w := range p.waits {
+		if says, answered := w.answer(); answered {
+			fmt.Fprintf(p.out, "    answers %s: %s\n", w.name, says)
+		} else {
+			left = append(left, w)
+		}
+	}
+	p.waits = left
+}
+
+func (p *play) wait(name string, answer func() (string, bool)) {
+	p.mu.Lock()
+	p.waits = append(p.waits, waiting{name, answer})
+	p.mu.Unlock()
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers()
+}
+
+func (p *play) write(w write) {
+	p.named++
+	name := fmt.Sprintf("write %d", p.named)
+	p.input("%s", name)
+	one := p.r.Propose(w.Write)
+	p.wait(name, func() (string, bool) {
+		select {
+		case <-one.Done():
+			result, err := one.Wait(p.t.Context())
+			return fmt.Sprintf("index %d, repeated %v, error %v", result.Index, result.Repeated, err), true
+		default:
+			return "", false
+		}
+	})
+}
+
+func (p *play) read() {
+	p.input("read")
+	one := &reader{done: make(chan error, 1)}
+	_, err := p.r.addReader(one)
+	ok(p.t, err)
+	p.r.seat.Schedule()
+	p.wait("read", func() (string, bool) {
+		select {
+		case err := <-one.done:
+			return fmt.Sprintf("error %v", err), true
+		default:
+			return "", false
+		}
+	})
+}
+
+func (p *play) change(changes ...*raftpb.ConfChangeSingle) {
+	p.input("membership change")
+	wanted := change(changes...)
+	data, err := proto.Marshal(wanted)
+	ok(p.t, err)
+	one := &memberChange{data: data, done: make(chan struct{})}
+	ok(p.t, p.r.beginChange(one, wanted))
+	p.r.seat.Schedule()
+	p.wait("membership change", func() (string, bool) {
+		select {
+		case <-one.done:
+			return fmt.Sprintf("error %v", one.err), true
+		default:
+			return "", false
+		}
+	})
+}
+
+// hold makes the syncs wait for release.
+func (p *play) hold() {
+	p.input("syncs hang")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = make(chan struct{})
+}
+
+func (p *play) release() {
+	p.input("syncs work again")
+	p.mu.Lock()
+	held := p.held
+	p.held = nil
+	p.mu.Unlock()
+	close(held)
+	synctest.Wait()
+}
+
+func (p *play) waitForRelease() {
+	p.mu.Lock()
+	held := p.held
+	p.mu.Unlock()
+	if held != nil {
+		p.note("sync hangs")
+		<-held
+	}
+}
+
+func (p *play) fault(operation string, err error) {
+	p.input("%s: error %v", operation, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults[operation] = err
+}
+
+// did writes down an operation of the log, and returns its error.
+func (p *play) did(operation, format string, args ...any) error {
+	p.mu.Lock()
+	err := p.faults[operation]
+	p.mu.Unlock()
+	if err == nil {
+		p.note(operation+" "+format, args...)
+		return nil
+	}
+	p.note(operation+" "+format+": fails", args...)
+	if errors.Is(err, errPanic) {
+		panic(err)
+	}
+	return err
+}
+
+// again requests a round, as the clock does while there is no space.
+func (p *play) again() {
+	p.input("a round is requested")
+	p.r.seat.Schedule()
+	synctest.Wait()
+}
+
+// step gives the replica a message of its own term.
+func (p *play) step(kind raftpb.MessageType, from uint64, fill func(m *raftpb.Message)) {
+	m := &raftpb.Message{Type: kind.Enum(), From: new(from), To: new(uint64(1)), Term: new(p.r.Status().Term)}
+	fill(m)
+	p.input("%s", describe(m))
+	if err := p.r.Step(m); err != nil {
+		p.note("refuses the message: %v", err)
+	}
+	synctest.Wait()
+}
+
+// lead makes the replica the leader of term 2, whose first entry is committed.
+func (p *play) lead() {
+	p.heartbeat(2, 1, 0)
+	p.step(raftpb.MsgTimeoutNow, 2, func(*raftpb.Message) {})
+	p.step(raftpb.MsgVoteResp, 2, func(*raftpb.Message) {})
+	p.ack(2, 1)
+	p.ack(3, 1)
+}
+
+// leads does what lead does, without a transcript of it.
+func (p *play) leads() {
+	out := p.out
+	p.out = &strings.Builder{}
+	p.lead()
+	p.out = out
+	p.input("it leads")
+}
+
+func (p *play) ack(from, index uint64) {
+	p.step(raftpb.MsgAppResp, from, func(m *raftpb.Message) { m.Index = new(index) })
+}
+
+func (p *play) heartbeat(from, term, commit uint64) {
+	p.step(raftpb.MsgHeartbeat, from, func(m *raftpb.Message) { m.Term, m.Commit = new(term), new(commit) })
+}
+
+// append gives the replica empty entries (after, last] of a term.
+func (p *play) append(from, term, after, last, commit uint64) {
+	p.step(raftpb.MsgApp, from, func(m *raftpb.Message) {
+		m.Term, m.Index, m.LogTerm, m.Commit = new(term), new(after), new(uint64(0)), new(commit)
+		if after > 0 {
+			t, err := p.log.Term(after)
+			ok(p.t, err)
+			m.LogTerm = new(t)
+		}
+		for i := after + 1; i <= last; i++ {
+			m.Entries = append(m.Entries, &raftpb.Entry{Index: new(i), Term: new(term)})
+		}
+	})
+}
+
+func (p *play) vote(from, term uint64) {
+	c := p.r.state.lock()
+	c.startedAt = c.startedAt.Add(-voteSilence)
+	c.unlock()
+	p.step(raftpb.MsgVote, from, func(m *raftpb.Message) {
+		m.Term, m.Index, m.LogTerm = new(term), new(uint64(0)), new(uint64(0))
+	})
+}
+
+func (p *play) snapshot(from, term, index uint64) {
+	p.step(raftpb.MsgSnap, from, func(m *raftpb.Message) {
+		m.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
+			Index: new(index), Term: new(term), ConfState: &raftpb.ConfState{Voters: p.voters},
+		}}
+	})
+}
+
+// Send implements Transport.
+func (p *play) Send(messages []*raftpb.Message) {
+	for _, m := range messages {
+		p.note("send %s", describe(m))
+		if m.GetType() == raftpb.MsgHeartbeat {
+			p.question = m.GetContext()
+		}
+	}
+}
+
+func describe(m *raftpb.Message) string {
+	peer := fmt.Sprintf("to %x", m.GetTo())
+	if m.GetTo() == 1 {
+		peer = fmt.Sprintf("from %x", m.GetFrom())
+	}
+	return fmt.Sprintf("%v %s, term %d, index %d, commit %d, entries [%s], reject %v", m.GetType(), peer, m.GetTerm(),
+		m.GetIndex(), m.GetCommit(), describeEntries(m.GetEntries()), m.GetReject())
+}
+
+func describeEntries(entries []*raftpb.Entry) string {
+	var all []string
+	for _, e := range entries {
+		what := "empty"
+		if len(e.GetData()) > 0 {
+			what = "write"
+		}
+		if e.GetType() != raftpb.EntryNormal {
+			what = "membership"
+		}
+		all = append(all, fmt.Sprintf("%d:%s", e.GetIndex(), what))
+	}
+	return strings.Join(all, " ")
+}
+
+// playRunner writes down when rounds begin and end.
+type playRunner struct {
+	*runner
+	play *play
+}
+
+func (r playRunner) Round() bool {
+	r.play.note("round")
+	worked := r.runner.Round()
+	r.play.note("round ends, worked %v", worked)
+	return worked
+}
+
+func (r playRunner) Mark() bool {
+	written := r.runner.Mark()
+	r.play.note("mark, written %v", written)
+	return written
+}
+
+// playLog is a log in memory that writes down what is done to it.
+type playLog struct {
+	*memoryLog
+	play *play
+}
+
+func (l playLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
+	state := "none"
+	if !raft.IsEmptyHardState(hs) {
+		state = fmt.Sprintf("term %d vote %d commit %d", hs.GetTerm(), hs.GetVote(), hs.GetCommit())
+	}
+	if err := l.play.did("append", "state [%s], entries [%s]", state, describeEntries(entries)); err != nil {
+		return err
+	}
+	return l.memoryLog.Append(hs, entries)
+}
+
+func (l playLog) Sync() error { return l.play.did("sync", "alone") }
+
+func (l playLog) SyncShared() bool { return false }
+
+func (l playLog) Tick() error { return l.play.did("mark", "in the log") }
+
+func (l playLog) Apply(index uint64, each func(*format.Entry)) error {
+	if err := l.play.did("apply", "up to %d", index); err != nil {
+		return err
+	}
+	entries, err := l.Entries(l.applied.Load()+1, index+1, 1<<30)
+	if err != nil {
+		return err
+	}
+	for _, r := range entries {
+		e, err := format.DecodePayload(r)
+		if err != nil {
+			return err
+		}
+		e.Index, e.Term = r.GetIndex(), r.GetTerm()
+		each(&e)
+	}
+	l.applied.Store(index)
+	return nil
+}
+
+func (l playLog) SetConf(conf *raftpb.ConfState, index uint64) error {
+	return l.play.did("record membership", "of index %d: voters %v, outgoing %v, learners %v", index, conf.GetVoters(),
+		conf.GetVotersOutgoing(), conf.GetLearners())
+}
