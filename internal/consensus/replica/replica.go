@@ -202,7 +202,7 @@ func setDefaults(opts *Options) {
 // runner is the replica in the form in which the committer sees it (rounds.Runner).
 type runner Replica
 
-func (r *runner) Round() bool     { return r.round.run() }
+func (r *runner) Round()          { r.round.run() }
 func (r *runner) Mark() bool      { return r.round.mark() }
 func (r *runner) NeedsTick() bool { return r.idle.needsTick() }
 func (r *runner) IsStuck() bool   { return r.idle.stuck.Load() }

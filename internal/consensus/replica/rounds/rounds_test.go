@@ -29,7 +29,7 @@ type fake struct {
 	twice   atomic.Bool // two goroutines were in a round at the same time
 }
 
-func (f *fake) Round() bool {
+func (f *fake) Round() {
 	if f.inside.Add(1) > 1 {
 		f.twice.Store(true)
 	}
@@ -38,7 +38,6 @@ func (f *fake) Round() bool {
 	if f.round != nil {
 		f.round()
 	}
-	return true
 }
 
 func (f *fake) Mark() bool      { f.marks.Add(1); return !f.badMark.Load() }

@@ -4,9 +4,8 @@ import "sync/atomic"
 
 // Runner is a replica in the form in which the Committer sees it.
 type Runner interface {
-	// Round writes, syncs and applies pending work, and wakes its waiters. It returns false if there was nothing to
-	// do. It is called by one goroutine at a time.
-	Round() bool
+	// Round writes, syncs and applies pending work, and wakes its waiters. It is called by one goroutine at a time.
+	Round()
 	// Mark writes the local synced mark. It is called instead of a round, and returns false on failure.
 	Mark() bool
 	// Tick is called once in each period Tick while NeedsTick returns true.
