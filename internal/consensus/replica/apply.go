@@ -15,52 +15,52 @@ import (
 
 var errLeadLost = errors.New("the leadership was lost")
 
-// applyEarly does the work that need not wait for the sync of the same Ready: it sends messages, and applies
-// committed entries that are already in the log.
-func (rd *round) applyEarly() error {
-	if rd.done {
+// committedEarly returns the committed entries if they were in the log before this Ready, otherwise nil. Nothing that
+// is done with them has to wait for the sync of the Ready.
+func (rd *round) committedEarly() []*raftpb.Entry {
+	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
+	if n := len(committed); n > 0 && len(entries) > 0 && committed[n-1].GetIndex() >= entries[0].GetIndex() {
 		return nil
 	}
-	if !rd.early {
-		rd.send(rd.ready.Messages, false)
-		rd.early = true
+	return committed
+}
+
+// makeVisible makes committed entries visible.
+func (rd *round) makeVisible(committed []*raftpb.Entry) error {
+	if len(committed) == 0 {
+		return nil
 	}
-	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
-	if n := len(committed); n > 0 && (len(entries) == 0 || committed[n-1].GetIndex() < entries[0].GetIndex()) {
-		if err := rd.apply(committed); err != nil {
-			return err
+	rd.requests, rd.recorded = rd.requests[:0], 0
+	err := rd.log.Apply(committed[len(committed)-1].GetIndex(), func(e *format.Entry) {
+		if e.RequestID != ([16]byte{}) && (rd.seams.Off.Keeps(rules.Requests) || rd.leads(e)) {
+			rd.requests = append(rd.requests, format.RequestOf(e))
 		}
-		rd.ready.CommittedEntries = nil
+		rd.seams.applied(e)
+	})
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
 	}
-	rd.done = true
 	return nil
 }
 
-func (rd *round) applyReady() error {
-	if len(rd.ready.CommittedEntries) == 0 {
-		if rd.ready.SoftState != nil || !raft.IsEmptyHardState(rd.ready.HardState) || len(rd.ready.ReadStates) > 0 {
-			rd.complete(nil)
-		}
+// applyEarly ends the apply of the committed entries that were in the log before this Ready.
+func (rd *round) applyEarly() error {
+	if len(rd.committedEarly()) == 0 {
 		return nil
 	}
-	if err := rd.apply(rd.ready.CommittedEntries); err != nil {
-		return err // the entries remain in the Ready: after a lack of space, applying continues where it stopped
+	if err := rd.applyReady(); err != nil {
+		return err
 	}
 	rd.ready.CommittedEntries = nil
 	return nil
 }
 
-// apply makes committed entries visible, and then answers their writes. After format.ErrNoSpace it must be called
-// again with the same entries, and continues where it stopped.
-func (rd *round) apply(committed []*raftpb.Entry) error {
-	if !rd.visible {
-		if err := rd.makeVisible(committed[len(committed)-1].GetIndex()); err != nil {
-			return fmt.Errorf("apply: %w", err)
-		}
-		rd.visible, rd.behind = true, 0
-	}
-	for ; rd.behind < len(committed); rd.behind++ {
-		e := committed[rd.behind]
+// applyReady ends the apply of the committed entries, which are visible. It records the memberships among them, and
+// then answers their writes and those that were lost with the leadership.
+func (rd *round) applyReady() error {
+	committed := rd.ready.CommittedEntries
+	for ; rd.recorded < len(committed); rd.recorded++ {
+		e := committed[rd.recorded]
 		if e.GetType() == raftpb.EntryNormal {
 			continue
 		}
@@ -68,20 +68,11 @@ func (rd *round) apply(committed []*raftpb.Entry) error {
 			return fmt.Errorf("apply index %d: %w", e.GetIndex(), err)
 		}
 	}
-	rd.visible = false
-	rd.complete(committed)
+	if len(committed) > 0 || rd.ready.SoftState != nil || !raft.IsEmptyHardState(rd.ready.HardState) ||
+		len(rd.ready.ReadStates) > 0 {
+		rd.complete(committed)
+	}
 	return nil
-}
-
-// makeVisible applies the entries up to last.
-func (rd *round) makeVisible(last uint64) error {
-	rd.requests = rd.requests[:0]
-	return rd.log.Apply(last, func(e *format.Entry) {
-		if e.RequestID != ([16]byte{}) && (rd.seams.Off.Keeps(rules.Requests) || rd.leads(e)) {
-			rd.requests = append(rd.requests, format.RequestOf(e))
-		}
-		rd.seams.applied(e)
-	})
 }
 
 // leads reports whether this replica has written the entry as the leader of the current term.

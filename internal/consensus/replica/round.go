@@ -33,21 +33,11 @@ type round struct {
 	id        uint64 // Raft id of this replica
 	firstConf uint64 // index of the last membership change that the log had recorded when this replica started
 
-	taken    bool       // ready was taken from Raft and is not finished
-	ready    raft.Ready // the Ready in progress: entries and hard state to write, committed entries to apply
-	appended bool       // ready is in the group's log, perhaps not synced
-	synced   bool       // ready is synced too
-	done     bool       // the committed entries of ready that were already in the log are applied
-	early    bool       // the messages that need not wait for the sync were sent
-	late     bool       // the other messages were sent
-	failed   bool
+	phase  phase             // how far the round has come with ready
+	ready  raft.Ready        // the Ready in progress: entries and hard state to write, committed entries to apply
+	commit *raftpb.HardState // a hard state to be written with the next append
 
-	commit *raftpb.HardState // a commit index to be written with the next append
-
-	// The fields below are about the rest of the committed entries, after a membership could not be recorded for lack
-	// of disk space.
-	visible    bool              // the log has applied the committed entries
-	behind     int               // how many of the committed entries were processed after they became visible
+	recorded   int               // number of visible entries whose membership, if they hold one, is recorded
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog
@@ -55,27 +45,59 @@ type round struct {
 	answered []*Pending       // writes whose callers must be woken; reused
 }
 
-// next says what a round has to do after the function write.
-type next uint8
-
-const (
-	nextEnd    next = iota // nothing
-	nextSync               // sync, then finish
-	nextFinish             // only finish
-)
-
-// run runs one round. It returns false if there was nothing to do.
-func (rd *round) run() bool {
-	switch rd.write() {
-	case nextEnd:
+// run runs one round. It returns false if there was nothing to do, or if the log could not do it.
+func (rd *round) run() (worked bool) {
+	defer rd.guard()
+	if !rd.begin() {
+		rd.endBroken()
 		return false
-	case nextSync:
-		if !rd.sync() {
-			return false
+	}
+	for first := true; ; first = false {
+		for rd.phase != applied {
+			if rd.phase == appliedEarly && !first && rd.mustWrite() {
+				rd.seat.Again() // the next round writes this Ready
+				return true
+			}
+			next, err := rd.step()
+			if err != nil {
+				rd.logFailed(err)
+				return false
+			}
+			rd.phase.enter(next)
+		}
+		rd.setNoSpace(nil)
+		if !rd.advance() {
+			return true
 		}
 	}
-	rd.finish()
-	return true
+}
+
+// step does what ends the present phase, and returns the next phase. After an error for lack of space, step must be
+// called again, and continues where it stopped.
+func (rd *round) step() (next phase, err error) {
+	switch rd.phase {
+	case taken:
+		rd.send(false)
+		return sentEarly, nil
+	case sentEarly:
+		return visibleEarly, rd.makeVisible(rd.committedEarly())
+	case visibleEarly:
+		return appliedEarly, rd.applyEarly()
+	case appliedEarly:
+		return rd.write()
+	case appended:
+		return synced, rd.sync()
+	case synced:
+		rd.send(true)
+		return sentLate, nil
+	case sentLate:
+		if err := rd.seams.applyUncommitted(rd.log, rd.ready.Entries); err != nil {
+			return visible, err
+		}
+		return visible, rd.makeVisible(rd.ready.CommittedEntries)
+	default: // visible
+		return applied, rd.applyReady()
+	}
 }
 
 // elect runs instead of a round. It makes a sole voter elect itself.
@@ -101,106 +123,52 @@ func (rd *round) campaign() bool {
 	return true
 }
 
-// write begins a round: it writes everything that was accepted since the last round to Raft's log and the group's
-// log.
-func (rd *round) write() next {
-	defer rd.guard()
-	if !rd.take() {
-		rd.endBroken()
-		return nextEnd
-	}
-	if err := rd.applyEarly(); err != nil {
-		rd.logFailed(err)
-		return nextEnd
-	}
-	state := rd.ready.HardState
-	if raft.IsEmptyHardState(state) {
-		state = rd.commit
+// write writes the entries and the hard state to the log. A hard state that need not be durable waits for the next
+// append.
+func (rd *round) write() (next phase, err error) {
+	if !raft.IsEmptyHardState(rd.ready.HardState) {
+		rd.commit = rd.ready.HardState
 	}
 	if !rd.mustWrite() {
-		rd.commit = state
-		return nextFinish
+		return synced, nil
 	}
-	if !rd.appended {
-		if err := rd.log.Append(rd.seams.hardState(state), rd.ready.Entries); err != nil {
-			rd.logFailed(fmt.Errorf("append: %w", err))
-			return nextEnd
-		}
-		rd.appended, rd.commit = true, nil
+	if err := rd.log.Append(rd.seams.hardState(rd.commit), rd.ready.Entries); err != nil {
+		return appended, fmt.Errorf("append: %w", err)
 	}
-	if rd.synced {
-		return nextFinish
-	}
-	return nextSync
+	rd.commit = nil
+	return appended, nil
 }
 
 // mustWrite reports whether the Ready has something that must become durable.
 func (rd *round) mustWrite() bool { return len(rd.ready.Entries) > 0 || rd.ready.MustSync }
 
-// sync makes everything durable that the function write wrote. It returns false on failure.
-func (rd *round) sync() (synced bool) {
-	defer rd.guard()
+// sync makes everything durable that the function write wrote.
+func (rd *round) sync() error {
 	began := time.Now()
 	if err := rd.seams.sync(rd.committer, rd.log); err != nil {
-		rd.logFailed(fmt.Errorf("sync: %w", err))
-		return false
+		return fmt.Errorf("sync: %w", err)
 	}
 	if entries := rd.ready.Entries; len(entries) > 0 {
 		rd.syncs.Note(began, entries[0].GetIndex(), entries[len(entries)-1].GetIndex())
 	}
-	rd.synced = true
 	rd.seat.Synced()
-	return true
+	return nil
 }
 
-// finish tells Raft that the log is durable, applies the entries that are committed as a result, and answers their
-// writes.
-func (rd *round) finish() {
-	defer rd.guard()
-	rd.sendLate()
-	if err := rd.seams.applyUncommitted(rd.log, rd.ready.Entries); err != nil {
-		rd.fail(err)
-		return
-	}
-	if err := rd.applyReady(); err != nil {
-		rd.logFailed(err)
-		return
-	}
-	rd.setNoSpace(nil)
-	for rd.advance() {
-		if err := rd.applyEarly(); err != nil {
-			rd.logFailed(err)
-			return
-		}
-		if rd.mustWrite() {
-			rd.seat.Again() // the next round writes this Ready
-			return
-		}
-		if !raft.IsEmptyHardState(rd.ready.HardState) {
-			rd.commit = rd.ready.HardState
-		}
-		rd.sendLate()
-		if err := rd.applyReady(); err != nil {
-			rd.logFailed(err)
-			return
-		}
-	}
-}
-
-// take gets the next Ready from Raft, unless an earlier one is unfinished. It returns false if there is nothing to
+// begin gets the next Ready from Raft, unless an earlier one is unfinished. It returns false if there is nothing to
 // do.
-func (rd *round) take() bool {
+func (rd *round) begin() bool {
 	c := rd.state.lock()
 	defer c.unlock()
-	if rd.failed || c.broken {
+	if rd.phase == failed || c.broken {
 		return false
 	}
-	if rd.taken {
+	if rd.phase != idling {
 		return true
 	}
 	c.propose()
 	c.reads.ask()
-	return rd.takeReady(c)
+	return rd.take(c)
 }
 
 // advance ends the current Ready and takes the next one. It returns false if there is none. It leaves waiting writes
@@ -210,28 +178,30 @@ func (rd *round) advance() bool {
 	defer c.unlock()
 	c.node.raft.Advance(rd.ready)
 	rd.ready = raft.Ready{}
-	rd.taken = false
+	rd.phase.enter(idling)
 	c.followTimeoutNow()
-	return rd.takeReady(c)
+	return rd.take(c)
 }
 
-func (rd *round) takeReady(c *core) bool {
+func (rd *round) take(c *core) bool {
 	if !c.node.raft.HasReady() {
 		return false
 	}
 	rd.ready = c.ready()
-	rd.taken, rd.appended, rd.synced, rd.done, rd.early, rd.late = true, false, false, false, false, false
+	rd.phase.enter(taken)
 	return true
 }
 
-// send passes messages to the transport. Messages that promise something about this node's log are sent after the
-// sync (late). All others are sent before the sync, so that the other members work at the same time (rules.Promise).
-func (rd *round) send(messages []*raftpb.Message, late bool) {
-	if len(messages) == 0 {
+// send passes messages of the Ready to the transport. Messages that promise something about this node's log are sent
+// after the sync (late). All others are sent before the sync, so that the other members work at the same time
+// (rules.Promise). A Ready that is tried again for lack of space sends no message again, because each answer would
+// begin another round.
+func (rd *round) send(late bool) {
+	if len(rd.ready.Messages) == 0 {
 		return
 	}
-	some := make([]*raftpb.Message, 0, len(messages))
-	for _, m := range messages {
+	some := make([]*raftpb.Message, 0, len(rd.ready.Messages))
+	for _, m := range rd.ready.Messages {
 		if rd.seams.mayGoEarly(m) != late && m.GetTo() != rd.id {
 			some = append(some, m)
 		}
@@ -241,19 +211,10 @@ func (rd *round) send(messages []*raftpb.Message, late bool) {
 	}
 }
 
-// sendLate sends the messages that had to wait for the sync. The messages of a Ready that is tried again for lack of
-// space are not sent again, because each answer would begin another round.
-func (rd *round) sendLate() {
-	if !rd.late {
-		rd.send(rd.ready.Messages, true)
-		rd.late = true
-	}
-}
-
 // mark updates the local synced mark of an idle group. It runs instead of a round.
 func (rd *round) mark() (written bool) {
 	defer rd.guard()
-	if rd.failed {
+	if rd.phase == failed {
 		return false
 	}
 	// Entries that were made durable together with those of other groups need not be in the group's own segment yet.
@@ -270,7 +231,7 @@ func (rd *round) mark() (written bool) {
 
 // saveState writes a commit index that is not written yet, so that the next load knows everything that is committed.
 func (rd *round) saveState() error {
-	if rd.commit == nil || rd.failed || rd.taken {
+	if rd.commit == nil || rd.phase != idling {
 		return nil
 	}
 	err := rd.log.Append(rd.commit, nil)
@@ -335,7 +296,7 @@ func (rd *round) fail(err error) {
 	}
 	c.unlock()
 	rd.lease.end()
-	rd.failed = true
+	rd.phase.enter(failed)
 	if first {
 		rd.logger.Error("the replica has failed and refuses writes until a restart", "error", err)
 	}
@@ -345,7 +306,7 @@ func (rd *round) fail(err error) {
 // endBroken fails the replica after Raft has panicked because of a message.
 func (rd *round) endBroken() {
 	c := rd.state.lock()
-	broken, err := c.broken && !rd.failed, c.err
+	broken, err := c.broken && rd.phase != failed, c.err
 	c.unlock()
 	if broken {
 		rd.fail(err)

@@ -1,0 +1,35 @@
+package replica
+
+import "testing"
+
+// Each phase follows exactly the phases that this test names: in particular, no message is sent late and no write is
+// answered whose Ready is not synced.
+func TestPhasesFollowEachOther(t *testing.T) {
+	type step struct{ from, to phase }
+	legal := map[step]bool{
+		{idling, taken}:              true,
+		{taken, sentEarly}:           true,
+		{sentEarly, visibleEarly}:    true,
+		{visibleEarly, appliedEarly}: true,
+		{appliedEarly, appended}:     true,
+		{appliedEarly, synced}:       true, // nothing to write
+		{appended, synced}:           true,
+		{synced, sentLate}:           true,
+		{sentLate, visible}:          true,
+		{visible, applied}:           true,
+		{applied, idling}:            true,
+	}
+	enters := func(s step) (entered bool) {
+		defer func() { entered = recover() == nil }()
+		s.from.enter(s.to)
+		return true
+	}
+	for from := idling; from <= failed; from++ {
+		for to := idling; to <= failed; to++ {
+			want := legal[step{from, to}] || to == failed
+			if got := enters(step{from, to}); got != want {
+				t.Errorf("phase %q after %q: entered %v, want %v", to, from, got, want)
+			}
+		}
+	}
+}
