@@ -191,6 +191,9 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 		if ctx.Err() != nil {
 			err = nil // stopped on request
 		}
+		if errors.Is(err, etcd.ErrEmptyExisting) {
+			err = cli.LostData(err)
+		}
 		return errors.Join(err, stopHTTP())
 	}
 	member.Store(m)

@@ -50,13 +50,9 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 // emptyMember reports whether a member has ended because its folder is empty although the cluster formed before.
 func (run *storeRun) emptyMember() bool {
 	return slices.ContainsFunc(run.members, func(o *observedMember) bool {
-		return o.Pod != nil && !o.well() && strings.Contains(podTrouble(o.Pod), emptyMember)
+		return o.Pod != nil && !o.well() && workload.LostEtcdData(o.Pod)
 	})
 }
-
-// emptyMember is part of the last message of an etcd member whose folder is empty although the cluster formed before
-// (etcd.ErrEmptyExisting).
-const emptyMember = "the folder is empty, and the cluster was formed before"
 
 // etcdAway returns the outcome while etcd cannot be asked. Groups that are placed continue to serve.
 func etcdAway(run *storeRun, reason, message string) step.Outcome {

@@ -3,6 +3,7 @@ package workload
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -22,6 +23,26 @@ const (
 	EtcdNew      = "new"
 	EtcdExisting = "existing"
 )
+
+// EtcdLostData is the exit code of `sheaf etcd` for a member whose folder is empty although the cluster was formed
+// before, if no quorum answers from which it could learn.
+const EtcdLostData = 5
+
+// etcdLostData is what members of versions before EtcdLostData say last in this case. They end with exit code 1. Such
+// members run until an upgrade of the operator has replaced their image.
+const etcdLostData = "the folder is empty, and the cluster was formed before"
+
+// LostEtcdData reports whether a container of an etcd member has ended because the member has lost its data.
+func LostEtcdData(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		for _, end := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+			if end != nil && end.ExitCode != 0 {
+				return end.ExitCode == EtcdLostData || strings.Contains(end.Message, etcdLostData)
+			}
+		}
+		return false
+	})
+}
 
 // EtcdMembersMax is the largest number of members of a managed etcd.
 const EtcdMembersMax int32 = 3

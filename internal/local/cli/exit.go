@@ -25,6 +25,7 @@ const (
 	exitUsage    = 2
 	exitNotFound = 3
 	exitNotBlank = 4 // the operator waits for it: LookNotBlank of internal/kube/workload
+	exitLostData = 5 // the operator looks for it: EtcdLostData of internal/kube/workload
 )
 
 // coded is an error with an exit code of its own.
@@ -64,6 +65,9 @@ func NotFoundf(format string, args ...any) error {
 func NotBlankf(format string, args ...any) error {
 	return &coded{Code: exitNotBlank, Err: fmt.Errorf(format, args...)}
 }
+
+// LostData gives an error of a process whose data are gone exit code 5.
+func LostData(err error) error { return &coded{Code: exitLostData, Err: err} }
 
 // ExitCode returns the exit code of a command that ended with err. A gRPC status that blames the request counts as
 // wrong usage.
