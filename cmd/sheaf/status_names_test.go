@@ -70,6 +70,11 @@ func TestJSONOfStatus(t *testing.T) {
 		LagEntries: &lag, StoredBytes: 11,
 	}, {
 		Group: "0", Shard: "b", State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE, Records: 10, StoredBytes: 11,
+	}, {
+		Group: "1", Uuid: "w", Shard: "a", State: recordv1.GroupState_GROUP_STATE_DAMAGED,
+		Outcome: recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED, Message: "m", Role: recordv1.MemberRole_MEMBER_ROLE_VOTER,
+		RaftId: 12, MatchIndex: &lag, Damages: []*recordv1.Damage{{Group: "1", File: "f", OffsetBytes: 13, LengthBytes: 14,
+			What: "bad", Ids: []int64{15, 1 << 60}}}, DamagesTotal: 1,
 	}}), "", " ")
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +159,38 @@ func TestJSONOfStatus(t *testing.T) {
    "segments": null,
    "appliedIndex": null,
    "memoryBytes": null
+  },
+  {
+   "group": "1",
+   "uuid": "w",
+   "shard": "a",
+   "state": "Damaged",
+   "outcome": "Damaged",
+   "message": "m",
+   "leader": false,
+   "role": "voter",
+   "raftId": 12,
+   "matchIndex": 3,
+   "records": 0,
+   "storedBytes": 0,
+   "supersededBytes": 0,
+   "segments": 0,
+   "appliedIndex": 0,
+   "memoryBytes": 0,
+   "damages": [
+    {
+     "group": "1",
+     "file": "f",
+     "offsetBytes": 13,
+     "lengthBytes": 14,
+     "what": "bad",
+     "ids": [
+      "15",
+      "1152921504606846976"
+     ],
+     "idsUnknown": false
+    }
+   ]
   }
  ]
 }`

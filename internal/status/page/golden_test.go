@@ -1,0 +1,106 @@
+package page_test
+
+import (
+	"flag"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/local/dev"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/status/page"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// shardWithAllFigures returns the status of a shard in which every field has a value.
+func shardWithAllFigures() status.Shard {
+	eta, rotational := 6.5, false
+	st := status.Shard{
+		Summary: page.Summary{State: page.Damaged, Text: "Damaged: group 7", Do: "accept the loss"},
+		Name:    "quotes-0", Address: "10.0.0.1:7610", Version: "v1.2.3",
+		VolumeUUID: "11111111-1111-4111-8111-111111111111", StoreUUID: "22222222-2222-4222-8222-222222222222",
+		Generation: 3, Path: "/data", FileSystem: "xfs", MountOptions: []string{"rw", "noatime"}, Source: "/dev/x",
+		Rotational: &rotational, CapacityBytes: 4 << 40, FreeBytes: 1 << 40, ReserveBytes: 1 << 30,
+		MemoryNeedBytes: 3 << 30, MemoryUsedBytes: 2 << 30, MemoryLimitBytes: 4 << 30, Residency: "Index", Epoch: 77,
+		Stopping: true,
+		Load: status.Load{GroupsTotal: 4, GroupsLoaded: 2, GroupsDamaged: 1, GroupsFailed: 1, BytesTotal: 1000,
+			BytesDone: 420, BytesPerSecond: 100, DeviceBytesPerSecond: 200, DevicePercent: 50, ETASeconds: 5.8,
+			ElapsedSeconds: 4.2, Done: true},
+		Groups: []status.Group{
+			{Group: "7", UUID: "33333333-3333-4333-8333-333333333333", State: "Damaged", Outcome: "Damaged",
+				Message: "some stored bytes are bad", Leader: true, Records: 10, StoredBytes: 100, SupersededBytes: 5,
+				Segments: 2, AppliedIndex: 12, MemoryBytes: 640, TruncatedBytes: 30, DamagesTotal: 1,
+				Damages: []status.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048,
+					What: "entry content is bad", Records: 2, IDsUnknown: true}}},
+			{Group: "8", State: "Loading"},
+		},
+		EtcdSilentSeconds: 1.5,
+		Moves: []status.Move{{Group: "9", From: "quotes-1", To: "quotes-0", Phase: "Files", BytesTotal: 100, BytesDone: 40,
+			BytesPerSecond: 9, ETASeconds: &eta}},
+		Uncompacted: []status.Uncompacted{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "7",
+			Text: "an open scan sees them"}},
+		Slow: status.Slow{CallsTotal: 1, SyncsTotal: 1,
+			Calls: []status.SlowCall{{BeganUnixNs: 1700000000000000001, DurationNs: 1500000000, Method: "/m", Group: "7",
+				Code: "Unavailable", Reason: "NO_LEADER"}},
+			Syncs: []status.SlowSync{{BeganUnixNs: 1700000000000000002, DurationNs: 600000000, Kind: "journal",
+				File: "journal-1", Group: "7", Error: "input/output error"}}},
+		Traffic: &status.Traffic{CallsTotal: 5, RecordBytesTotal: 6, UnaryCallsTotal: 7, UnarySecondsTotal: 8.5},
+		Strays:  []status.Stray{{Group: "old", UUID: "44444444-4444-4444-8444-444444444444", Reason: "it is elsewhere"}},
+
+		VolumeSilent: true, Problems: []string{"the disk is slow: see to it"},
+		Findings: []finding.Finding{{Severity: finding.Problem, Kind: "volume", Where: "shard quotes-0",
+			What: "the disk is slow", Do: "see to it"}},
+		State: "MemoryTooSmall", Message: "it needs more", WantedFileSystem: "ext4",
+		WantedMountOptions: []string{"noatime"}, WantedStoreUUID: "55555555-5555-4555-8555-555555555555",
+		WantedVolumeUUID: "66666666-6666-4666-8666-666666666666", VolumeShard: "quotes-0", Node: "n1", Zone: "z1",
+		Domain: "rack-1", Medium: "SSD",
+	}
+	return st
+}
+
+// TestTheJSONOfStatus compares /status of a shard, of sheaf dev and of a gateway with golden files, because scripts read
+// it. An empty shard shows which fields are left out.
+func TestTheJSONOfStatus(t *testing.T) {
+	st := shardWithAllFigures()
+	for name, of := range map[string]any{
+		"shard":       st,
+		"shard-empty": status.Shard{},
+		"dev": dev.Status{Summary: st.Summary, Dir: "/x", Address: "127.0.0.1:7600", Version: "v1.2.3", PID: 42,
+			Routing: placement.Routing{Mode: placement.Hash, Groups: 4}, NotYet: "1 of 4 groups serve", Load: st.Load,
+			Shards: []status.Shard{st}},
+		"gateway": gateway.Status{Summary: st.Summary, Store: "quotes", Address: "127.0.0.1:7600", Version: "v1.2.3",
+			StoreUUID: st.StoreUUID, Routing: &placement.Routing{Mode: placement.Hash, Groups: 4}, Copies: 3, Epoch: 77,
+			EtcdSilentSeconds: 1.5, Calls: 2, Stopping: true,
+			Shards: []gateway.ShardStatus{{Name: "a", Address: "h:1", State: "Active", Node: "n1", Zone: "z1", Domain: "n1",
+				CapacityBytes: 5, GroupCount: 2, Leaders: 1, StoredBytes: 6}},
+			Groups: []gateway.GroupStatus{{Group: "7", State: "Degraded", Leader: "a", Shards: []string{"a", "b"}, Records: 1,
+				StoredBytes: 2}},
+			Moves: []gateway.MoveStatus{{Group: "7", From: []string{"a"}, To: []string{"d"}, Bytes: 1 << 20, Reason: "Drain",
+				Running: true}},
+			Problems: []string{"p"}, Findings: st.Findings,
+			LeftOut: &gateway.LeftOut{Groups: 1, GroupStates: map[string]int{"Routed": 1}, Text: "sheaf status shows all"}},
+	} {
+		mux := http.NewServeMux()
+		page.HandleStatus(mux, slog.New(slog.DiscardHandler), func() any { return of })
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/status", nil))
+		got, file := answer.Body.Bytes(), filepath.Join("testdata", name+".json")
+		if *update {
+			if err := os.WriteFile(file, got, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || string(want) != string(got) {
+			t.Errorf("%v: %s differs (go test ./internal/status/page -update writes it anew; look at it then):\n%s", err,
+				file, got)
+		}
+	}
+}
