@@ -119,6 +119,9 @@ func (f *Watcher[R]) decideOne(todo *Work[R], v *member.View, view placement.Vie
 			f.Logger.Warn("group is on the volume but not served, and not deleted",
 				"group", r.Name, "uuid", r.UUID, "reason", a.Standing.String())
 		}
+		if r.Standing != a.Standing {
+			f.Logger.Debug("the standing of a replica changes", "group", r.Name, "to", a.Standing.String())
+		}
 		r.Standing, r.NeverReported = a.Standing, r.NeverReported && !a.Named
 	}
 	switch a.Kind {

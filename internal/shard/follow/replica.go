@@ -87,6 +87,9 @@ func (r *Replica) Happens(e member.Event, logger *slog.Logger) {
 	if !legal {
 		logger.Error(NoTransition, "group", r.Name, "uuid", r.UUID, "phase", r.Phase, "event", e)
 	}
+	if next != r.Phase {
+		logger.Debug("the phase of a replica changes", "group", r.Name, "from", r.Phase, "event", e, "to", next)
+	}
 	r.Phase = next
 }
 
