@@ -59,15 +59,21 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 }
 
 // transcript lists the operations on each file together, in their order, without the requested sizes. Syncs are the
-// last ones, because they run concurrently with the reads.
+// last ones, because they run concurrently with the reads. For the same reason, the order across files, which comes
+// first, has neither reads nor syncs of files.
 func (s *opsSeen) transcript(dir string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
 	byName := map[string][]string{}
+	var out strings.Builder
+	fmt.Fprintln(&out, "(in this order)")
 	for _, op := range s.ops {
 		if op.Kind == vfstest.OpSize || op.Kind == vfstest.OpStat {
 			continue
+		}
+		if op.Kind != vfstest.OpRead && op.Kind != vfstest.OpSync {
+			fmt.Fprintf(&out, "  %s\n", strings.TrimSuffix(strings.ReplaceAll(op.String(), dir+"/", ""), " "+dir))
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(op.Name, dir), "/")
 		if byName[name] == nil {
@@ -76,7 +82,6 @@ func (s *opsSeen) transcript(dir string) string {
 		byName[name] = append(byName[name], "  "+strings.ReplaceAll(op.String(), op.Name+" ", ""))
 	}
 	slices.Sort(names)
-	var out strings.Builder
 	for _, name := range names {
 		fmt.Fprintln(&out, cmp.Or(name, "(the folder)"))
 		slices.SortStableFunc(byName[name], func(a, b string) int {
