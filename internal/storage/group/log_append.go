@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// bufferBytesKept is the size of the write buffer that a group keeps for its small batches; larger batches share
-	// segio.FrameBuffers.
-	bufferBytesKept = 32 << 10
+	// smallBatchBytes is the size up to which a batch is small. A small batch is encoded in memory that the group keeps
+	// until its next batch, so the journal can take the batch from there. Larger batches share segio.FrameBuffers.
+	smallBatchBytes = 32 << 10
 	// writePieceBytes is how much of a batch is written at a time. The device starts with one piece while the next
 	// one is encoded, and a piece remains in the processor's cache between encoding and writing. A piece together
 	// with the largest frame fits into one of segio.FrameBuffers.
@@ -119,25 +119,10 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// The loop runs again for each new segment. If a sync of the old segment failed, the new one begins with the
-	// entries that were not synced.
-	for s := (*segment)(nil); s != w.active; {
-		s = w.active
+	// A new segment may not be fit either: after a failed sync of the old one, it begins with the unsynced entries.
+	for replaced := true; replaced; {
 		var err error
-		switch {
-		case first < s.first:
-			err = w.replaceSegments(first, bytes)
-		case w.end == format.SegmentHeaderBytes && !s.holds(bytes):
-			// The image of an empty segment may be too small for this batch. The segment is then replaced by one with a
-			// larger image.
-			err = w.replaceSegments(first, bytes)
-		case w.end > format.SegmentHeaderBytes && (w.end+bytes > w.segmentBytes ||
-			first+uint64(len(batch))-s.first >= math.MaxUint32):
-			if err = w.roll(first, bytes); err == nil && w.onSealed != nil {
-				w.onSealed()
-			}
-		}
-		if err != nil {
+		if replaced, err = w.replaceUnfit(first, len(batch), bytes); err != nil {
 			return err
 		}
 	}
@@ -147,6 +132,26 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
+// replaceUnfit begins a new active segment if the present one cannot hold entries from the index first on, which take
+// the given number of bytes. It reports whether it did.
+func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced bool, err error) {
+	s := w.active
+	empty := w.end == format.SegmentHeaderBytes
+	switch {
+	case first < s.first:
+		err = w.replaceSegments(first, bytes)
+	case empty && !s.holds(bytes):
+		// The image of an empty segment may be too small for this batch. The segment is then replaced by one with a larger
+		// image.
+		err = w.replaceSegments(first, bytes)
+	case !empty && (w.end+bytes > w.segmentBytes || first+uint64(entries)-s.first >= math.MaxUint32):
+		if err = w.roll(first, bytes); err == nil && w.onSealed != nil {
+			w.onSealed()
+		}
+	}
+	return w.active != s, err
+}
+
 // writeBatch writes the batch, which takes the given number of bytes, and then changes the state in memory.
 func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
 	hard := w.hard
@@ -154,12 +159,12 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 		hard.Term, hard.Vote, hard.Commit = hs.GetTerm(), hs.GetVote(), hs.GetCommit()
 	}
 	for {
-		end, err := w.writeFrames(hs != nil, hard, batch, bytes)
-		if err == nil {
+		end, cause := w.writeFrames(hs != nil, hard, batch, bytes)
+		if cause == nil {
 			w.end = end
 			break
 		}
-		if err := w.writeFailed(err); err != nil {
+		if err := w.writeFailed(cause); err != nil {
 			return err
 		}
 		// The log was continued in a new segment that begins after the synced entries. A batch that truncates the log
@@ -177,55 +182,59 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 	return nil
 }
 
-// writeFrames encodes the batch piece by piece at the end of the active segment, writes it, and sets the places of
-// its entries. It returns the new end. In Resident residency it encodes frames directly in the image.
+// writeFrames encodes the batch piece by piece, writes it at the end of the active segment, and sets the places of its
+// entries. It returns the new end. In Resident residency it encodes the frames where they belong in the image.
 func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64,
 	err error) {
 	s, file := w.active, w.active.file.Load()
-	var buffer []byte
-	if s.image == nil {
-		if bytes > bufferBytesKept {
-			shared := segio.FrameBuffers.Get().(*[]byte)
-			defer segio.FrameBuffers.Put(shared)
-			buffer = *shared
-		} else {
-			w.buffer = slices.Grow(w.buffer[:0], int(bytes))
-			buffer = w.buffer
-		}
+	small := bytes <= smallBatchBytes
+	var buffer []byte // for one piece after the other; nil if there is an image
+	switch {
+	case s.image != nil:
+	case small:
+		w.buffer = slices.Grow(w.buffer[:0], int(bytes))
+		buffer = w.buffer
+	default:
+		shared := segio.FrameBuffers.Get().(*[]byte)
+		defer segio.FrameBuffers.Put(shared)
+		buffer = *shared
 	}
-	at := w.end
 	w.share.batch = nil
-	piece := func() []byte {
-		if s.image != nil {
-			return s.image[at:at]
-		}
-		return buffer[:0]
-	}
-	buf := piece()
+	at := w.end // offset of the piece that is being encoded
+	piece := s.emptyPiece(buffer, at)
 	for i := range batch {
 		t := &batch[i]
-		from := len(buf)
-		buf = format.AppendFrame(buf, s.id, at+int64(from), &t.entry)
-		t.loc = s.place(at+int64(from), int64(len(buf)-from), t.entry.Kind == format.KindDelete)
-		if len(buf) < writePieceBytes || i == len(batch)-1 {
+		from := len(piece)
+		piece = format.AppendFrame(piece, s.id, at+int64(from), &t.entry)
+		t.loc = s.place(at+int64(from), int64(len(piece)-from), t.entry.Kind == format.KindDelete)
+		if len(piece) < writePieceBytes || i == len(batch)-1 {
 			continue
 		}
-		if _, err := file.WriteAt(buf, at); err != nil {
+		if _, err := file.WriteAt(piece, at); err != nil {
 			return 0, err
 		}
-		vfs.StartWriting(file, at, int64(len(buf)))
-		at += int64(len(buf))
-		buf = piece()
+		vfs.StartWriting(file, at, int64(len(piece)))
+		at += int64(len(piece))
+		piece = s.emptyPiece(buffer, at)
 	}
 	if withState {
 		hard.SyncedOffset, hard.SyncedIndex = w.state.syncedEnd, w.state.syncedLast
-		buf = format.AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
+		piece = format.AppendStateFrame(piece, s.id, at+int64(len(piece)), hard)
 	}
-	_, err = file.WriteAt(buf, at)
-	if at == w.end && bytes <= bufferBytesKept {
-		w.share.batch, w.share.batchAt = buf, at
+	_, err = file.WriteAt(piece, at)
+	if small { // so there is only this piece
+		w.share.batch, w.share.batchAt = piece, at
 	}
-	return at + int64(len(buf)), err
+	return at + int64(len(piece)), err
+}
+
+// emptyPiece returns the memory into which frames from an offset on are encoded: that place of the image, or the
+// buffer if there is no image.
+func (s *segment) emptyPiece(buffer []byte, at int64) []byte {
+	if s.image != nil {
+		return s.image[at:at]
+	}
+	return buffer[:0]
 }
 
 // writeFailed handles a failed write. It returns nil if the log was continued in a new segment, and the caller has to
