@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // drainFlags holds the flags of drain.
@@ -87,12 +88,8 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	if f.undo || !f.wait {
 		return nil
 	}
-	waiting := ctx
-	if f.timeout > 0 {
-		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, f.timeout)
-		defer cancel()
-	}
+	waiting, cancel := cli.Within(ctx, max(f.timeout, 0))
+	defer cancel()
 	return a.awaitDrained(ctx, waiting, pool.Name, pool.Generation, f)
 }
 

@@ -82,10 +82,8 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 			return err
 		}
 		fmt.Fprintf(a.err, "the way to a gateway broke off (%v); another one is tried\n", err)
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, forwardPause) {
 			return nil
-		case <-time.After(forwardPause):
 		}
 	}
 }

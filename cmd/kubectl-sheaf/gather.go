@@ -16,6 +16,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // snapshot is the state of a store in Kubernetes and at its gateway at one moment.
@@ -36,14 +37,6 @@ func (s *snapshot) findings() []finding.Finding {
 	return finding.Find(o)
 }
 
-// within returns a context that ends after limit at the latest; 0: no limit.
-func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if limit == 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, limit)
-}
-
 // bounded reads objects. Each read may take limit (0: no limit): an API server whose own storage hangs answers nothing,
 // and the other reads are still worth their time.
 type bounded struct {
@@ -53,14 +46,14 @@ type bounded struct {
 
 // Get implements client.Reader.
 func (b bounded) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	ctx, cancel := within(ctx, b.limit)
+	ctx, cancel := cli.Within(ctx, b.limit)
 	defer cancel()
 	return b.words(b.Reader.Get(ctx, key, o, options...))
 }
 
 // List implements client.Reader.
 func (b bounded) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	ctx, cancel := within(ctx, b.limit)
+	ctx, cancel := cli.Within(ctx, b.limit)
 	defer cancel()
 	return b.words(b.Reader.List(ctx, list, options...))
 }
@@ -168,19 +161,25 @@ func (a *app) gatherDiskSets(ctx context.Context, from client.Reader, s *snapsho
 	s.DiskSets = slices.DeleteFunc(list.Items, func(d v1alpha1.DiskSet) bool { return !classes.Has(d.Name) })
 }
 
+// objectsOf returns the items of a list as objects.
+func objectsOf[T any, P interface {
+	*T
+	client.Object
+}](items []T) []client.Object {
+	out := make([]client.Object, len(items))
+	for i := range items {
+		out[i] = P(&items[i])
+	}
+	return out
+}
+
 // gatherEvents reads the events about the store's objects.
 func (a *app) gatherEvents(ctx context.Context, from client.Reader, s *snapshot) {
 	var list corev1.EventList
 	a.optional(s, "events", from.List(ctx, &list, client.InNamespace(s.Store.Namespace)))
 	names := sets.New(s.Store.Name)
-	for i := range s.Pools {
-		names.Insert(s.Pools[i].Name)
-	}
-	for i := range s.Pods {
-		names.Insert(s.Pods[i].Name)
-	}
-	for i := range s.Claims {
-		names.Insert(s.Claims[i].Name)
+	for _, o := range slices.Concat(objectsOf(s.Pools), objectsOf(s.Pods), objectsOf(s.Claims)) {
+		names.Insert(o.GetName())
 	}
 	for _, e := range list.Items {
 		name := e.InvolvedObject.Name

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -89,7 +88,7 @@ func (a *app) ofGateway(ctx context.Context, args []string, patience time.Durati
 	if patience < 0 {
 		return fmt.Errorf("--timeout %v: must not be negative", patience)
 	}
-	ctx, cancel := within(ctx, patience)
+	ctx, cancel := cli.Within(ctx, patience)
 	defer cancel()
 	store, err := a.oneStore(ctx, args, patience)
 	if err != nil {
@@ -107,10 +106,7 @@ const notKnown = "?"
 
 func (a *app) printGroups(rows []cli.GroupRow, output string, width int) error {
 	if output == "json" {
-		encoder := json.NewEncoder(a.out)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(rows); err != nil {
+		if err := cli.EncodeJSON(a.out, rows); err != nil {
 			return fmt.Errorf("write the groups: %w", err)
 		}
 		return nil

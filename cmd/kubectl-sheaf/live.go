@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -31,7 +32,7 @@ const answerBytesMax = 256 << 20
 // askGateway asks a gateway over a forwarded port, within a time limit; 0: no limit.
 func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patience time.Duration) live {
 	var l live
-	ctx, cancel := within(ctx, patience)
+	ctx, cancel := cli.Within(ctx, patience)
 	defer cancel()
 	l.Err = a.onGateway(ctx, store, func(admin recordv1.AdminServiceClient) error {
 		shards, err := recordv1.AllShards(ctx, admin)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -214,28 +215,12 @@ var reportKinds = []schema.GroupVersionKind{
 
 // reportObjects adds the objects of the store.
 func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error {
-	own := make([]client.Object, 0, 1+len(s.Pools)+len(s.Shards)+len(s.DiskSets)+len(s.Volumes)+len(s.Nodes)+len(s.Events))
-	own = append(own, s.Store)
-	for i := range s.Pools {
-		own = append(own, &s.Pools[i])
-	}
-	for i := range s.Shards {
-		own = append(own, &s.Shards[i])
-	}
-	for i := range s.DiskSets {
-		own = append(own, &s.DiskSets[i])
-	}
+	var volumes []client.Object
 	for _, name := range cli.SortedKeys(s.Volumes) {
-		volume := s.Volumes[name]
-		own = append(own, &volume)
+		volumes = append(volumes, new(s.Volumes[name]))
 	}
-	for i := range s.Nodes {
-		own = append(own, &s.Nodes[i])
-	}
-	for i := range s.Events {
-		own = append(own, &s.Events[i])
-	}
-	if err := a.addObjects(r, own); err != nil {
+	if err := a.addObjects(r, slices.Concat([]client.Object{s.Store}, objectsOf(s.Pools), objectsOf(s.Shards),
+		objectsOf(s.DiskSets), volumes, objectsOf(s.Nodes), objectsOf(s.Events))); err != nil {
 		return err
 	}
 	for _, gvk := range reportKinds {
@@ -244,13 +229,10 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error 
 			return err
 		}
 	}
-	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordTenantList"),
-		client.InNamespace(s.Store.Namespace)); err != nil {
-		return err
-	}
-	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordGrantList"),
-		client.InNamespace(s.Store.Namespace)); err != nil {
-		return err
+	for _, kind := range []string{"RecordTenantList", "RecordGrantList"} {
+		if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind(kind), client.InNamespace(s.Store.Namespace)); err != nil {
+			return err
+		}
 	}
 	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
 }
@@ -260,7 +242,7 @@ func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKi
 	options ...client.ListOption) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)
-	ctx, cancel := within(ctx, r.limit)
+	ctx, cancel := cli.Within(ctx, r.limit)
 	defer cancel()
 	if err := a.objects.List(ctx, list, options...); err != nil {
 		r.miss("list "+strings.TrimSuffix(gvk.Kind, "List"), err)
@@ -320,7 +302,7 @@ var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.Com
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
 func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
-	ctx, cancel := within(ctx, r.limit)
+	ctx, cancel := cli.Within(ctx, r.limit)
 	defer cancel()
 	var pods corev1.PodList
 	r.miss("list the operator's pods", a.objects.List(ctx, &pods, operatorLabels))
@@ -362,7 +344,7 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		options.SinceSeconds = nil // it may have ended before that time
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
-	ctx, cancel := within(ctx, r.limit)
+	ctx, cancel := cli.Within(ctx, r.limit)
 	defer cancel()
 	text, err := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
 	if err != nil {
@@ -388,7 +370,7 @@ func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) error {
 	}
 	for _, file := range []string{"status.json", "metrics.txt"} {
 		page, _, _ := strings.Cut(file, ".")
-		ctx, cancel := within(ctx, r.limit)
+		ctx, cancel := cli.Within(ctx, r.limit)
 		text, err := a.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, page, nil).DoRaw(ctx)
 		cancel()
 		if err != nil {

@@ -80,13 +80,16 @@ func (c *screen) gateways() {
 // disks writes the claims and the disks below them.
 func (c *screen) disks() {
 	free, total := 0, 0
+	names := make([]string, len(c.DiskSets))
 	for i := range c.DiskSets {
 		free += int(c.DiskSets[i].Status.Free)
 		total += int(c.DiskSets[i].Status.Total)
+		names[i] = c.DiskSets[i].Name
 	}
+	slices.Sort(names)
 	words := fmt.Sprintf("%d claims", len(c.Claims))
 	if total > 0 {
-		words += fmt.Sprintf("; %d of %d disks of DiskSets %s are free", free, total, strings.Join(c.diskSetNames(), ", "))
+		words += fmt.Sprintf("; %d of %d disks of DiskSets %s are free", free, total, strings.Join(names, ", "))
 	}
 	c.section("DISKS", "%s", words)
 	mounted := map[string]*v1alpha1.VolumeStatus{}
@@ -125,15 +128,6 @@ func (c *screen) disks() {
 	c.table(t)
 }
 
-func (c *screen) diskSetNames() []string {
-	names := make([]string, len(c.DiskSets))
-	for i := range c.DiskSets {
-		names[i] = c.DiskSets[i].Name
-	}
-	slices.Sort(names)
-	return names
-}
-
 // volumeWords returns the node, device and file system of a local volume. They are empty for a volume of another
 // kind, or if they are unknown.
 func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
@@ -144,16 +138,7 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	if v.Spec.Local.FSType != nil {
 		fs = *v.Spec.Local.FSType
 	}
-	if v.Spec.NodeAffinity != nil && v.Spec.NodeAffinity.Required != nil {
-		for _, term := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
-			for _, e := range term.MatchExpressions {
-				if e.Key == corev1.LabelHostname && len(e.Values) > 0 {
-					node = e.Values[0]
-				}
-			}
-		}
-	}
-	return node, device, fs
+	return workload.DiskNode(&v), device, fs
 }
 
 // findings writes what is wrong, the worst first, with the command to type.

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -99,10 +99,7 @@ func (a *app) printStatus(s *snapshot, found []finding.Finding, output string, w
 	if s.Live.Err != nil {
 		document.Live = s.Live.Err.Error()
 	}
-	encoder := json.NewEncoder(a.out)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(document); err != nil {
+	if err := cli.EncodeJSON(a.out, document); err != nil {
 		return failf("write the status: %w", err)
 	}
 	return nil

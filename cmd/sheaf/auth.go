@@ -149,11 +149,8 @@ the store has another version by then, nothing is changed.`,
 func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *registry.Store,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
-		if a.timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, a.timeout)
-			defer cancel()
-		}
+		ctx, cancel := cli.Within(ctx, a.timeout)
+		defer cancel()
 		client, store, err := place.open()
 		if err != nil {
 			return err

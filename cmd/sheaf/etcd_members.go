@@ -39,11 +39,8 @@ func (f *etcdAt) hint() string {
 func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
-		if a.timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, a.timeout)
-			defer cancel()
-		}
+		ctx, cancel := cli.Within(ctx, a.timeout)
+		defer cancel()
 		if len(at.client.Endpoints) == 0 {
 			return cli.Usagef("--etcd is empty: give host:port")
 		}

@@ -54,11 +54,8 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
   sheaf recover placement ... --yes`,
 		Args: cobra.NoArgs,
 		RunE: a.Body(func(ctx context.Context, _ []string) error {
-			if a.timeout > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, a.timeout)
-				defer cancel()
-			}
+			ctx, cancel := cli.Within(ctx, a.timeout)
+			defer cancel()
 			return a.recoverPlacement(ctx, f)
 		}),
 	}

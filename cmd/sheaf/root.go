@@ -33,9 +33,9 @@ func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn,
 	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return a.Body(func(ctx context.Context, args []string) (err error) {
-			if a.timeout > 0 && (!streams || cmd.Flags().Changed("timeout")) {
+			if !streams || cmd.Flags().Changed("timeout") {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, a.timeout)
+				ctx, cancel = cli.Within(ctx, a.timeout)
 				defer cancel()
 			}
 			conn, err := cli.Dial(a.server, a.tls, a.timeout)

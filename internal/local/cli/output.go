@@ -50,12 +50,17 @@ func (o *Output) SetLine(line string) {
 	fmt.Fprint(o.Err, clearLine+line)
 }
 
-// WriteJSON writes v as one indented JSON document.
-func (o *Output) WriteJSON(v any) error {
-	encoder := json.NewEncoder(o.Out)
+// EncodeJSON writes v as one indented JSON document.
+func EncodeJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(v); err != nil {
+	return encoder.Encode(v)
+}
+
+// WriteJSON writes v to Out as EncodeJSON does.
+func (o *Output) WriteJSON(v any) error {
+	if err := EncodeJSON(o.Out, v); err != nil {
 		return fmt.Errorf("writing the output: %w", err)
 	}
 	return nil

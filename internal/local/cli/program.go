@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -82,6 +83,14 @@ func (p *Program) Body(run func(ctx context.Context, args []string) error) func(
 		}
 		return Done(run(cmd.Context(), args))
 	}
+}
+
+// Within returns a context that ends after limit at the latest; 0: no limit.
+func Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
 }
 
 // Complete offers fixed values for the completion of a flag of cmd. The flag must exist.
