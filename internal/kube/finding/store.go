@@ -1,7 +1,9 @@
 package finding
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -165,10 +167,7 @@ func (l *look) etcd() {
 	}
 	severity, majority := Warning, ready > int(wanted/2)
 	if !majority {
-		severity = Problem
-	}
-	if !majority {
-		l.etcdWords = finding.EtcdSilent
+		severity, l.etcdWords = Problem, finding.EtcdSilent
 	}
 	for n := range wanted {
 		name := workload.EtcdMember(l.Store.Name, n)
@@ -360,15 +359,9 @@ func (l *look) events() {
 			newest[k] = e
 		}
 	}
-	list := make([]*corev1.Event, 0, len(newest))
-	for _, e := range newest {
-		list = append(list, e)
-	}
-	slices.SortFunc(list, func(a, b *corev1.Event) int {
-		if order := when(b).Compare(when(a)); order != 0 {
-			return order
-		}
-		return strings.Compare(a.InvolvedObject.Name+a.Reason, b.InvolvedObject.Name+b.Reason)
+	list := slices.SortedFunc(maps.Values(newest), func(a, b *corev1.Event) int {
+		return cmp.Or(when(b).Compare(when(a)),
+			strings.Compare(a.InvolvedObject.Name+a.Reason, b.InvolvedObject.Name+b.Reason))
 	})
 	for _, e := range list[:min(eventsMax, len(list))] {
 		l.add(Note, "event of "+e.InvolvedObject.Kind, e.InvolvedObject.Name,

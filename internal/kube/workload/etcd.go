@@ -63,21 +63,10 @@ func EtcdMembers(store *v1alpha1.RecordStore) int32 {
 // EtcdService returns the headless Service of a managed etcd. Members find each other through it before they are
 // ready.
 func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name),
-			Labels: Labels(store.Name, ContainerEtcd)},
-		Spec: corev1.ServiceSpec{
-			ClusterIP:                corev1.ClusterIPNone,
-			PublishNotReadyAddresses: true,
-			Selector:                 Selector(store.Name, ContainerEtcd),
-			Ports: []corev1.ServicePort{
-				{Name: "client", Port: PortEtcdClient, TargetPort: intstr.FromString("client"), Protocol: corev1.ProtocolTCP},
-				{Name: "peer", Port: PortEtcdPeer, TargetPort: intstr.FromString("peer"), Protocol: corev1.ProtocolTCP},
-				{Name: "peer-tls", Port: PortEtcdPeerTLS, TargetPort: intstr.FromInt32(PortEtcdPeerTLS),
-					Protocol: corev1.ProtocolTCP},
-			},
-		},
-	}
+	tls := servicePort("peer-tls", PortEtcdPeerTLS)
+	tls.TargetPort = intstr.FromInt32(PortEtcdPeerTLS)
+	return headless(store.Namespace, Etcd(store.Name), Labels(store.Name, ContainerEtcd),
+		Selector(store.Name, ContainerEtcd), servicePort("client", PortEtcdClient), servicePort("peer", PortEtcdPeer), tls)
 }
 
 // EtcdStatefulSet returns the StatefulSet of a managed etcd. The argument state is EtcdNew until the cluster has
@@ -102,31 +91,11 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	template.Annotations = map[string]string{AnnotationTemplate: hash, AnnotationEtcdState: state}
 	setTransport(store, &template)
 	decorate(&template, managed.PodLabels, managed.PodAnnotations)
-	return &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: labels},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas:            new(EtcdMembers(store)),
-			ServiceName:         Etcd(store.Name),
-			PodManagementPolicy: appsv1.ParallelPodManagement,
-			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
-			Selector:            &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)},
-			Template:            template,
-			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
-				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-			},
-			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{
-				ObjectMeta: metav1.ObjectMeta{Name: ClaimTemplate, Labels: labels},
-				Spec: corev1.PersistentVolumeClaimSpec{
-					AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					StorageClassName: managed.Storage.StorageClassName,
-					Resources: corev1.VolumeResourceRequirements{
-						Requests: corev1.ResourceList{corev1.ResourceStorage: managed.Storage.Size},
-					},
-				},
-			}},
-		},
-	}, nil
+	set := statefulSet(store.Namespace, Etcd(store.Name), Etcd(store.Name), EtcdMembers(store), template,
+		managed.Storage.StorageClassName, managed.Storage.Size)
+	set.Labels, set.Spec.VolumeClaimTemplates[0].Labels = labels, labels
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)}
+	return set, nil
 }
 
 // setTransport adds an annotation to a template. The annotation identifies the transport and the authorities with which
@@ -139,7 +108,7 @@ func setTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec)
 		template.Annotations = map[string]string{}
 	}
 	tls := store.Status.TLS
-	template.Annotations[annotationTransport] = transportWord(tls.Transport, tls.Bundle)
+	template.Annotations[annotationTransport] = fmt.Sprintf("%s %.12s", tls.Transport, tls.Bundle)
 }
 
 func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, state string) corev1.PodTemplateSpec {
@@ -167,49 +136,33 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	if managed.SnapshotEvery != nil {
 		args = append(args, "--snapshot-every="+managed.SnapshotEvery.Duration.String())
 	}
-	pod := corev1.PodSpec{
-		AutomountServiceAccountToken: new(false),
-		EnableServiceLinks:           new(false),
-		SecurityContext:              podSecurity(),
-		ImagePullSecrets:             store.Spec.ImagePullSecrets,
-		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
-				Weight: 100,
-				PodAffinityTerm: corev1.PodAffinityTerm{
-					TopologyKey:   corev1.LabelHostname,
-					LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)},
-				},
-			}},
-		}},
-		TerminationGracePeriodSeconds: new(int64(30)),
-		Containers: []corev1.Container{{
-			Name: ContainerEtcd, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
-			Env: []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{
-				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"},
-			}}},
-			Ports: []corev1.ContainerPort{
-				{Name: "client", ContainerPort: PortEtcdClient, Protocol: corev1.ProtocolTCP},
-				{Name: "peer", ContainerPort: PortEtcdPeer, Protocol: corev1.ProtocolTCP},
-				{Name: "http", ContainerPort: PortEtcdHTTP, Protocol: corev1.ProtocolTCP},
+	pod := podOf(store, ContainerEtcd, image, args)
+	pod.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+			Weight: 100,
+			PodAffinityTerm: corev1.PodAffinityTerm{
+				TopologyKey:   corev1.LabelHostname,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)},
 			},
-			Resources:                resources(managed.Resources, "50m", "128Mi"),
-			SecurityContext:          containerSecurity(),
-			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-			// A member is ready only once a majority of the members runs. Therefore its start may take as long as that
-			// of the slowest other member.
-			ReadinessProbe: httpProbe("/readyz", 5, 2),
-			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
-	}
+	}}
+	pod.TerminationGracePeriodSeconds = new(int64(30))
+	container := &pod.Containers[0]
+	container.Env = []corev1.EnvVar{fieldEnv("POD_NAME", "metadata.name")}
+	container.Ports = []corev1.ContainerPort{containerPort("client", PortEtcdClient),
+		containerPort("peer", PortEtcdPeer), containerPort("http", PortEtcdHTTP)}
+	container.Resources = resources(managed.Resources, "50m", "128Mi")
+	container.VolumeMounts = []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}}
+	// A member is ready only once a majority of the members runs. Therefore its start may take as long as that of the
+	// slowest other member.
+	container.ReadinessProbe = httpProbe("/readyz", 5, 2)
 	if HasTLS(store) {
 		// This variable is for commands such as `sheaf etcd members` that are typed in the pod.
-		pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
-		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls",
-			ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
+		container.Env = append(container.Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
+		container.Ports = append(container.Ports, containerPort("peer-tls", PortEtcdPeerTLS))
 	}
-	pod.Containers[0].Env = append(pod.Containers[0].Env, extraEnv(managed.ExtraEnv)...)
-	mountTLS(store, EtcdTLS(store.Name), &pod, &pod.Containers[0])
+	container.Env = append(container.Env, extraEnv(managed.ExtraEnv)...)
+	mountTLS(store, EtcdTLS(store.Name), &pod, container)
 	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))
 	return corev1.PodTemplateSpec{Spec: pod}
 }

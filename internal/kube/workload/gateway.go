@@ -67,33 +67,20 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 		"gateway", fmt.Sprintf("--listen=:%d", PortGateway), fmt.Sprintf("--http=:%d", PortGatewayHTTP),
 		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
 	}, TLSArgs(store), auditArgs(store), etcd.Args())
-	pod := corev1.PodSpec{
-		AutomountServiceAccountToken:  new(false),
-		EnableServiceLinks:            new(false),
-		SecurityContext:               podSecurity(),
-		ImagePullSecrets:              store.Spec.ImagePullSecrets,
-		TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{apart(selector.MatchLabels)},
-		Tolerations:                   leavesSoon(store.Spec.Gateway.Scheduling),
-		TerminationGracePeriodSeconds: new(int64(45)),
-		Containers: []corev1.Container{{
-			Name: ContainerGateway, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
-			Env: slices.Concat(tracingEnv(store), extraEnv(store.Spec.Gateway.ExtraEnv)),
-			Ports: []corev1.ContainerPort{
-				{Name: "grpc", ContainerPort: PortGateway, Protocol: corev1.ProtocolTCP},
-				{Name: "http", ContainerPort: PortGatewayHTTP, Protocol: corev1.ProtocolTCP},
-			},
-			Resources:                resources(store.Spec.Gateway.Resources, "50m", "128Mi"),
-			SecurityContext:          containerSecurity(),
-			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{
-				Seconds: gatewayLeaveSeconds}}},
-			ReadinessProbe: httpProbe("/readyz", 5, 2),
-			LivenessProbe:  httpProbe("/healthz", 10, 6),
-		}},
-	}
+	pod := podOf(store, ContainerGateway, image, args)
+	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{apart(selector.MatchLabels)}
+	pod.Tolerations = leavesSoon(store.Spec.Gateway.Scheduling)
+	pod.TerminationGracePeriodSeconds = new(int64(45))
+	container := &pod.Containers[0]
+	container.Env = slices.Concat(tracingEnv(store), extraEnv(store.Spec.Gateway.ExtraEnv))
+	container.Ports = []corev1.ContainerPort{containerPort("grpc", PortGateway), containerPort("http", PortGatewayHTTP)}
+	container.Resources = resources(store.Spec.Gateway.Resources, "50m", "128Mi")
+	container.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{
+		Seconds: gatewayLeaveSeconds}}}
+	container.ReadinessProbe = httpProbe("/readyz", 5, 2)
 	schedule(&pod, store.Spec.Gateway.Scheduling, selector.MatchLabels)
-	etcd.mount(&pod, &pod.Containers[0])
-	mountTLS(store, GatewayTLS(store.Name), &pod, &pod.Containers[0])
+	etcd.mount(&pod, container)
+	mountTLS(store, GatewayTLS(store.Name), &pod, container)
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
 	decorate(&template, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations)
 	return &appsv1.Deployment{

@@ -1,7 +1,9 @@
 package workload
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,24 +72,15 @@ func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 
 // tolerates reports whether a spec itself says how long pods remain on a node with a taint of the given key.
 func tolerates(s *v1alpha1.Scheduling, key string) bool {
-	if s == nil {
-		return false
-	}
-	for _, t := range s.Tolerations {
-		if (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") {
-			return true
-		}
-	}
-	return false
+	return s != nil && slices.ContainsFunc(s.Tolerations, func(t corev1.Toleration) bool {
+		return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
+	})
 }
 
 // spread returns constraints that place the pods of one component of a store in different failure domains if possible.
 // A failure domain is a value of the spec's topology key, which is the node by default.
 func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpreadConstraint {
-	key := store.Spec.Replication.TopologyKey
-	if key == "" {
-		key = corev1.LabelHostname
-	}
+	key := cmp.Or(store.Spec.Replication.TopologyKey, corev1.LabelHostname)
 	return []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, component)},

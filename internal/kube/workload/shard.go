@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,60 +48,38 @@ func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 	if in.Parked {
 		replicas = 0
 	}
-	revisions := int32(2)
-	set := &appsv1.StatefulSet{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: in.Pool.Namespace, Labels: ShardLabels(in.Store.Name, in.Pool.Name, in.Number),
-			Annotations: map[string]string{AnnotationDeletionPolicy: string(in.Store.Spec.DeletionPolicy)},
-		},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas:             &replicas,
-			RevisionHistoryLimit: &revisions,
-			ServiceName:          ShardService(in.Pool.Name),
-			PodManagementPolicy:  appsv1.ParallelPodManagement,
-			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
-			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
-				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-			},
-			Selector:             &metav1.LabelSelector{MatchLabels: shardSelector(in.Store.Name, in.Pool.Name, in.Number)},
-			Template:             template,
-			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{shardClaim(in)},
-		},
-	}
+	labels := ShardLabels(in.Store.Name, in.Pool.Name, in.Number)
+	set := statefulSet(in.Pool.Namespace, name, ShardService(in.Pool.Name), replicas, template,
+		&in.Pool.Spec.Storage.StorageClassName, in.ClaimSize)
+	set.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}
+	set.Labels, set.Spec.VolumeClaimTemplates[0].Labels = labels, labels
+	set.Annotations = map[string]string{AnnotationDeletionPolicy: string(in.Store.Spec.DeletionPolicy)}
+	set.Spec.RevisionHistoryLimit = new(int32(2))
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: shardSelector(in.Store.Name, in.Pool.Name, in.Number)}
 	return set, nil
 }
 
-func shardClaim(in ShardInput) corev1.PersistentVolumeClaim {
-	return corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: ClaimTemplate, Labels: ShardLabels(in.Store.Name, in.Pool.Name, in.Number)},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			StorageClassName: &in.Pool.Spec.Storage.StorageClassName,
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
-				corev1.ResourceStorage: in.ClaimSize}},
-		},
-	}
-}
-
 func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
-	grace := int64(60)
-	no := false
-	pod := corev1.PodSpec{
-		AutomountServiceAccountToken:  &no,
-		EnableServiceLinks:            &no,
-		TerminationGracePeriodSeconds: &grace,
-		ImagePullSecrets:              in.Store.Spec.ImagePullSecrets,
-		SecurityContext:               podSecurity(),
-		Tolerations:                   shardTolerations(),
-		TopologySpreadConstraints:     spread(in.Store, ContainerShard),
-	}
+	pod := podOf(in.Store, ContainerShard, ImageOf(in.Store, in.Image), shardArgs(in, name))
+	pod.TerminationGracePeriodSeconds = new(int64(60))
+	pod.Tolerations = shardTolerations()
+	pod.TopologySpreadConstraints = spread(in.Store, ContainerShard)
 	schedule(&pod, in.Pool.Spec.Scheduling, Selector(in.Store.Name, ContainerShard))
-	container := shardContainer(in, name)
-	in.Etcd.mount(&pod, &container)
-	mountTLS(in.Store, ShardTLS(name), &pod, &container)
-	pod.Containers = []corev1.Container{container}
+	container := &pod.Containers[0]
+	container.Env = slices.Concat(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store),
+		extraEnv(in.Pool.Spec.ExtraEnv))
+	container.Ports = []corev1.ContainerPort{containerPort("grpc", PortShard), containerPort("http", PortShardHTTP)}
+	container.VolumeMounts = []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}}
+	// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
+	// does not respond.
+	container.StartupProbe = httpProbe("/startupz", 5, 60)
+	// A shard whose disk hangs is found by this probe: until then, the disruption budget counts its copies.
+	container.ReadinessProbe = httpProbe("/readyz", 2, 2)
+	if in.Pool.Spec.Resources != nil {
+		container.Resources = *in.Pool.Spec.Resources
+	}
+	in.Etcd.mount(&pod, container)
+	mountTLS(in.Store, ShardTLS(name), &pod, container)
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: ShardLabels(in.Store.Name, in.Pool.Name, in.Number), Annotations: map[string]string{},
@@ -113,38 +92,77 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 
 // ImageOf returns the image of a store's pods.
 func ImageOf(store *v1alpha1.RecordStore, fallback string) string {
-	if store.Spec.Image != "" {
-		return store.Spec.Image
-	}
-	return fallback
+	return cmp.Or(store.Spec.Image, fallback)
 }
 
-func shardContainer(in ShardInput, name string) corev1.Container {
-	container := corev1.Container{
-		Name:            ContainerShard,
-		Image:           ImageOf(in.Store, in.Image),
-		ImagePullPolicy: in.Store.Spec.ImagePullPolicy,
-		Args:            shardArgs(in, name),
-		Env: slices.Concat(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store),
-			extraEnv(in.Pool.Spec.ExtraEnv)),
-		SecurityContext:          containerSecurity(),
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		Ports: []corev1.ContainerPort{
-			{Name: "grpc", ContainerPort: PortShard, Protocol: corev1.ProtocolTCP},
-			{Name: "http", ContainerPort: PortShardHTTP, Protocol: corev1.ProtocolTCP},
+// podOf returns a pod of a store with one container, which runs sheaf with args. It has what all components have in
+// common.
+func podOf(store *v1alpha1.RecordStore, component, image string, args []string) corev1.PodSpec {
+	return corev1.PodSpec{
+		AutomountServiceAccountToken: new(false),
+		EnableServiceLinks:           new(false),
+		SecurityContext:              podSecurity(),
+		ImagePullSecrets:             store.Spec.ImagePullSecrets,
+		Containers: []corev1.Container{{
+			Name: component, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
+			SecurityContext:          containerSecurity(),
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			LivenessProbe:            httpProbe("/healthz", 10, 6),
+		}},
+	}
+}
+
+// statefulSet returns a StatefulSet with one claim for each pod. Only the operator replaces its pods, and its claims
+// remain when it is deleted. The caller adds the labels and the selector.
+func statefulSet(namespace, name, service string, replicas int32, template corev1.PodTemplateSpec, class *string,
+	size resource.Quantity) *appsv1.StatefulSet {
+	return &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:            &replicas,
+			ServiceName:         service,
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			},
+			Template: template,
+			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{
+				ObjectMeta: metav1.ObjectMeta{Name: ClaimTemplate},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					StorageClassName: class,
+					Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+						corev1.ResourceStorage: size}},
+				},
+			}},
 		},
-		VolumeMounts: []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-		// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
-		// does not respond.
-		StartupProbe:  httpProbe("/startupz", 5, 60),
-		LivenessProbe: httpProbe("/healthz", 10, 6),
-		// A shard whose disk hangs is found by this probe: until then, the disruption budget counts its copies.
-		ReadinessProbe: httpProbe("/readyz", 2, 2),
 	}
-	if in.Pool.Spec.Resources != nil {
-		container.Resources = *in.Pool.Spec.Resources
+}
+
+// headless returns a Service that gives pods their DNS names. Pods find each other through it before they are ready.
+func headless(namespace, name string, labels, selector map[string]string, ports ...corev1.ServicePort) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: selector,
+			Ports: ports},
 	}
-	return container
+}
+
+func servicePort(name string, number int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
+}
+
+func containerPort(name string, number int32) corev1.ContainerPort {
+	return corev1.ContainerPort{Name: name, ContainerPort: number, Protocol: corev1.ProtocolTCP}
+}
+
+// fieldEnv returns an environment variable with the value of a field of the pod.
+func fieldEnv(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
+	}}
 }
 
 // httpProbe returns a probe that requests a path on the process's HTTP port.
@@ -204,19 +222,14 @@ func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 // default. If the spec asks for the node's zone or region, the failure domain is the value of the label that Kubernetes
 // copies from the node to its pods.
 func shardEnv(topologyKey string) []corev1.EnvVar {
-	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
-			FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
-		}}
-	}
 	domain := "spec.nodeName"
 	if topologyKey == corev1.LabelTopologyZone || topologyKey == corev1.LabelTopologyRegion {
 		domain = fmt.Sprintf("metadata.labels['%s']", topologyKey)
 	}
 	return []corev1.EnvVar{
-		field("NODE_NAME", "spec.nodeName"),
-		field("DOMAIN", domain),
-		field("EXPECT_VOLUME", fmt.Sprintf("metadata.annotations['%s']", AnnotationVolume)),
+		fieldEnv("NODE_NAME", "spec.nodeName"),
+		fieldEnv("DOMAIN", domain),
+		fieldEnv("EXPECT_VOLUME", fmt.Sprintf("metadata.annotations['%s']", AnnotationVolume)),
 	}
 }
 
@@ -231,18 +244,18 @@ func shardTolerations() []corev1.Toleration {
 
 // podSecurity returns a security context that satisfies Pod Security "restricted" and lets the user write to volumes.
 func podSecurity() *corev1.PodSecurityContext {
-	user, yes, policy := int64(User), true, corev1.FSGroupChangeOnRootMismatch
+	user := int64(User)
 	return &corev1.PodSecurityContext{
-		RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, FSGroupChangePolicy: &policy,
-		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		RunAsNonRoot: new(true), RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
+		FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
+		SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 }
 
 // containerSecurity returns a security context that satisfies Pod Security "restricted".
 func containerSecurity() *corev1.SecurityContext {
-	yes, no := true, false
 	return &corev1.SecurityContext{
-		AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes,
+		AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), RunAsNonRoot: new(true),
 		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
 }
@@ -250,20 +263,10 @@ func containerSecurity() *corev1.SecurityContext {
 // PoolService returns the headless Service that gives the pods of a pool their DNS names. Shards find each other
 // through it before they are ready.
 func PoolService(store *v1alpha1.RecordStore, pool *v1alpha1.ShardPool) *corev1.Service {
-	return &corev1.Service{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: ShardService(pool.Name), Namespace: pool.Namespace, Labels: poolLabels(store.Name, pool.Name),
-		},
-		Spec: corev1.ServiceSpec{
-			ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true,
-			Selector: PoolSelector(store.Name, pool.Name),
-			Ports: []corev1.ServicePort{
-				{Name: "grpc", Port: PortShard, TargetPort: intstr.FromString("grpc"), Protocol: corev1.ProtocolTCP},
-				{Name: "http", Port: PortShardHTTP, TargetPort: intstr.FromString("http"), Protocol: corev1.ProtocolTCP},
-			},
-		},
-	}
+	service := headless(pool.Namespace, ShardService(pool.Name), poolLabels(store.Name, pool.Name),
+		PoolSelector(store.Name, pool.Name), servicePort("grpc", PortShard), servicePort("http", PortShardHTTP))
+	service.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+	return service
 }
 
 // SelectorText returns a selector in the syntax of kubectl and the scale subresource.

@@ -1,7 +1,7 @@
 package workload
 
 import (
-	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,17 +103,7 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 
 // MountsTLS reports whether a pod mounts certificates.
 func MountsTLS(pod *corev1.PodSpec) bool {
-	for _, volume := range pod.Volumes {
-		if volume.Name == tlsVolume {
-			return true
-		}
-	}
-	return false
-}
-
-// transportWord returns a word that identifies a transport and authorities in the annotation of etcd's pods.
-func transportWord(transport v1alpha1.TLSTransport, bundle string) string {
-	return fmt.Sprintf("%s %.12s", transport, bundle)
+	return slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == tlsVolume })
 }
 
 // TransportMap returns the ConfigMap that all processes of a store mount. bundle and clientBundle are PEM.
