@@ -12,18 +12,25 @@ import (
 	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// watcher follows etcd with this package's type of replica.
-type watcher = follow.Watcher[*groupReplica]
+// newReplicas makes the set of replicas of the shard.
+func (s *Shard) newReplicas() *replicas.Set {
+	return replicas.New(replicas.Options{
+		Shard: s.cfg.Name, Volume: func() uuid.UUID { return s.volume.Superblock().Volume },
+		Meta: func() placement.Meta { return s.meta }, Background: s.ctx, Logger: s.logger,
+		Off: s.cfg.off,
+	})
+}
 
 // newWatcher makes the watcher of the shard.
-func (s *Shard) newWatcher() *watcher {
-	return follow.New(follow.Options[*groupReplica]{
+func (s *Shard) newWatcher() *follow.Watcher {
+	return follow.New(follow.Options{
 		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },
 		Volume:  func() *volume.Volume { return s.volume.Volume },
 		Facts:   func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
@@ -32,7 +39,7 @@ func (s *Shard) newWatcher() *watcher {
 		Ask: func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error) {
 			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
-		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
+		Background: s.ctx, Replicas: s.replicas, Problems: &s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt, Off: s.cfg.off,
 	})
 }
@@ -40,67 +47,54 @@ func (s *Shard) newWatcher() *watcher {
 // actions implements follow.Actions for a shard.
 type actions struct{ s *Shard }
 
-var _ follow.Actions[*groupReplica] = actions{}
-
-// LoadBegun implements follow.Actions.
-func (h actions) LoadBegun() bool { return h.s.loading.begun() }
-
-// Missing implements follow.Actions.
-func (h actions) Missing(state placement.Group) *groupReplica { return h.s.volume.newReplica(state) }
+var _ follow.Actions = actions{}
 
 // Look implements follow.Actions.
-func (h actions) Look(g *groupReplica) { h.s.steerer.ask(g) }
-
-// Publish implements follow.Actions.
-func (h actions) Publish() { h.s.publish() }
+func (h actions) Look(g *replicas.Replica) { h.s.steerer.ask(g) }
 
 // Connect implements follow.Actions.
 func (h actions) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
 // Load implements follow.Actions.
-func (h actions) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) }) }
+func (h actions) Load(g *replicas.Replica) {
+	h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) })
+}
 
 // Join implements follow.Actions.
-func (h actions) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
+func (h actions) Join(g *replicas.Replica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
 
 // Reinstall implements follow.Actions.
-func (h actions) Reinstall(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
+func (h actions) Reinstall(g *replicas.Replica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
 
 // LoadNow implements follow.Actions.
-func (h actions) LoadNow(ctx context.Context, g *groupReplica) { h.s.loading.loadOne(ctx, g, nil) }
+func (h actions) LoadNow(ctx context.Context, g *replicas.Replica) { h.s.loading.loadOne(ctx, g, nil) }
 
 // Close implements follow.Actions.
-func (h actions) Close(ctx context.Context, g *groupReplica) error {
+func (h actions) Close(ctx context.Context, g *replicas.Replica) error {
 	h.s.setHealth(g, false)
-	return g.close(ctx, true)
+	return g.Close(ctx, true)
 }
 
 // Trash implements follow.Actions.
-func (h actions) Trash(ctx context.Context, g *groupReplica) error {
+func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 	s := h.s
 	s.setHealth(g, false)
-	if err := g.close(ctx, false); err != nil {
+	if err := g.Close(ctx, false); err != nil {
 		s.logger.Warn("closing a replica that has left its group", "group", g.Name, "error", err)
 	}
-	s.mu.Lock()
-	raftID, joining := g.RaftID, g.joining()
-	s.mu.Unlock()
+	state, dir := g.State(), s.volume.GroupDir(g.UUID)
+	joining := state.Phase == member.Joining
 	if joining {
 		// The content of a replica that is still joining does not count.
-		if err := trash.RemoveAll(s.cfg.FS, g.Dir); err != nil {
+		if err := trash.RemoveAll(s.cfg.FS, dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}
-	} else if err := s.trash.Put(g.Dir, g.UUID, raftID); err != nil {
+	} else if err := s.trash.Put(dir, g.UUID, state.RaftID); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	if s.groups[g.UUID] == g {
-		delete(s.groups, g.UUID)
-	}
-	s.publish()
-	s.mu.Unlock()
-	s.steerer.moved(g)
-	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", raftID, "joining", joining)
+	s.replicas.Remove(g)
+	s.steerer.forget(g)
+	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", state.RaftID, "joining", joining)
 	return nil
 }
 
@@ -110,15 +104,12 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	g := s.volume.newReplica(state)
-	g.Phase, g.Standing, g.NeverReported = member.Loading, member.Standing{Reason: member.Unconfirmed}, true
-	if err := group.Create(s.volume.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
+	conf := &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}
+	if err := group.Create(s.volume.logOptions(state.UUID, state.Name), conf); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.groups[g.UUID] = g
-	s.publish()
-	s.mu.Unlock()
+	g := s.replicas.Add(state.UUID, replicas.State{Replica: member.Replica{Name: state.Name, Phase: member.Loading,
+		Standing: member.Standing{Reason: member.Unconfirmed}, NeverReported: true}})
 	s.loading.loadOne(ctx, g, nil)
 	return nil
 }
@@ -127,28 +118,21 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 // member, or never was one here.
 func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
-	s.mu.Lock()
-	before := s.groups[state.UUID]
-	s.mu.Unlock()
-	if before != nil {
-		if err := s.trash.Put(before.Dir, before.UUID, before.RaftID); err != nil {
+	dir, raftID := s.volume.GroupDir(state.UUID), s.replicas.Here(state)[0].RaftID
+	if before := s.replicas.Find(state.UUID); before != nil {
+		if err := s.trash.Put(dir, state.UUID, before.State().RaftID); err != nil {
 			return err
 		}
 	}
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	g := s.volume.newReplica(state)
-	g.Phase, g.RaftID = member.Joining, s.watcher.Here(state)[0].RaftID
-	g.Learn(state.Members)
-	file := s.volume.replicaFile(g, g.RaftID)
+	file := s.volume.replicaFile(state.UUID, raftID)
 	file.Joining = true
-	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, file); err != nil {
+	if err := format.WriteReplicaFile(s.cfg.FS, dir, file); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.groups[g.UUID], s.watcher.Retired[g.RaftID] = g, true // the following reconcile publishes it
-	s.mu.Unlock()
+	s.replicas.Begin(state, raftID)
 	return nil
 }
 
@@ -157,23 +141,7 @@ func (s *Shard) newTrash() *trash.Bin {
 	return &trash.Bin{Options: trash.Options{
 		FS: s.cfg.FS, Dir: func() string {
 			return s.volume.TrashDir()
-		}, Delay: s.cfg.TrashDelay, Held: s.watcher.IsHeld, Coming: s.isComing,
+		}, Delay: s.cfg.TrashDelay, Held: s.replicas.IsHeld, Coming: s.replicas.IsExpected,
 		Fuller: s.compactor.moreToFree, Freed: s.compactor.freed, Problem: s.problems.Note, Logger: s.logger,
 	}}
-}
-
-// isComing reports whether this shard is to get another copy of a group, besides the one in the trash, and that copy is
-// not complete.
-func (s *Shard) isComing(id uuid.UUID) bool {
-	s.mu.Lock()
-	wanted := false
-	for _, state := range s.watcher.View.Groups {
-		wanted = wanted || state.UUID == id && len(s.watcher.Here(state)) > 0
-	}
-	var sv *served
-	if g := s.groups[id]; g != nil {
-		sv = g.served.Load()
-	}
-	s.mu.Unlock()
-	return wanted && (sv == nil || sv.replica.Status().Learner)
 }

@@ -9,6 +9,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -36,32 +37,32 @@ func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.done }
 
 // Explain implements serve.Admin.
 func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
-	return f.s.compactor.explain(g.(*served))
+	return f.s.compactor.explain(g.(*replicas.Served))
 }
 
 // Compact implements serve.Admin.
 func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport,
 	error) {
-	return f.s.compactor.compactLog(ctx, g.(*served), options)
+	return f.s.compactor.compactLog(ctx, g.(*replicas.Served), options)
 }
 
 // AcceptLoss implements serve.Admin.
 func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damage, error) {
-	return f.s.acceptLoss(ctx, g.(*served).group)
+	return f.s.acceptLoss(ctx, g.(*replicas.Served).Group)
 }
 
 // ResolveGroup implements serve.Admin.
 func (f forAdmin) ResolveGroup(ctx context.Context, g serve.Group) (uuid.UUID, error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	state, err := f.s.deletable(ctx, g.(*served).group, uuid.Nil)
+	state, err := f.s.deletable(ctx, g.(*replicas.Served).Group, uuid.Nil)
 	return state.UUID, err
 }
 
 // DeleteGroup implements serve.Admin.
 func (f forAdmin) DeleteGroup(ctx context.Context, g serve.Group, want uuid.UUID) (uuid.UUID, error) {
-	sv := g.(*served)
-	return sv.group.UUID, f.s.deleteGroup(ctx, sv, want)
+	sv := g.(*replicas.Served)
+	return sv.Group.UUID, f.s.deleteGroup(ctx, sv, want)
 }
 
 // DescribeVolume implements serve.Admin.
@@ -73,19 +74,16 @@ func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	}
 	step := s.volume.Step()
 	out.Step, out.StepNonce = step.Number, step.Nonce.String()
-	s.mu.Lock()
-	epoch := s.watcher.View.Epoch
-	serving := make(map[string]*served, len(s.groups))
-	for id, g := range s.groups {
-		serving[id.String()] = g.served.Load()
+	serving := map[string]*replicas.Served{}
+	for _, g := range s.replicas.All() {
+		serving[g.UUID.String()] = g.Served()
 	}
-	s.mu.Unlock()
 	if out.GetFacts() != nil {
-		out.Facts.Epoch = max(out.GetFacts().GetEpoch(), epoch)
+		out.Facts.Epoch = max(out.GetFacts().GetEpoch(), s.replicas.View().Epoch)
 	}
 	for _, p := range out.GetGroups() {
 		if sv := serving[p.GetUuid()]; sv != nil {
-			sv.describeFacts(p)
+			describeFacts(p, sv)
 		}
 	}
 	return out, nil

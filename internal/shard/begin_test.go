@@ -9,30 +9,28 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // afterCut starts a shard on the disk that a power cut or a kill left, and returns it with what it found of a group.
-func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica) {
+func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Replica) {
 	cfg := s.cfg
 	cfg.FS = disk
 	started := newShard(cfg)
 	started.volume.store, started.volume.Volume, started.peers.hub = s.volume.store, s.volume.Volume, s.peers.hub
-	started.loading.beganAt = time.Now()
+	started.loading.takePending()
 	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
 		return started, nil
 	}
-	g := started.volume.find(id)
-	started.groups[id] = g
-	return started, g
+	return started, started.replicas.Add(id, started.volume.find(id))
 }
 
 // cuts calls the function check with the disk that remains after a cut. The cuts are before, between and after the
@@ -79,28 +77,28 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		started, g := afterCut(s, disk, state.UUID)
 		before := state
 		defer func() { state = before }()
-		started.watcher.Retire(view())
-		words := does(started, started.watcher.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
+		started.replicas.Retire(view())
+		words := does(started, started.replicas.Decide(view()), state.UUID)
 		seen[words]++
 		switch words {
 		case "join":
 		case "confess":
 			// The leader removes the learner that is gone, and adds a new learner in its place.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
-			started.watcher.Decide(view())
+			started.replicas.Decide(view())
 			state.Members = with(learner(9))
 			if g != nil {
 				g.Learn(state.Members)
 			}
-			if words := does(started, started.watcher.Decide(view()),
-				&groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "make-folder") {
+			if words := does(started, started.replicas.Decide(view()),
+				state.UUID); !strings.HasPrefix(words, "make-folder") {
 				t.Fatalf("%s: the next learner: %q", when, words)
 			}
 			if err := (actions{started}).MakeFolder(state); err != nil {
 				t.Fatalf("%s: the next learner: %v", when, err)
 			}
-			if again, g := afterCut(s, disk, state.UUID); !g.joining() || g.RaftID != 9 {
-				t.Fatalf("%s: the next learner is found as %+v of %v", when, g, again.groups)
+			if again, g := afterCut(s, disk, state.UUID); g.State().Phase != member.Joining || g.State().RaftID != 9 {
+				t.Fatalf("%s: the next learner is found as %+v of %v", when, g.State(), again.replicas.All())
 			}
 		default:
 			t.Fatalf("%s: %q", when, words)
@@ -147,9 +145,9 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	seen := map[string]int{}
 	check := func(when string, disk *vfstest.Mem) {
 		started, g := afterCut(s, disk, state.UUID)
-		started.watcher.Retire(view(others...))
-		words := does(started, started.watcher.Decide(view(others...)),
-			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
+		started.replicas.Retire(view(others...))
+		words := does(started, started.replicas.Decide(view(others...)),
+			state.UUID)
 		seen[words]++
 		if !slices.Contains([]string{"trash", "", "stray"}, words) || words == "" && g != nil {
 			t.Fatalf("%s: %q", when, words)
@@ -157,14 +155,14 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		next := learner
 		next.RaftID = 9
 		// A folder that still belongs to the previous learner is removed first.
-		words = does(started, started.watcher.Decide(view(with(next)...)),
-			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
-		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || !g.joining()) {
+		words = does(started, started.replicas.Decide(view(with(next)...)),
+			state.UUID)
+		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || g.State().Phase != member.Joining) {
 			t.Fatalf("%s, and another is wanted: %q", when, words)
 		}
 	}
 	cuts(disk, func() {
-		if err := (actions{s}).Trash(t.Context(), s.groups[state.UUID]); err != nil {
+		if err := (actions{s}).Trash(t.Context(), s.replicas.Find(state.UUID)); err != nil {
 			t.Fatal(err)
 		}
 	}, check)
@@ -237,10 +235,10 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	s.watcher.View = placement.View{
+	s.watcher.See(placement.View{
 		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
 		Targets: map[string]placement.Target{},
-	}
+	})
 	s.cancel()
 	if !s.watcher.Reconcile(s.ctx) {
 		t.Error("nothing is left to do, though nothing was done")

@@ -5,14 +5,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/google/uuid"
-
-	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // newCalls makes the server for the calls to the shard.
@@ -37,7 +33,7 @@ func (f forCalls) Routing() placement.Routing { return f.s.meta.Routing }
 
 // Group implements serve.Replicas.
 func (f forCalls) Group(ctx context.Context, name string, epoch uint64) (serve.Group, error) {
-	sv, err := f.s.findGroup(ctx, f.s.routes.Load(), name, epoch)
+	sv, err := f.s.findGroup(ctx, f.s.replicas.Routes(), name, epoch)
 	if err != nil {
 		return nil, err
 	}
@@ -46,10 +42,10 @@ func (f forCalls) Group(ctx context.Context, name string, epoch uint64) (serve.G
 
 // GroupOf implements serve.Replicas.
 func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.Group, error) {
-	r := f.s.routes.Load()
-	if number < len(r.byNumber) {
-		if g := r.byNumber[number]; g != nil {
-			if sv := g.served.Load(); sv != nil {
+	r := f.s.replicas.Routes()
+	if number < len(r.ByNumber) {
+		if g := r.ByNumber[number]; g != nil {
+			if sv := g.Served(); sv != nil {
 				return sv, nil
 			}
 		}
@@ -59,24 +55,19 @@ func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.
 
 // Groups implements serve.Replicas.
 func (f forCalls) Groups() (names []string, known bool) {
-	r := f.s.routes.Load()
-	return slices.Sorted(maps.Keys(r.byName)), r.byName != nil
+	r := f.s.replicas.Routes()
+	return slices.Sorted(maps.Keys(r.ByName)), r.ByName != nil
 }
 
 // IsJoining implements serve.Replicas.
 func (f forCalls) IsJoining(name string) bool {
-	g := f.s.routes.Load().byName[name]
-	if g == nil {
-		return false
-	}
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	return g.joining()
+	g := f.s.replicas.Routes().ByName[name]
+	return g != nil && g.State().Phase == member.Joining
 }
 
 // Known implements serve.Replicas.
 func (f forCalls) Known(name string) string {
-	if g := f.s.routes.Load().byName[name]; g != nil {
+	if g := f.s.replicas.Routes().ByName[name]; g != nil {
 		return g.Name
 	}
 	return ""
@@ -95,27 +86,3 @@ func (f forCalls) WithSpace(ctx context.Context, try func() error) error {
 
 // WasSlow implements serve.Replicas.
 func (f forCalls) WasSlow(one status.SlowCall) { f.s.slow.calls.add(one) }
-
-// Name implements serve.Group.
-func (sv *served) Name() string { return sv.group.Name }
-
-// UUID implements serve.Group.
-func (sv *served) UUID() uuid.UUID { return sv.group.UUID }
-
-// Log implements serve.Group.
-func (sv *served) Log() *group.Log { return sv.log }
-
-// Replica implements serve.Group.
-func (sv *served) Replica() *replica.Replica { return sv.replica }
-
-// Tenant implements serve.Group.
-func (sv *served) Tenant() *quota.Tenant {
-	t := sv.tenant.Tenant()
-	if t == nil || !sv.replica.Readable() && !sv.replica.Status().Leader {
-		return nil // the leader counts the calls
-	}
-	return t
-}
-
-// IsServed implements serve.Group.
-func (sv *served) IsServed() bool { return sv.group.served.Load() == sv }

@@ -97,7 +97,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		{descCalls, float64(c.shard.calls.Calls())},
 		{descEpoch, float64(st.Epoch)},
 		{descProblems, float64(len(st.Problems))},
-		{descFrozen, map[bool]float64{true: 1}[c.shard.watcher.IsHeld()]},
+		{descFrozen, map[bool]float64{true: 1}[c.shard.replicas.IsHeld()]},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, m.value)
 	}

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -23,11 +23,11 @@ import (
 type compactor struct {
 	cfg      *Config
 	ctx      context.Context // context of the shard
-	watcher  *watcher
+	replicas *replicas.Set
+	nudge    func() // makes the watcher look again
 	volume   *storage
 	trash    func() *trash.Bin
 	freed    func() // makes replicas retry that found no space
-	routes   *atomic.Pointer[routes]
 	problems *problems
 	metrics  *metrics
 	reported reportedWeights
@@ -64,10 +64,10 @@ const (
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, ctx: s.ctx, watcher: s.watcher, volume: s.volume, trash: func() *trash.Bin {
+		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, nudge: s.watcher.Nudge, volume: s.volume, trash: func() *trash.Bin {
 			return s.trash
 		}, freed: func() { s.committer.SpaceFreed() },
-		routes: &s.routes, problems: &s.problems, metrics: s.metrics, logger: s.logger,
+		problems: &s.problems, metrics: s.metrics, logger: s.logger,
 		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,
 			shards: map[string]reportedWeight{}},
 		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
@@ -121,18 +121,18 @@ func (c *compactor) noteSealed(name string) {
 // servedGroup is a group that is served here.
 type servedGroup struct {
 	name string
-	*served
+	*replicas.Served
 	stats group.Stats
 }
 
 // servedGroups returns the groups that are served, with their figures.
 func (c *compactor) servedGroups(only map[string]struct{}) (out []servedGroup) {
-	for name, g := range c.routes.Load().byName {
+	for name, g := range c.replicas.Routes().ByName {
 		if _, wanted := only[name]; only != nil && !wanted {
 			continue
 		}
-		if sv := g.served.Load(); sv != nil {
-			out = append(out, servedGroup{name, sv, sv.log.Stats()})
+		if sv := g.Served(); sv != nil {
+			out = append(out, servedGroup{name, sv, sv.Log().Stats()})
 		}
 	}
 	return out
@@ -148,7 +148,7 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	c.limitScans()
 	for _, g := range c.servedGroups(nil) {
 		if g.stats.Reclaim.Tombstones > 0 { // some tombstones wait for the other members
-			c.limitTombstones(g.served)
+			c.limitTombstones(g.Served)
 		}
 		c.lookAt(ctx, &g)
 	}
@@ -180,7 +180,7 @@ func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
 
 // supersededMin is how many bytes of a group must be superseded on this volume before the group is compacted.
 func (c *compactor) supersededMin() int64 {
-	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.routes.Load().byName))
+	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.replicas.Routes().ByName))
 }
 
 // supersededMin returns the configured minimum. On a small volume, it instead returns an eighth of the volume, divided
@@ -238,8 +238,8 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 			c.mu.Unlock()
 		}
 	}()
-	began, before := time.Now(), g.log.Stats().StoredBytes
-	report, err := c.compactLog(ctx, g.served, opts)
+	began, before := time.Now(), g.Log().Stats().StoredBytes
+	report, err := c.compactLog(ctx, g.Served, opts)
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
@@ -255,7 +255,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 		c.logger.Info("compacted", "group", g.name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
 			"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
 	}
-	if freed = before - g.log.Stats().StoredBytes; freed > 0 {
+	if freed = before - g.Log().Stats().StoredBytes; freed > 0 {
 		c.spaceFreed()
 	}
 	return freed
@@ -282,15 +282,16 @@ func (c *compactor) failure(name string) error {
 
 // compactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal
 // first. Groups that wait for space learn at once that some was freed.
-func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport,
-	error) {
-	if opts.All && sv.log.Stats().SupersededBytes > 0 {
-		if err := sv.log.Seal(); err != nil {
+func (c *compactor) compactLog(
+	ctx context.Context, sv *replicas.Served, opts group.CompactOptions,
+) (group.CompactReport, error) {
+	if opts.All && sv.Log().Stats().SupersededBytes > 0 {
+		if err := sv.Log().Seal(); err != nil {
 			return group.CompactReport{}, err
 		}
 	}
 	c.limitTombstones(sv)
-	report, err := sv.log.Compact(ctx, opts)
+	report, err := sv.Log().Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // also after it ended early
 		c.freed()
 	}
@@ -300,22 +301,22 @@ func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.Compa
 // limitTombstones tells the log up to which index every member has everything. The leader knows that index and reports
 // it to etcd, from which the other members read it, a little late. The index only grows: a member added since then took
 // its files or entries from a member that had them.
-func (c *compactor) limitTombstones(sv *served) {
-	if m := sv.replica.Members(); m.LeaderID == sv.raftID && len(m.Progress) > 0 {
-		sv.log.SetTombstoneLimit(everywhere(sv, m))
+func (c *compactor) limitTombstones(sv *replicas.Served) {
+	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID && len(m.Progress) > 0 {
+		sv.Log().SetTombstoneLimit(everywhere(sv, m))
 		return
 	}
-	if state, ok := c.watcher.StateOf(sv.group); ok {
+	if state, ok := c.replicas.GroupOf(sv.Group); ok {
 		told, _ := c.reported.weightOf(c.ctx, state.Group)
-		sv.log.SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.log.AppliedIndex()))
+		sv.Log().SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.Log().AppliedIndex()))
 	}
 }
 
 // everywhere returns the index up to which every member has everything, according to the leader.
-func everywhere(sv *served, m replica.Members) uint64 {
+func everywhere(sv *replicas.Served, m replica.Members) uint64 {
 	index := m.AppliedIndex
 	for _, p := range m.Progress {
-		if p.ID != sv.raftID {
+		if p.ID != sv.RaftID {
 			index = min(index, p.Match)
 		}
 	}

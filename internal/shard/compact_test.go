@@ -148,20 +148,20 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 		sv := f.served(0)
 		seal := func() {
 			t.Helper()
-			if err := sv.log.Seal(); err != nil {
+			if err := sv.Log().Seal(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		seal()
 		wants("half of it", holdThreshold)
-		scan, err := sv.log.OpenScan(time.Hour)
+		scan, err := sv.Log().OpenScan(time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.overwrite(ids, 1, 10_000)
 		seal()
 		wants("beside a scan", holdScan, holdThreshold)
-		sv.log.CloseScan(scan)
+		sv.Log().CloseScan(scan)
 		f.shard.compactor.mu.Lock()
 		f.shard.compactor.failed["0"] = format.ErrNoSpace
 		f.shard.compactor.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -111,16 +112,16 @@ func (c *compactor) whyNewest() string {
 }
 
 // explain examines a group as a compaction does, and returns the reasons why superseded data remains.
-func (c *compactor) explain(sv *served) ([]*recordv1.CompactionHold, error) {
+func (c *compactor) explain(sv *replicas.Served) ([]*recordv1.CompactionHold, error) {
 	c.limitTombstones(sv)
-	if len(sv.log.Stats().Damages) == 0 {
-		if _, err := sv.log.Compact(c.ctx, group.CompactOptions{LookOnly: true}); err != nil {
+	if len(sv.Log().Stats().Damages) == 0 {
+		if _, err := sv.Log().Compact(c.ctx, group.CompactOptions{LookOnly: true}); err != nil {
 			return nil, err
 		}
 	}
-	stats := sv.log.Stats()
+	stats := sv.Log().Stats()
 	var out []*recordv1.CompactionHold
-	for _, h := range c.holds(sv.group.Name, &stats) {
+	for _, h := range c.holds(sv.Group.Name, &stats) {
 		out = append(out, &recordv1.CompactionHold{Reason: h.reason, Bytes: h.bytes, Text: h.text})
 	}
 	return out, nil

@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -172,27 +172,27 @@ func comesBack(t testing.TB, what tailDamage) {
 	damageTail(t, f, what)
 	c.restart("b")
 	c.put(20, data(20, 1000)) // a majority remains without c
-	before, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
+	before, _ := replicas.MemberOf(c.registry.now().Groups["0"], "c")
 	metrics := prometheus.NewRegistry()
 	f.cfg.Registry = metrics
 	c.restart("c")
 	s := c.shards["c"].shard
 	c.eventually("c has a replica that votes again", func() bool {
 		g := c.registry.now().Groups["0"]
-		m, _ := follow.MemberOf(g, "c")
-		sv := s.routes.Load().served(g.UUID)
-		if sv != nil && sv.raftID == before.RaftID && what != lastEntry {
+		m, _ := replicas.MemberOf(g, "c")
+		sv := s.replicas.Routes().Served(g.UUID)
+		if sv != nil && sv.RaftID == before.RaftID && what != lastEntry {
 			t.Fatal("it runs as what it was")
 		}
 		leader := c.shards[g.Leader]
-		if sv == nil || leader == nil || m.Role != placement.Voter || sv.raftID != m.RaftID ||
+		if sv == nil || leader == nil || m.Role != placement.Voter || sv.RaftID != m.RaftID ||
 			m.VolumeUUID != s.volume.Superblock().Volume {
 			return false
 		}
-		leads := leader.shard.routes.Load().served(g.UUID)
-		return leads != nil && sv.log.AppliedIndex() == leads.log.AppliedIndex()
+		leads := leader.shard.replicas.Routes().Served(g.UUID)
+		return leads != nil && sv.Log().AppliedIndex() == leads.Log().AppliedIndex()
 	})
-	after, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
+	after, _ := replicas.MemberOf(c.registry.now().Groups["0"], "c")
 	trash := trashOf(t, f)
 	if what == lastEntry && (after.RaftID != before.RaftID || len(trash) > 0 || tails(t, metrics, tailInstalled) != 1) {
 		t.Errorf("another copy has all: member %+v, was %+v; trash %v, installed %v", after, before, trash,
@@ -239,10 +239,10 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 			return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" &&
 				strings.Contains(st.Groups[0].Message, "start the shards")
 		})
-		if s.routes.Load().served(c.registry.now().Groups["0"].UUID) != nil {
+		if s.replicas.Routes().Served(c.registry.now().Groups["0"].UUID) != nil {
 			t.Error("it runs")
 		}
-		if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume ||
+		if m, _ := replicas.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume ||
 			len(trashOf(t, f)) > 0 {
 			t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
 		}
@@ -250,8 +250,8 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		group := c.registry.now().Groups["0"]
 		group.Leader = "b"
 		c.eventually("b is there", func() bool {
-			_, known := s.watcher.Address("b")
-			return known && c.shards["b"].shard.routes.Load().served(group.UUID) != nil
+			_, known := s.replicas.Address("b")
+			return known && c.shards["b"].shard.replicas.Routes().Served(group.UUID) != nil
 		})
 		if s.installer.isLed(t.Context(), group) {
 			t.Error("b is taken for the leader, and has no majority")
@@ -289,7 +289,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	if err := s.trash.Put(g.Dir, g.UUID, 1); err != nil {
+	if err := s.trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
 		t.Fatal(err)
 	}
 	late := time.Now().Add(24 * time.Hour)
@@ -300,7 +300,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 				members[i].VolumeUUID = s.volume.Superblock().Volume
 			}
 		}
-		s.watcher.View = placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}}
+		s.watcher.See(placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}})
 		if err := s.trash.Empty(late); err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +310,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	if !kept(memberOn("b", 1, 2), memberOn("a", 1, 9, placement.Learner)) {
 		t.Error("a learner is to come, and the old folder is gone")
 	}
-	s.groups[g.UUID] = &groupReplica{Replica: follow.Replica{Name: "0", UUID: g.UUID, RaftID: 9, Phase: member.Joining}}
+	s.replicas.Add(g.UUID, replicas.State{Replica: member.Replica{Name: "0", RaftID: 9, Phase: member.Joining}})
 	if !kept(memberOn("b", 1, 2), memberOn("a", 1, 9)) {
 		t.Error("it is not complete, and the old folder is gone")
 	}
@@ -331,13 +331,11 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 			Targets: map[string]placement.Target{}}
 	}
 	does := func(v placement.View) string {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.watcher.View = v
-		todo := s.watcher.Decide(v)
+		s.watcher.See(v)
+		todo := s.replicas.Decide(v)
 		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Missing))
 	}
-	s.watcher.Retire(view(9)) // as it was when the shard started
+	s.replicas.Retire(view(9)) // as it was when the shard started
 	if got := does(view(9)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}
@@ -347,7 +345,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	if err := (actions{s}).MakeFolder(view(11).Groups["0"]); err != nil {
 		t.Fatal(err)
 	}
-	g := s.groups[id]
+	g := s.replicas.Find(id)
 	if err := (actions{s}).Trash(context.Background(), g); err != nil {
 		t.Fatal(err)
 	}
@@ -363,18 +361,17 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	g.Phase = member.Lost
-	s.groups[g.UUID] = g
+	g = s.replicas.Add(g.UUID, replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, Phase: member.Lost}})
 	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a",
 		VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
 	if err := (actions{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
-	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)
+	file, found, err := format.ReadReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID))
 	if err != nil || !found || !file.Joining || file.RaftID != 9 {
 		t.Errorf("the folder is that of %+v, %t, %v", file, found, err)
 	}
-	names, err := s.cfg.FS.List(g.Dir)
+	names, err := s.cfg.FS.List(s.volume.GroupDir(g.UUID))
 	trash, _ := s.cfg.FS.List(s.volume.TrashDir())
 	if err != nil || !slices.Equal(names, []string{format.ReplicaName}) || len(trash) != 1 {
 		t.Errorf("it holds %v, %v; the trash %v", names, err, trash)

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
 // A replica that is missing on its volume, or lost with it, is replaced by a new one, without an operator.
@@ -103,8 +103,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		c.eventually("all have everything", func() bool { // a majority would do for an answer
 			applied := map[uint64]bool{}
 			for _, name := range abc {
-				if sv := c.shards[name].shard.routes.Load().served(id); sv != nil {
-					applied[sv.log.AppliedIndex()] = true
+				if sv := c.shards[name].shard.replicas.Routes().Served(id); sv != nil {
+					applied[sv.Log().AppliedIndex()] = true
 				} else {
 					applied[0] = true
 				}
@@ -138,11 +138,11 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		}
 		c.eventually("it is found", func() bool { return found.Load() > 0 })
 		c.eventually("all of it is repaired", func() bool {
-			sv := c.shards["c"].shard.routes.Load().served(id)
-			if sv == nil || sv.log.Damaged() {
+			sv := c.shards["c"].shard.replicas.Routes().Served(id)
+			if sv == nil || sv.Log().Damaged() {
 				return false
 			}
-			report, err := sv.log.Verify(t.Context(), 0) // Verify itself finds damage that no scrub has reached yet
+			report, err := sv.Log().Verify(t.Context(), 0) // Verify itself finds damage that no scrub has reached yet
 			return err == nil && len(report.Damages) == 0
 		})
 		c.kill("a")
@@ -173,7 +173,7 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 		})
 		g := c.registry.now().Groups["0"]
 		leader := c.shards[g.Leader]
-		sv := leader.shard.routes.Load().served(g.UUID)
+		sv := leader.shard.replicas.Routes().Served(g.UUID)
 		hit := 0
 		for name, size := range filesBelow(t, leader.cfg.FS, filepath.Join(leader.cfg.Dir, "groups")) {
 			if size < 24<<10 {
@@ -185,13 +185,13 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 			must(t, errors.Join(err, file.Close()))
 			hit++
 		}
-		report, err := sv.log.Verify(t.Context(), 0)
+		report, err := sv.Log().Verify(t.Context(), 0)
 		must(t, err)
-		if hit == 0 || len(report.Damages) == 0 || !sv.replica.Members().Quiet {
-			t.Fatalf("%d files are hit, %d places of damage; rests: %v", hit, len(report.Damages), sv.replica.Members().Quiet)
+		if hit == 0 || len(report.Damages) == 0 || !sv.Replica().Members().Quiet {
+			t.Fatalf("%d files are hit, %d places of damage; rests: %v", hit, len(report.Damages), sv.Replica().Members().Quiet)
 		}
-		c.eventually("all of it is repaired", func() bool { return !sv.log.Damaged() })
-		report, err = sv.log.Verify(t.Context(), 0)
+		c.eventually("all of it is repaired", func() bool { return !sv.Log().Damaged() })
+		report, err = sv.Log().Verify(t.Context(), 0)
 		must(t, err)
 		if len(report.Damages) > 0 {
 			t.Errorf("%v", report.Damages)
@@ -226,8 +226,8 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 		c.restart("c")
 		c.eventually("new replicas are on c", func() bool {
 			for name, g := range c.registry.now().Groups {
-				m, ok := follow.MemberOf(g, "c")
-				old, _ := follow.MemberOf(before.Groups[name], "c")
+				m, ok := replicas.MemberOf(g, "c")
+				old, _ := replicas.MemberOf(before.Groups[name], "c")
 				if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
 					return false
 				}

@@ -33,7 +33,7 @@ func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 		})
 		f := start(t, registry, nil).ready()
 		sv := f.served(0)
-		f.eventually("it leads", sv.replica.Readable)
+		f.eventually("it leads", sv.Replica().Readable)
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
 		want(t, err, codes.Unavailable, reason.NoLeader)
 	})
@@ -67,10 +67,10 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	c.add("b", nil)
 	c.settled("a", "b")
 	sv := a.served(0)
-	c.eventually("a leads", func() bool { return sv.replica.Status().Leader })
+	c.eventually("a leads", func() bool { return sv.Replica().Status().Leader })
 	a.stop()
 	// On a busy machine, shard a may have lost the leadership just before; then shard b leads.
-	if st := sv.replica.Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.raftID) {
+	if st := sv.Replica().Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.RaftID) {
 		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
 	}
 }
@@ -93,7 +93,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	} {
 		s := lone(t)
 		g := madeGroup(t, s, 1)
-		if err := s.trash.Put(g.Dir, g.UUID, 1); err != nil {
+		if err := s.trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
 			t.Fatal(err)
 		}
 		trash := s.volume.TrashDir()
@@ -101,7 +101,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		if err != nil || len(names) != 1 {
 			t.Fatalf("in the trash: %v, %v", names, err)
 		}
-		s.watcher.Held = c.held
+		s.watcher.See(placement.View{SetBack: c.held})
 		if c.full {
 			memoryDisk(s).SetCapacity(1)
 			if _, _, err := s.volume.Space(); err != nil { // which looks
@@ -137,7 +137,7 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	here := s.volume.Superblock().Volume
 	state.Members = []placement.Member{memberOn("a", 2, 1), {Shard: "a", VolumeUUID: here, RaftID: 5}, memberOn("b", 1, 2),
 		{Shard: "b", VolumeUUID: here, RaftID: 3}}
-	s.watcher.View = placement.View{Groups: map[string]placement.Group{"0": state}}
+	s.watcher.See(placement.View{Groups: map[string]placement.Group{"0": state}})
 	if s.watcher.Reconcile(t.Context()) {
 		t.Error("something is left to do")
 	}

@@ -377,10 +377,10 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 		}
 		c.restart("c")
 		c.eventually("c has everything", func() bool {
-			sv := c.shards["c"].shard.routes.Load().served(c.registry.now().Groups["0"].UUID)
+			sv := c.shards["c"].shard.replicas.Routes().Served(c.registry.now().Groups["0"].UUID)
 			for _, name := range []string{"a", "b"} {
-				other := c.shards[name].shard.routes.Load().served(c.registry.now().Groups["0"].UUID)
-				if sv == nil || sv.log.AppliedIndex() < other.log.AppliedIndex() {
+				other := c.shards[name].shard.replicas.Routes().Served(c.registry.now().Groups["0"].UUID)
+				if sv == nil || sv.Log().AppliedIndex() < other.Log().AppliedIndex() {
 					return false
 				}
 			}

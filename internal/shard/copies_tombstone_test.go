@@ -34,12 +34,12 @@ func TestEveryCopyDropsItsTombstones(t *testing.T) {
 			})
 		}
 		gone := func(f *fixture) bool {
-			sv := f.shard.routes.Load().served(id)
+			sv := f.shard.replicas.Routes().Served(id)
 			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil || sv == nil {
 				return false
 			}
 			for n := range int64(records) {
-				_, deleted, err := sv.log.Head(n)
+				_, deleted, err := sv.Log().Head(n)
 				if err == nil && !deleted || err != nil && !errors.Is(err, group.ErrNotFound) {
 					t.Fatalf("record %d on %s: %v", n, f.cfg.Name, err)
 				}

@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
@@ -37,17 +38,14 @@ const (
 )
 
 // replaceLacking gives up a replica as soon as the others can replace it.
-func (i *installer) replaceLacking(ctx context.Context, g *groupReplica) {
+func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	for {
-		state, wanted := i.watcher.StateOf(g)
+		state, wanted := i.replicas.GroupOf(g)
 		if !wanted {
 			return // the watcher handles it
 		}
-		if isReplaceable(state.Group, g.RaftID) && i.isLed(ctx, state.Group) {
-			i.mu.Lock()
-			why := g.Err
-			i.mu.Unlock()
-			i.giveUp(g, why)
+		if isReplaceable(state.Group, g.State().RaftID) && i.isLed(ctx, state.Group) {
+			i.giveUp(g, g.State().Err)
 			return
 		}
 		if !backoff.Sleep(ctx, installPauses.Most/2) {
@@ -57,12 +55,10 @@ func (i *installer) replaceLacking(ctx context.Context, g *groupReplica) {
 }
 
 // reinstall installs a replica with a damaged tail in place, or gives it up.
-func (i *installer) reinstall(g *groupReplica) {
+func (i *installer) reinstall(g *replicas.Replica) {
 	defer i.endFetch(g)
-	i.mu.Lock()
-	ctx, forgetful := g.Fetch, g.Phase == member.MissingEntries
-	i.mu.Unlock()
-	if forgetful {
+	ctx := g.Fetch()
+	if g.State().Phase == member.MissingEntries {
 		i.replaceLacking(ctx, g)
 		return
 	}
@@ -72,7 +68,7 @@ func (i *installer) reinstall(g *groupReplica) {
 		if !errors.Is(err, transfer.ErrBehind) || from != state.Leader {
 			return false
 		}
-		if refused++; refused < tailRefusals || !isReplaceable(state, g.RaftID) || !i.isLed(ctx, state) {
+		if refused++; refused < tailRefusals || !isReplaceable(state, g.State().RaftID) || !i.isLed(ctx, state) {
 			return false
 		}
 		i.giveUp(g, err)
@@ -80,14 +76,11 @@ func (i *installer) reinstall(g *groupReplica) {
 	}) {
 		return
 	}
-	i.happens(g, member.Installed)
+	g.Happens(member.Installed)
 	i.tails.WithLabelValues(tailInstalled).Inc()
 	i.logger.Warn("a replica with a damaged tail was installed again: another copy holds all that it had", "group", g.Name)
 	i.loading.loadOne(i.ctx, g, nil)
-	i.mu.Lock()
-	torn := g.Phase.MissingEntries()
-	i.mu.Unlock()
-	if torn {
+	if g.State().Phase.MissingEntries() {
 		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: pause between attempts
 	}
 }
@@ -111,7 +104,7 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 // isLed asks the shard that etcd names as a group's leader whether it leads. If it does, a majority is
 // elsewhere, because a leader that does not hear a majority steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
-	address, known := i.watcher.Address(state.Leader)
+	address, known := i.replicas.Address(state.Leader)
 	if !known {
 		return false
 	}
@@ -124,26 +117,24 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 }
 
 // giveUp marks a replica for replacement.
-func (i *installer) giveUp(g *groupReplica, why error) {
-	i.happens(g, member.Abandoned)
+func (i *installer) giveUp(g *replicas.Replica, why error) {
+	g.Happens(member.Abandoned)
 	i.tails.WithLabelValues(tailGivenUp).Inc()
 	i.logger.Error(
 		"a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
-		"group", g.Name, "raft_id", g.RaftID, "reason", why)
+		"group", g.Name, "raft_id", g.State().RaftID, "reason", why)
 	i.watcher.Nudge()
 }
 
 // withdraw takes a replica out of service if it lacks entries on which its leader relies.
-func (i *installer) withdraw(ctx context.Context, sv *served, why error) {
-	g := sv.group
+func (i *installer) withdraw(ctx context.Context, sv *replicas.Served, why error) {
+	g := sv.Group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {
 		return // the code that closed it loads it again, or ends it
 	}
-	defer g.changing.Unlock()
-	i.mu.Lock()
-	g.Happens(member.Forgot, i.logger)
-	i.loading.noteTail(g, errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
-	i.mu.Unlock()
+	defer g.EndChange()
+	g.NoteMissing(errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
+	i.loading.foundTail()
 	i.logger.Error("a replica has forgotten what it acknowledged: was its disk set back?", "group", g.Name, "error", why)
 }

@@ -6,23 +6,24 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
 // decideCase is a group whose folder shard a may have, and what etcd says of the group.
 type decideCase struct {
 	name    string
-	folder  func(g *groupReplica) // nil: there is none; it gets a folder of Raft id 1 with the membership of index 7
-	members []placement.Member    // volume 1 is that of shard a
-	index   int64                 // of this membership; -1: nobody wrote one
-	target  string                // shards
-	early   bool                  // the first load has not begun
-	unknown bool                  // to etcd
-	spent   bool                  // Raft id 9 was begun here before
+	folder  func(g *replicas.State) // nil: there is none; it gets a folder of Raft id 1 with the membership of index 7
+	members []placement.Member      // volume 1 is that of shard a
+	index   int64                   // of this membership; -1: nobody wrote one
+	target  string                  // shards
+	early   bool                    // the first load has not begun
+	unknown bool                    // to etcd
+	spent   bool                    // Raft id 9 was begun here before
 	want    string
 	held    string // while etcd was set back
 }
 
-func plain(*groupReplica) {}
+func plain(*replicas.State) {}
 
 // memberOn returns a member with a volume of this number on a shard.
 func memberOn(shard string, volume byte, raftID uint64, role ...placement.Role) placement.Member {
@@ -57,12 +58,12 @@ var decideCases = []decideCase{
 		members: with(memberOn("a", 1, 9)), index: 6, want: "lost",
 		held: "stray"},
 	{name: "nobody wrote a membership", folder: plain, members: others, index: -1, want: "stray", held: "stray"},
-	{name: "the only copy, where nobody ever wrote a membership", folder: func(g *groupReplica) {
-		g.ConfIndex = 0
+	{name: "the only copy, where nobody ever wrote a membership", folder: func(g *replicas.State) {
+		g.KnownIndex = 0
 	}, members: others, index: -1,
 		want: "stray", held: "stray"},
 	{name: "its folder cannot be read", folder: unread, members: others, want: "stray", held: "stray"},
-	{name: "its Raft id is not known", folder: func(g *groupReplica) {
+	{name: "its Raft id is not known", folder: func(g *replicas.State) {
 		g.RaftID = 0
 	}, members: others, want: "stray", held: "stray"},
 	{name: "made here and never told", folder: neverReported, members: others, want: "stray", held: "stray"},
@@ -78,9 +79,9 @@ var decideCases = []decideCase{
 		want:    "lost", held: "stray"},
 	{name: "a learner that is not wanted any more", folder: joins, members: others, want: "trash"},
 	{name: "the first learner, not wanted any more", folder: joins, members: others[:1], index: -1, want: "trash"},
-	{name: "such a learner, as it fetches", folder: func(g *groupReplica) {
+	{name: "such a learner, as it fetches", folder: func(g *replicas.State) {
 		joins(g)
-		g.StopFetch = func() {}
+		g.Fetching = true
 	}, members: others, want: "later"},
 	{name: "a lost one", folder: lost, members: others, want: "lost", held: "lost"},
 	{name: "the only copy is of another volume", folder: copied, members: of(memberOn("a", 2, 1)), want: "lost",
@@ -123,7 +124,7 @@ var decideCases = []decideCase{
 	{name: "a group that was half made", folder: unread, target: "a", want: "create", held: "stray"},
 	{name: "a group that was made", folder: plain, target: "a", want: "announce stray", held: "stray"},
 	{name: "a folder of a group without members", folder: plain, target: "b", want: "stray", held: "stray"},
-	{name: "an older view", folder: func(g *groupReplica) { g.Confirmed = 101 }, target: "a", want: "", held: "stray"},
+	{name: "an older view", folder: func(g *replicas.State) { g.Confirmed = 101 }, target: "a", want: "", held: "stray"},
 	{name: "a group that etcd does not know", folder: plain, unknown: true, want: "stray", held: "stray"},
 	{name: "such a group that serves", folder: serves, unknown: true, want: "close stray"},
 	{name: "a member, before the first load", folder: plain, early: true, members: with(memberOn("a", 1, 1)), want: "",
@@ -135,7 +136,7 @@ var decideCases = []decideCase{
 		held: "load"},
 	{name: "a member that was made here", folder: made, members: of(memberOn("a", 1, 1)), index: -1, want: "load",
 		held: "load"},
-	{name: "a member whose Raft id is not known", folder: func(g *groupReplica) {
+	{name: "a member whose Raft id is not known", folder: func(g *replicas.State) {
 		g.RaftID = 0
 	}, members: of(memberOn("a", 1, 1)), want: "load", held: "load"},
 	{name: "a learner without data, before the first load", folder: joins, early: true,
@@ -197,55 +198,55 @@ var decideCases = []decideCase{
 		held: "stray"},
 	{name: "a group that was made, while etcd was set back before", folder: all(made, heldBack), target: "a",
 		want: "announce stray", held: "stray"},
-	{name: "an older view of a group that is to be made elsewhere", folder: func(g *groupReplica) {
+	{name: "an older view of a group that is to be made elsewhere", folder: func(g *replicas.State) {
 		g.Confirmed = 101
 	}, target: "b", want: "", held: "stray"},
 	{name: "no target and no members", want: ""},
-	{name: "another name", folder: func(g *groupReplica) {
+	{name: "another name", folder: func(g *replicas.State) {
 		g.Name = "1"
 	}, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
 }
 
 // all returns a change of a folder that makes all these changes.
-func all(folder ...func(*groupReplica)) func(*groupReplica) {
-	return func(g *groupReplica) {
+func all(folder ...func(*replicas.State)) func(*replicas.State) {
+	return func(g *replicas.State) {
 		for _, f := range folder {
 			f(g)
 		}
 	}
 }
 
-func in(phase member.Phase) func(*groupReplica) {
-	return func(g *groupReplica) { g.Phase = phase }
+func in(phase member.Phase) func(*replicas.State) {
+	return func(g *replicas.State) { g.Phase = phase }
 }
-func elsewhere(g *groupReplica) { g.Standing.Reason = member.Elsewhere }
-func heldBack(g *groupReplica)  { g.Standing.Reason = member.SetBack }
-func fetches(g *groupReplica)   { g.StopFetch = func() {} }
-func lost(g *groupReplica)      { g.Phase = member.Lost }
-func exchanged(g *groupReplica) {
+func elsewhere(g *replicas.State) { g.Standing.Reason = member.Elsewhere }
+func heldBack(g *replicas.State)  { g.Standing.Reason = member.SetBack }
+func fetches(g *replicas.State)   { g.Fetching = true }
+func lost(g *replicas.State)      { g.Phase = member.Lost }
+func exchanged(g *replicas.State) {
 	g.Name, g.Exchanged = "1", "it holds the files of group 1"
 	g.Standing = member.Standing{Reason: member.OtherGroup, Detail: g.Exchanged}
 }
 
-func serves(g *groupReplica)  { g.served.Store(&served{group: g, raftID: 1}) }
-func torn(g *groupReplica)    { g.Phase = member.DamagedTail }
-func givenUp(g *groupReplica) { g.Phase = member.GivenUp }
-func joins(g *groupReplica)   { g.Phase, g.ConfIndex = member.Joining, 0 }
-func inConf(voters ...uint64) func(*groupReplica) {
-	return func(g *groupReplica) { g.Conf = &raftpb.ConfState{Voters: voters} }
+func serves(g *replicas.State)  { g.Serves = true }
+func torn(g *replicas.State)    { g.Phase = member.DamagedTail }
+func givenUp(g *replicas.State) { g.Phase = member.GivenUp }
+func joins(g *replicas.State)   { g.Phase, g.KnownIndex = member.Joining, 0 }
+func inConf(voters ...uint64) func(*replicas.State) {
+	return func(g *replicas.State) { g.Conf = &raftpb.ConfState{Voters: voters} }
 }
-func neverReported(g *groupReplica) { g.Standing.Reason = member.Unconfirmed }
-func made(g *groupReplica)          { g.Standing.Reason, g.NeverReported = member.Unconfirmed, true }
-func copied(g *groupReplica) {
+func neverReported(g *replicas.State) { g.Standing.Reason = member.Unconfirmed }
+func made(g *replicas.State)          { g.Standing.Reason, g.NeverReported = member.Unconfirmed, true }
+func copied(g *replicas.State) {
 	g.Foreign, g.Standing = true, member.Standing{Reason: member.Foreign, Detail: "it was made on another volume"}
 }
-func unread(g *groupReplica) {
-	g.Unreadable, g.ConfIndex, g.Name = true, 0, ""
+func unread(g *replicas.State) {
+	g.Unreadable, g.KnownIndex, g.Name = true, 0, ""
 	g.Phase = member.Failed
 }
 
 // remnant changes a folder so that it does not even say which replica it is.
-func remnant(g *groupReplica) {
+func remnant(g *replicas.State) {
 	unread(g)
 	g.RaftID = 0
 }

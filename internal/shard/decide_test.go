@@ -7,23 +7,30 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone makes shard a with a volume in memory. No part of the shard runs.
+// lone makes shard a with a volume in memory, whose first load has begun. No part of the shard runs.
 func lone(t testing.TB) *Shard {
+	t.Helper()
+	s := unbegun(t)
+	s.loading.takePending()
+	return s
+}
+
+// unbegun makes what lone makes, before the first load.
+func unbegun(t testing.TB) *Shard {
 	t.Helper()
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
 	cfg.setDefaults()
@@ -36,7 +43,6 @@ func lone(t testing.TB) *Shard {
 		t.Fatal(err)
 	}
 	s.committer, s.peers.hub = replica.NewCommitter(), s.newHub()
-	s.loading.beganAt = time.Now()
 	t.Cleanup(func() {
 		s.peers.hub.Close()
 		s.committer.Close()
@@ -48,7 +54,7 @@ func lone(t testing.TB) *Shard {
 }
 
 // does returns words for what a shard is to do about one group.
-func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
+func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	var words []string
 	for _, one := range []struct {
 		word string
@@ -66,9 +72,9 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 	if todo.Later {
 		words = append(words, "later")
 	}
-	if there := s.groups[g.UUID]; there != nil && there.Phase == member.Lost {
+	if there := s.replicas.Find(id); there != nil && there.State().Phase == member.Lost {
 		words = append(words, "lost")
-	} else if there != nil && there.Standing.Stray() && len(todo.Trash) == 0 {
+	} else if there != nil && there.State().Standing.Stray() && len(todo.Trash) == 0 {
 		words = append(words, "stray")
 	}
 	return strings.Join(words, " ")
@@ -79,18 +85,39 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	for _, c := range decideCases {
 		for held, want := range map[string]string{"": c.want, "etcd was set back": c.held} {
-			if got := c.run(lone(t), held); got != want {
+			if got := c.run(t, held); got != want {
 				t.Errorf("%s%s: %q, want %q", c.name, map[bool]string{true: ", while etcd was set back"}[held != ""], got, want)
 			}
 		}
 	}
 }
 
-func (c decideCase) run(s *Shard, held string) string {
-	if c.early {
-		s.loading.beganAt = time.Time{}
+// holding puts a replica in this state on the volume of a shard.
+func holding(s *Shard, id uuid.UUID, state replicas.State) *replicas.Replica {
+	g := s.replicas.Add(id, state)
+	if state.Serves || state.Fetching {
+		g.Serve(nil, nil, state.RaftID, nil)
 	}
-	s.watcher.Retired[9] = c.spent
+	if state.Fetching {
+		g.BeginFetch(s.ctx)
+	}
+	if state.Fetching && !state.Serves {
+		g.TakeOut(nil)
+		g.EndChange()
+	}
+	return g
+}
+
+func (c decideCase) run(t *testing.T, held string) string {
+	t.Helper()
+	s := unbegun(t)
+	if !c.early {
+		s.loading.takePending()
+	}
+	if c.spent {
+		s.replicas.Retire(placement.View{Groups: map[string]placement.Group{"0": {Members: []placement.Member{
+			{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9}}}}})
+	}
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)),
 		Members: slices.Clone(c.members)}
 	if c.index == 0 && len(c.members) > 0 {
@@ -101,22 +128,20 @@ func (c decideCase) run(s *Shard, held string) string {
 			state.Members[i].VolumeUUID = s.volume.Superblock().Volume
 		}
 	}
-	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: state.UUID, RaftID: 1, ConfIndex: 7}}
 	if c.folder != nil {
-		c.folder(g)
-		s.groups[g.UUID] = g
+		g := replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7}}
+		c.folder(&g)
+		holding(s, state.UUID, g)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watcher.Held = held
-	s.watcher.View = placement.View{
-		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
+	view := placement.View{
+		SetBack: held, Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
 		Targets: map[string]placement.Target{"0": {Group: "0", Shards: strings.Fields(c.target)}},
 	}
 	if c.unknown {
-		delete(s.watcher.View.Groups, "0")
+		delete(view.Groups, "0")
 	}
-	return does(s, s.watcher.Decide(s.watcher.View), g)
+	s.watcher.See(view)
+	return does(s, s.replicas.Decide(s.replicas.View()), state.UUID)
 }
 
 // Once the log of a replica knows a newer membership than etcd, the replica has not left, whatever its manifest said
@@ -124,26 +149,23 @@ func (c decideCase) run(s *Shard, held string) string {
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	log, _, err := group.Load(t.Context(), s.volume.logOptions(g), &g.progress)
+	log, _, err := group.Load(t.Context(), s.volume.logOptions(g.UUID, g.Name), &g.Progress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, s.volume.replicaFile(g, 1)); err != nil {
+	if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), s.volume.replicaFile(g.UUID, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.serve(g, log); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = g.close(context.Background(), false) }()
-	s.groups[g.UUID] = g
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer func() { _ = g.Close(context.Background(), false) }()
 	for index, want := range map[uint64]bool{7: false, 8: false, 9: true, 10: true} {
 		state := placement.Group{Name: g.Name, UUID: g.UUID, ConfIndex: index, Members: others}
-		todo := s.watcher.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		todo := s.replicas.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
 		if left, stays := len(todo.Trash) == 1, len(todo.Present) == 1; left != want || stays == want {
 			t.Errorf("etcd's membership is of index %d, the replica's of 9: it has left: %t, and says that it is here: %t",
 				index, left, stays)
@@ -152,11 +174,11 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 }
 
 // madeGroup makes the folder of a group with the given voters.
-func madeGroup(t testing.TB, s *Shard, voters ...uint64) *groupReplica {
+func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	t.Helper()
 	id := uuid.New()
-	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: id, Dir: s.volume.GroupDir(id), RaftID: voters[0]}}
-	if err := group.Create(s.volume.logOptions(g), &raftpb.ConfState{Voters: voters}); err != nil {
+	g := s.replicas.Add(id, replicas.State{Replica: member.Replica{Name: "0", RaftID: voters[0]}})
+	if err := group.Create(s.volume.logOptions(g.UUID, g.Name), &raftpb.ConfState{Voters: voters}); err != nil {
 		t.Fatal(err)
 	}
 	return g
@@ -191,20 +213,20 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	} {
 		g := madeGroup(t, s, c.voters...)
 		if c.file != nil {
-			f := s.volume.replicaFile(g, 1)
+			f := s.volume.replicaFile(g.UUID, 1)
 			c.file(&f)
-			if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, f); err != nil {
+			if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), f); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if found := s.volume.find(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
 			t.Errorf("%s: found as foreign %t, stray %q", c.name, found.Foreign, found.Standing)
 		}
-		log, _, err := group.Load(t.Context(), s.volume.logOptions(g), &g.progress)
+		log, _, err := group.Load(t.Context(), s.volume.logOptions(g.UUID, g.Name), &g.Progress)
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := s.volume.raftIDOf(g, log)
+		id, err := s.volume.raftIDOf(g.UUID, log)
 		_ = log.Close(false)
 		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" &&
 			!strings.Contains(got, c.words) {
@@ -212,7 +234,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		}
 	}
 	g := madeGroup(t, s, 1)
-	log, _, err := group.Load(t.Context(), s.volume.logOptions(g), &g.progress)
+	log, _, err := group.Load(t.Context(), s.volume.logOptions(g.UUID, g.Name), &g.Progress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +242,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, VotersOutgoing: []uint64{2}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := s.volume.raftIDOf(g, log); err == nil {
+	if id, err := s.volume.raftIDOf(g.UUID, log); err == nil {
 		t.Errorf("between two memberships, without a replica file: taken for member %d", id)
 	}
 }
@@ -231,17 +253,15 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Revision: 5, Members: with(memberOn("a", 1, 1))}
 	state.Members[0].VolumeUUID = s.volume.Superblock().Volume
-	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: state.UUID, RaftID: 1, ConfIndex: 7,
-		Phase: member.Serving}}
-	s.groups[g.UUID] = g
+	s.replicas.Add(state.UUID, replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7,
+		Phase: member.Serving}})
 	looks := func(shards ...placement.Shard) bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.watcher.View = placement.View{Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}}
+		view := placement.View{Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}}
 		for _, shard := range shards {
-			s.watcher.View.Shards[shard.Name] = shard
+			view.Shards[shard.Name] = shard
 		}
-		s.watcher.Decide(s.watcher.View)
+		s.watcher.See(view)
+		s.watcher.Reconcile(t.Context())
 		due, _ := s.steerer.take()
 		for _, g := range due {
 			s.steerer.done(g, false, nil)
@@ -275,7 +295,7 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 		sv := f.served(0)
 		var state groupView
 		f.eventually("the shard sees the member that it has told etcd of", func() bool {
-			state, _ = f.shard.watcher.StateOf(sv.group)
+			state, _ = f.shard.replicas.GroupOf(sv.Group)
 			return len(state.Members) == 1
 		})
 		for name, c := range map[string]struct {
@@ -288,15 +308,15 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 			"a learner":     {&raftpb.ConfState{Learners: []uint64{99}}, false},
 			"one to come":   {&raftpb.ConfState{LearnersNext: []uint64{99}}, false},
 		} {
-			m := sv.replica.Members()
-			c.conf.Voters = append(c.conf.Voters, sv.raftID)
+			m := sv.Replica().Members()
+			c.conf.Voters = append(c.conf.Voters, sv.RaftID)
 			m.Conf, m.Term = c.conf, m.Term+1
 			before := registry.now().Groups["0"].Revision
 			_, err := f.shard.steerer.step(t.Context(), sv, m, state)
 			if wrote := registry.now().Groups["0"].Revision != before; wrote != c.want {
 				t.Errorf("%s is not named: written: %t, %v", name, wrote, err)
 			}
-			state, _ = f.shard.watcher.StateOf(sv.group)
+			state, _ = f.shard.replicas.GroupOf(sv.Group)
 			state.Term = 0
 		}
 	})
@@ -308,28 +328,25 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	for range cap(s.installer.slots) {
 		s.installer.slots <- struct{}{} // others are installed: it waits for its turn
 	}
-	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1, ConfIndex: 7,
-		Phase: member.Serving}}
-	serves(g)
+	g := holding(s, uuid.New(), replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7,
+		Phase: member.Serving, Serves: true}})
 	others := []placement.Member{{Shard: "b", VolumeUUID: uuid.New(), RaftID: 3}}
 	g.Learn(others)
-	s.groups[g.UUID] = g
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.installer.installAgain(t.Context(), g, 3)
 	}()
 	state := placement.Group{Name: "0", UUID: g.UUID, ConfIndex: 9, Members: others}
-	decide := func() follow.Work[*groupReplica] {
-		return s.watcher.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+	decide := func() replicas.Work {
+		return s.replicas.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
 	}
-	look := func() (fetching bool, todo follow.Work[*groupReplica]) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if g.copying.Load() == nil {
-			return false, follow.Work[*groupReplica]{}
+	look := func() (fetching bool, todo replicas.Work) {
+		if !g.State().Fetching {
+			return false, replicas.Work{}
 		}
-		g.served.Store(nil) // paused, as for the end of an install
+		g.TakeOut(nil) // paused, as for the end of an install
+		g.EndChange()
 		return true, decide()
 	}
 	for {
@@ -342,8 +359,6 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 		runtime.Gosched()
 	}
 	<-ended
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if todo := decide(); len(todo.Trash) != 1 {
 		t.Errorf("after the install: trash %d", len(todo.Trash))
 	}

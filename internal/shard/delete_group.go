@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
 // A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First it ends: after an entry of its own
@@ -21,13 +22,14 @@ import (
 
 // deleteGroup deletes a group that is led here and holds nothing. If want is not the zero UUID, the group has to have
 // that UUID.
-func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) error {
-	g := sv.group
-	if !g.deleting.CompareAndSwap(false, true) {
+func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.UUID) error {
+	g := sv.Group
+	deleting := &s.steerer.leadOf(g).deleting
+	if !deleting.CompareAndSwap(false, true) {
 		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
 	}
 	defer s.steerer.ask(g) // the steerer resumes the group if it was not deleted
-	defer g.deleting.Store(false)
+	defer deleting.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	// The key is read before the group ends: a leader that knows of this end and resumes the group changes the key.
@@ -35,7 +37,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) err
 	if err != nil {
 		return err
 	}
-	err = sv.replica.End(ctx, sv.log.Blank)
+	err = sv.Replica().End(ctx, sv.Log().Blank)
 	if errors.Is(err, replica.ErrNotBlank) {
 		return answer.Fail(codes.FailedPrecondition, reason.GroupNotEmpty,
 			"group %s is not deleted: %v. sheaf group compact %s --all drops what is superseded, and --why says what is still "+
@@ -57,7 +59,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *served, want uuid.UUID) err
 // deletable returns what etcd has about a group that is led here. It fails if etcd does not have the group with the
 // UUID want under this name, if etcd does not have the group that is led here, or if no group may be deleted now. The
 // zero UUID stands for any group.
-func (s *Shard) deletable(ctx context.Context, g *groupReplica, want uuid.UUID) (placement.Group, error) {
+func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UUID) (placement.Group, error) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,
 			"group %s: this store routes by hash: its groups are fixed, and none is deleted", g.Name)
@@ -80,7 +82,7 @@ func (s *Shard) deletable(ctx context.Context, g *groupReplica, want uuid.UUID) 
 }
 
 // notDeleted returns the error of a call that may not have deleted a group.
-func notDeleted(g *groupReplica, err error) error {
+func notDeleted(g *replicas.Replica, err error) error {
 	return answer.Fail(codes.Unavailable, reason.NoLeader,
 		"group %s may not be deleted yet: try again: %v", g.Name, err)
 }
@@ -88,11 +90,12 @@ func notDeleted(g *groupReplica, err error) error {
 // resume lets an ended group that is led here accept writes again, unless it is deleted or this shard is deleting it.
 // It first changes the group's key in etcd, so that an earlier attempt to delete the group, here or on the former
 // leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
-func (q *steerer) resume(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
-	if !sv.group.deleting.CompareAndSwap(false, true) {
+func (q *steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group) error {
+	deleting := &q.leadOf(sv.Group).deleting
+	if !deleting.CompareAndSwap(false, true) {
 		return nil // deleteGroup is in progress, and asks for another look when it ends
 	}
-	defer sv.group.deleting.Store(false)
+	defer deleting.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	state.Leader, state.Term = q.cfg.Name, m.Term
@@ -104,10 +107,8 @@ func (q *steerer) resume(ctx context.Context, sv *served, m replica.Members, sta
 	case err != nil:
 		return fmt.Errorf("before it resumes: %w", err)
 	}
-	q.mu.Lock()
-	sv.group.Stored = stored
-	q.mu.Unlock()
-	err = sv.replica.Resume(ctx, m.Term)
+	sv.Group.NoteStored(stored)
+	err = sv.Replica().Resume(ctx, m.Term)
 	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
 		return nil // the next look says what is left to do
 	}

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -69,12 +70,12 @@ func (d *deletion) sleep(mostMs int) {
 }
 
 // leader returns the group on a shard that believes that it leads it; nil: none does.
-func (d *deletion) leader() (*Shard, *served) {
+func (d *deletion) leader() (*Shard, *replicas.Served) {
 	first := d.random(len(abc))
 	for i := range abc {
 		s := d.shards[abc[(first+i)%len(abc)]].shard
-		for _, g := range s.routes.Load().byUUID {
-			if sv := g.served.Load(); sv != nil && sv.replica.Status().Leader {
+		for _, g := range s.replicas.Routes().ByUUID {
+			if sv := g.Served(); sv != nil && sv.Replica().Status().Leader {
 				return s, sv
 			}
 		}
@@ -83,7 +84,7 @@ func (d *deletion) leader() (*Shard, *served) {
 }
 
 // repeatedly calls do() with a leader, after pauses, until the history ends.
-func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *served)) {
+func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *replicas.Served)) {
 	for time.Now().Before(d.end) {
 		d.sleep(pauseMs)
 		if s, sv := d.leader(); sv != nil {
@@ -97,7 +98,7 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
-			d.repeatedly(20, func(s *Shard, sv *served) {
+			d.repeatedly(20, func(s *Shard, sv *replicas.Served) {
 				d.mu.Lock()
 				d.attempts++
 				d.mu.Unlock()
@@ -106,9 +107,9 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 		})
 	}
 	all.Go(func() {
-		d.repeatedly(30, func(_ *Shard, sv *served) {
-			voters := sv.replica.Members().Conf.GetVoters()
-			_ = sv.replica.TransferLeader(t.Context(), voters[d.random(len(voters))])
+		d.repeatedly(30, func(_ *Shard, sv *replicas.Served) {
+			voters := sv.Replica().Members().Conf.GetVoters()
+			_ = sv.Replica().TransferLeader(t.Context(), voters[d.random(len(voters))])
 		})
 	})
 	all.Go(func() {
@@ -175,23 +176,23 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 		c.settled(abc...)
 		for _, name := range abc {
 			s := c.shards[name].shard
-			for _, g := range s.routes.Load().byUUID {
-				sv := g.served.Load()
-				if !sv.replica.Status().Leader {
+			for _, g := range s.replicas.Routes().ByUUID {
+				sv := g.Served()
+				if !sv.Replica().Status().Leader {
 					continue
 				}
-				g.deleting.Store(true) // as deleteGroup does
-				if err := sv.replica.End(t.Context(), sv.log.Blank); err != nil {
+				s.steerer.leadOf(g).deleting.Store(true) // as deleteGroup does
+				if err := sv.Replica().End(t.Context(), sv.Log().Blank); err != nil {
 					t.Fatal(err)
 				}
 				if sv.Barrier(t.Context()) == nil || sv.ReadHere(t.Context()) == nil {
 					t.Error("a read in an ended group is allowed")
 				}
 				synctest.Wait()
-				if !sv.replica.Ended() {
+				if !sv.Replica().Ended() {
 					t.Error("the group was resumed while it was being deleted")
 				}
-				g.deleting.Store(false)
+				s.steerer.leadOf(g).deleting.Store(false)
 				s.steerer.ask(g)
 				c.put(1, []byte("x"))
 				c.holds(1, []byte("x"))
@@ -245,11 +246,11 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 			}
 		}
 		s := c.shards[leader].shard
-		sv := s.routes.Load().served(c.registry.now().Groups["g"].UUID)
+		sv := s.replicas.Routes().Served(c.registry.now().Groups["g"].UUID)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var change sync.WaitGroup
-		change.Go(func() { _ = sv.replica.End(ctx, sv.log.Blank) })
+		change.Go(func() { _ = sv.Replica().End(ctx, sv.Log().Blank) })
 		synctest.Wait()
 		_, err := c.shards[leader].admin.DeleteGroup(t.Context(), &recordv1.DeleteGroupRequest{Group: "g"})
 		want(t, err, codes.Unavailable, reason.NoLeader)

@@ -9,6 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -17,37 +18,31 @@ import (
 
 // groupStatuses implements serve.Admin.Groups; numbers are sorted by value.
 func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Group, more bool) {
-	s.mu.Lock()
-	groups := make([]*groupReplica, 0, len(s.groups))
-	for _, g := range s.groups {
-		if !g.Standing.Apart() && (only == "" || g.Name == only) && placement.CompareGroups(g.Name, behind) > 0 {
-			groups = append(groups, g)
-		}
-	}
-	slices.SortFunc(groups, func(a, b *groupReplica) int { return placement.CompareGroups(a.Name, b.Name) })
+	groups := slices.DeleteFunc(s.replicas.Groups(), func(g *replicas.Replica) bool {
+		return only != "" && g.Name != only || placement.CompareGroups(g.Name, behind) <= 0
+	})
+	slices.SortFunc(groups, func(a, b *replicas.Replica) int { return placement.CompareGroups(a.Name, b.Name) })
 	groups, more = firstNames(groups, most)
 	for _, g := range groups {
-		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(),
-			Lost: g.Phase == member.Lost}
-		p.Outcome = outcomeOf(g.report.Outcome)
-		p.RaftId, p.Copy = g.RaftID, g.copyTo(s.cfg.Name)
-		if g.Err != nil {
-			p.Message = g.Err.Error()
+		known := g.State()
+		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: stateOf(known.Phase),
+			Lost: known.Phase == member.Lost}
+		p.Outcome = outcomeOf(known.Report.Outcome)
+		p.RaftId, p.Copy = known.RaftID, copyTo(s.cfg.Name, g, known.Phase)
+		if known.Err != nil {
+			p.Message = known.Err.Error()
+		}
+		if sv := g.Served(); sv != nil {
+			describe(p, sv)
 		}
 		out = append(out, p)
-	}
-	s.mu.Unlock()
-	for i, g := range groups {
-		if sv := g.served.Load(); sv != nil {
-			describe(out[i], sv)
-		}
 	}
 	return out, more
 }
 
 // firstNames returns the replicas that have one of the first names, and whether there are other replicas. most is the
 // maximum number of names; 0: no limit. groups must be sorted by name. All replicas of a name are returned together.
-func firstNames(groups []*groupReplica, most int) (first []*groupReplica, more bool) {
+func firstNames(groups []*replicas.Replica, most int) (first []*replicas.Replica, more bool) {
 	names := 0
 	for i, g := range groups {
 		if i == 0 || g.Name != groups[i-1].Name {
@@ -60,8 +55,8 @@ func firstNames(groups []*groupReplica, most int) (first []*groupReplica, more b
 }
 
 // describe fills in the facts that only a serving group has.
-func describe(p *recordv1.Group, sv *served) {
-	stats, node := sv.log.Stats(), sv.replica.Status()
+func describe(p *recordv1.Group, sv *replicas.Served) {
+	stats, node := sv.Log().Stats(), sv.Replica().Status()
 	p.Leader = node.Leader
 	describeMembers(p, sv, node)
 	p.AppliedIndex = node.AppliedIndex
@@ -82,6 +77,19 @@ func describe(p *recordv1.Group, sv *served) {
 	}
 }
 
+// stateOf returns the progress of a replica, in the terms of the API.
+func stateOf(phase member.Phase) recordv1.GroupState {
+	switch {
+	case phase.Broken():
+		return recordv1.GroupState_GROUP_STATE_FAILED
+	case phase == member.Pending:
+		return recordv1.GroupState_GROUP_STATE_PENDING
+	case phase == member.Serving:
+		return recordv1.GroupState_GROUP_STATE_SERVING
+	}
+	return recordv1.GroupState_GROUP_STATE_LOADING
+}
+
 func outcomeOf(o group.Outcome) recordv1.LoadOutcome {
 	switch o {
 	case group.Loaded:
@@ -96,11 +104,11 @@ func outcomeOf(o group.Outcome) recordv1.LoadOutcome {
 }
 
 // describeFacts adds the facts that are newer in memory than in the manifest.
-func (sv *served) describeFacts(p *recordv1.GroupFacts) {
-	p.RaftId, p.ConfIndex = sv.raftID, sv.log.ConfIndex()
-	stats := sv.log.Stats()
-	p.Leader, p.Records, p.StoredBytes = sv.replica.Status().Leader, stats.Records, stats.StoredBytes
-	hard, conf, err := sv.log.InitialState()
+func describeFacts(p *recordv1.GroupFacts, sv *replicas.Served) {
+	p.RaftId, p.ConfIndex = sv.RaftID, sv.Log().ConfIndex()
+	stats := sv.Log().Stats()
+	p.Leader, p.Records, p.StoredBytes = sv.Replica().Status().Leader, stats.Records, stats.StoredBytes
+	hard, conf, err := sv.Log().InitialState()
 	if err != nil {
 		p.Message = err.Error()
 		return
@@ -125,17 +133,17 @@ func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
 }
 
 // describeMembers fills in the role of a replica and, if it leads, the state of the members of its group.
-func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
-	p.RaftId, p.Role = sv.raftID, roleOf(node, sv.raftID)
+func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status) {
+	p.RaftId, p.Role = sv.RaftID, roleOf(node, sv.RaftID)
 	if !node.Leader {
 		return
 	}
-	m := sv.replica.Members()
+	m := sv.Replica().Members()
 	for _, one := range m.Progress {
 		member := &recordv1.Member{RaftId: one.ID, MatchIndex: one.Match, Role: recordv1.MemberRole_MEMBER_ROLE_VOTER}
-		member.Shard, _ = sv.group.Route(one.ID)
+		member.Shard, _ = sv.Group.Route(one.ID)
 		switch {
-		case one.ID == sv.raftID:
+		case one.ID == sv.RaftID:
 			member.Role, member.MatchIndex, member.Shard = recordv1.MemberRole_MEMBER_ROLE_LEADER, m.LastIndex, p.GetShard()
 			member.Active, member.CaughtUp = true, true
 			lag := uint64(0)
@@ -143,7 +151,7 @@ func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
 		case one.Learner:
 			member.Role = recordv1.MemberRole_MEMBER_ROLE_LEARNER
 		}
-		if one.ID != sv.raftID {
+		if one.ID != sv.RaftID {
 			member.LagEntries = m.LastIndex - min(one.Match, m.LastIndex)
 			// RecentActive is reset once per election timeout, until the next answer.
 			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)

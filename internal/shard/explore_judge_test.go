@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -97,7 +98,7 @@ func (x *exploration) led(name string, g placement.Group) string {
 		if sv == nil {
 			return fmt.Sprintf("group %s does not serve on %s", name, member.Shard)
 		}
-		at = append(at, sv.log.AppliedIndex())
+		at = append(at, sv.Log().AppliedIndex())
 	}
 	if slices.Min(at) != slices.Max(at) {
 		return fmt.Sprintf("the copies of group %s are at %v", name, at)
@@ -105,7 +106,7 @@ func (x *exploration) led(name string, g placement.Group) string {
 	return ""
 }
 
-func (x *exploration) servedOn(shard string, g placement.Group) *served {
+func (x *exploration) servedOn(shard string, g placement.Group) *replicas.Served {
 	m := x.machineOf(shard)
 	if m == nil {
 		return nil
@@ -114,7 +115,7 @@ func (x *exploration) servedOn(shard string, g placement.Group) *served {
 	if s == nil {
 		return nil
 	}
-	return s.routes.Load().served(g.UUID)
+	return s.replicas.Routes().Served(g.UUID)
 }
 
 // states returns the states of all replicas, for messages.
@@ -221,11 +222,11 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 			x.violate(oracleStuck, "group %s does not serve on %s any more", name, member.Shard)
 			return
 		}
-		report, err := sv.log.Verify(ctx, 0)
+		report, err := sv.Log().Verify(ctx, 0)
 		if err != nil || len(report.Damages) > 0 {
 			x.violate(oracleDamage, "verify of group %s on %s: %v, %v", name, member.Shard, report.Damages, err)
 		}
-		holds, err := holdings(ctx, sv.log)
+		holds, err := holdings(ctx, sv.Log())
 		if err != nil {
 			x.violate(oracleDamage, "reading group %s on %s: %v", name, member.Shard, err)
 		}
@@ -281,7 +282,7 @@ func (x *exploration) truncated() {
 			x.await(func() bool { // damage is repaired, or the copy is reinstalled
 				for _, member := range x.registry.now().Groups[name].Members {
 					sv := x.servedOn(member.Shard, g)
-					if sv == nil || sv.log.Damaged() {
+					if sv == nil || sv.Log().Damaged() {
 						return false
 					}
 				}
@@ -300,7 +301,7 @@ func (x *exploration) truncated() {
 		x.violate(oracleStuck, "group %s with a truncated segment neither serves nor fails%s", name, x.states())
 		return
 	}
-	if sv := s.routes.Load().served(g.UUID); sv == nil {
+	if sv := s.replicas.Routes().Served(g.UUID); sv == nil {
 		x.fire("damaged group does not serve")
 		return
 	}

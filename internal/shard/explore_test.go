@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
@@ -174,7 +174,7 @@ func (x *exploration) aim(name string, must, not *machine) {
 
 // isOn reports whether the shard of machine m is a member of the group.
 func (x *exploration) isOn(m *machine, g placement.Group) bool {
-	_, on := follow.MemberOf(g, m.name)
+	_, on := replicas.MemberOf(g, m.name)
 	return on
 }
 

@@ -148,7 +148,7 @@ func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 		f.again(nil)
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
 		want(t, err, codes.DataLoss, reason.Damaged)
-		_, err = f.served(number).log.Compact(f.ctx(), group.CompactOptions{})
+		_, err = f.served(number).Log().Compact(f.ctx(), group.CompactOptions{})
 		if err == nil {
 			t.Error("a damaged group was compacted")
 		}
@@ -462,7 +462,7 @@ func TestCompactionInTheBackground(t *testing.T) {
 				f.put(id, data(id+int64(round), 100_000))
 			}
 		}
-		f.eventually("superseded bytes are dropped", func() bool { return f.served(0).log.Stats().StoredBytes < 6<<20 })
+		f.eventually("superseded bytes are dropped", func() bool { return f.served(0).Log().Stats().StoredBytes < 6<<20 })
 		for _, id := range ids {
 			f.holds(id, data(id+9, 100_000))
 		}
@@ -482,15 +482,12 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 			late.Groups[name] = g
 		}
 		s := f.shard
-		s.mu.Lock()
-		s.watcher.View = late
-		todo := s.watcher.Decide(late)
-		s.publish()
-		routes := s.routes.Load()
-		s.mu.Unlock()
-		if len(todo.Create)+len(todo.Announce)+len(todo.Close) != 0 || len(routes.byName) != hash4.Groups {
+		s.watcher.See(late)
+		todo := s.replicas.Decide(late)
+		routes := s.replicas.Routes()
+		if len(todo.Create)+len(todo.Announce)+len(todo.Close) != 0 || len(routes.ByName) != hash4.Groups {
 			t.Errorf("%d to create, %d to announce, %d to close; %d groups have a route", len(todo.Create), len(todo.Announce),
-				len(todo.Close), len(routes.byName))
+				len(todo.Close), len(routes.ByName))
 		}
 	})
 }

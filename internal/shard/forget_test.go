@@ -17,7 +17,7 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 		leader, follower := "", ""
 		c.eventually("one leads", func() bool {
 			for _, name := range abc {
-				if c.shards[name].served(0).replica.Status().Leader {
+				if c.shards[name].served(0).Replica().Status().Leader {
 					leader = name
 				} else {
 					follower = name
@@ -27,17 +27,19 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 		})
 		c.put(1, data(1, 100))
 		f := c.shards[follower]
-		applied := func() uint64 { return f.served(0).log.AppliedIndex() }
-		c.eventually("the follower has it", func() bool { return applied() == c.shards[leader].served(0).log.AppliedIndex() })
+		applied := func() uint64 { return f.served(0).Log().AppliedIndex() }
+		c.eventually("the follower has it", func() bool {
+			return applied() == c.shards[leader].served(0).Log().AppliedIndex()
+		})
 		image := f.image()
 		for id := range int64(10) {
 			c.put(id, data(id, 200))
 		}
 		c.eventually("all have all", func() bool {
 			return !slices.ContainsFunc(abc, func(name string) bool {
-				return c.shards[name].served(0).log.AppliedIndex() < applied()
+				return c.shards[name].served(0).Log().AppliedIndex() < applied()
 			}) &&
-				applied() == c.shards[leader].served(0).log.AppliedIndex()
+				applied() == c.shards[leader].served(0).Log().AppliedIndex()
 		})
 		before, all := c.raftIDOn(follower), applied()
 		id := c.registry.now().Groups["0"].UUID
@@ -54,8 +56,8 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 			copyFolder(t, f.cfg.FS, groups, filepath.Join(image, "groups"))
 			c.restart(follower)
 			c.eventually("it is replaced, or has all again", func() bool {
-				sv := f.shard.routes.Load().served(id)
-				return replaced() || sv != nil && sv.log.AppliedIndex() >= all
+				sv := f.shard.replicas.Routes().Served(id)
+				return replaced() || sv != nil && sv.Log().AppliedIndex() >= all
 			})
 		}
 		c.settled(abc...)

@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -21,29 +20,27 @@ func (s *Shard) findGroups() error {
 	if err != nil {
 		return err
 	}
-	found := make(map[uuid.UUID]*groupReplica, len(ids))
+	found := make(map[uuid.UUID]replicas.State, len(ids))
 	for _, id := range ids {
-		if found[id] = s.volume.find(id); found[id].Phase == member.DamagedTail {
+		found[id] = s.volume.find(id)
+		if found[id].Phase == member.DamagedTail {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
 		if err := found[id].Err; vfs.IsShortage(err) { // nothing is known about the folder: the start is tried again
 			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.groups)
-	maps.Copy(s.groups, found)
+	s.replicas.Replace(found)
 	return nil
 }
 
 // find inspects the folder of a group.
-func (v *storage) find(id uuid.UUID) *groupReplica {
-	g := v.newReplica(placement.Group{UUID: id})
-	file, found, err := format.ReadReplicaFile(v.cfg.FS, g.Dir)
+func (v *storage) find(id uuid.UUID) (g replicas.State) {
+	dir := v.GroupDir(id)
+	file, found, err := format.ReadReplicaFile(v.cfg.FS, dir)
 	if err == nil && found {
 		g.RaftID = file.RaftID
-		if err := v.checkReplicaFile(g, file); err != nil {
+		if err := v.checkReplicaFile(id, file); err != nil {
 			g.Foreign, g.Standing = true, member.Standing{Reason: member.Foreign, Detail: err.Error()}
 		}
 		if file.Joining {
@@ -53,7 +50,7 @@ func (v *storage) find(id uuid.UUID) *groupReplica {
 	}
 	var m *format.Manifest
 	if err == nil {
-		m, err = format.ReadManifest(v.cfg.FS, g.Dir)
+		m, err = format.ReadManifest(v.cfg.FS, dir)
 	}
 	switch {
 	case err != nil:
@@ -67,12 +64,12 @@ func (v *storage) find(id uuid.UUID) *groupReplica {
 	case m.Identity.Store != v.store || m.Identity.Group != id:
 		g.Standing = member.Standing{Reason: member.OtherGroup, Detail: fmt.Sprintf("it is group %s of store %s",
 			m.Identity.Group, m.Identity.Store)}
-		if g.Exchanged = fsck.Exchanged(v.cfg.FS, g.Dir); g.Exchanged != "" {
+		if g.Exchanged = fsck.Exchanged(v.cfg.FS, dir); g.Exchanged != "" {
 			g.Standing.Detail = g.Exchanged
 			v.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
 		}
 	}
-	g.Name, g.ConfIndex, g.Conf = m.Identity.Name, m.ConfIndex, m.Conf
+	g.Name, g.KnownIndex, g.Conf = m.Identity.Name, m.ConfIndex, m.Conf
 	if !found && len(m.Conf.GetVoters()) == 1 {
 		g.RaftID = m.Conf.GetVoters()[0]
 	}

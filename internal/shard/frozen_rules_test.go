@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
 // While etcd was set back, the leader of a group does not change its members.
@@ -21,17 +23,19 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 		f := start(t, registry, nil).ready()
 		s, sv := f.shard, f.served(0)
 		f.eventually("it leads a group that etcd knows", func() bool {
-			state, _ := s.watcher.StateOf(sv.group)
-			return len(state.Members) == 1 && sv.replica.Status().Leader
+			state, _ := s.replicas.GroupOf(sv.Group)
+			return len(state.Members) == 1 && sv.Replica().Status().Leader
 		})
 		targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}, Revision: 1000}}
 		shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 		registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
-		f.eventually("it is noticed", s.watcher.IsHeld)
-		s.mu.Lock()
-		s.watcher.View.Targets, s.watcher.View.Shards = targets, shards // as if that had been known before
-		s.mu.Unlock()
-		if again := s.steerer.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
+		f.eventually("it is noticed", s.replicas.IsHeld)
+		before := s.replicas.View() // as if the targets had been known before
+		before.Targets, before.Shards, before.SetBack = targets, shards, ""
+		s.replicas.See(before)
+		before.SetBack = "its revision is 3, and was 5"
+		s.replicas.See(before)
+		if again := s.steerer.lead(t.Context(), sv.Group); !again || len(registry.now().Groups["0"].Members) != 1 {
 			t.Errorf("while it was set back: looked at again: %t, members %+v", again, registry.now().Groups["0"].Members)
 		}
 		registry.change(func(v *placement.View) { v.SetBack, v.Targets, v.Shards = "", targets, shards })
@@ -126,27 +130,26 @@ func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	g.ConfIndex = 7
-	s.groups[g.UUID] = g
-	s.watcher.View = placement.View{
+	s.replicas.Add(g.UUID, replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7}})
+	s.watcher.See(placement.View{
 		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{},
 		Targets: map[string]placement.Target{},
 		Groups:  map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
-	}
+	})
 	registry := newRegistry(oneGroup, "a")
-	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.watcher.View.Groups
+	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.replicas.View().Groups
 	s.watcher.Etcd = registry
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
-	if unfinished := s.watcher.Reconcile(t.Context()); !unfinished || s.groups[g.UUID] == nil {
+	if unfinished := s.watcher.Reconcile(t.Context()); !unfinished || s.replicas.Find(g.UUID) == nil {
 		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished,
-			s.groups[g.UUID] != nil)
+			s.replicas.Find(g.UUID) != nil)
 	}
-	if names, err := disk.List(g.Dir); err != nil || len(names) == 0 {
+	if names, err := disk.List(s.volume.GroupDir(g.UUID)); err != nil || len(names) == 0 {
 		t.Errorf("its folder holds %v, %v", names, err)
 	}
 	disk.SetCapacity(0)
-	if s.watcher.Reconcile(t.Context()); s.groups[g.UUID] != nil {
+	if s.watcher.Reconcile(t.Context()); s.replicas.Find(g.UUID) != nil {
 		t.Error("it is not thrown away when that is remembered")
 	}
 }
@@ -183,18 +186,17 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := lone(t)
 			g := madeGroup(t, s, 1)
-			g.ConfIndex = 7
-			s.groups[g.UUID] = g
+			s.replicas.Add(g.UUID, replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7}})
 			state := gone
 			state.UUID = g.UUID
-			s.watcher.View = placement.View{
+			s.watcher.See(placement.View{
 				Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{},
 				Targets: map[string]placement.Target{},
 				Groups:  map[string]placement.Group{"0": state}, Own: true,
-			}
+			})
 			registry := newRegistry(oneGroup, "a")
 			if c.now != nil {
-				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: g.RaftID})
+				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1})
 			}
 			registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, map[string]placement.Group{"0": state}
 			if c.etcd != nil {
@@ -202,7 +204,7 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			}
 			s.watcher.Etcd = registry
 			unfinished := s.watcher.Reconcile(t.Context())
-			if left := s.groups[g.UUID] == nil; left != c.leaves || unfinished == left {
+			if left := s.replicas.Find(g.UUID) == nil; left != c.leaves || unfinished == left {
 				t.Errorf("it has left: %t, something is left to do: %t", left, unfinished)
 			}
 		})

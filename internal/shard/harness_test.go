@@ -28,7 +28,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
-	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
@@ -459,7 +459,7 @@ func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("all groups serve", func() bool {
 		for name := range f.registry.now().Targets {
-			if _, err := f.shard.findGroup(f.ctx(), f.shard.routes.Load(), name, 0); err != nil {
+			if _, err := f.shard.findGroup(f.ctx(), f.shard.replicas.Routes(), name, 0); err != nil {
 				return false
 			}
 		}
@@ -619,7 +619,7 @@ type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {
 	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	if strings.Contains(string(b), follow.NoTransition) {
+	if strings.Contains(string(b), replicas.NoTransition) {
 		w.t.Error("a replica went through a transition that must not be")
 	}
 	return len(b), nil

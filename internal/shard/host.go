@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -144,25 +145,17 @@ func (f forHost) Ready() error {
 	default:
 		return fmt.Errorf("%s: %s", state.Word(), message)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	failed := 0
-	for _, g := range f.groups {
-		switch {
-		case g.served.Load() != nil:
-			return nil
-		case !g.Standing.Apart():
-			failed++
-		}
+	if slices.ContainsFunc(f.replicas.All(), func(g *replicas.Replica) bool { return g.Served() != nil }) {
+		return nil
 	}
-	if failed > 0 || state == recordv1.ShardState_SHARD_STATE_LOADING {
+	if len(f.replicas.Groups()) > 0 || state == recordv1.ShardState_SHARD_STATE_LOADING {
 		return errors.New("no group serves yet: /status says why")
 	}
 	return nil
 }
 
 // setHealth sets the health of one group in the health service: "group/NAME".
-func (s *Shard) setHealth(g *groupReplica, serving bool) {
+func (s *Shard) setHealth(g *replicas.Replica, serving bool) {
 	if s.server != nil { // it was started
 		s.server.SetHealth("group/"+g.Name, serving)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +15,9 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
@@ -37,10 +38,10 @@ var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * tim
 type installer struct {
 	name      string // name of the shard
 	ctx       context.Context
-	watcher   *watcher
+	watcher   *follow.Watcher
 	loading   *loading
 	volume    *storage
-	mu        *sync.Mutex // Shard.mu
+	replicas  *replicas.Set
 	withSpace func(ctx context.Context, try func() error) error
 	peers     *peers
 	problems  *problems
@@ -53,41 +54,26 @@ type installer struct {
 
 func newInstaller(s *Shard) *installer {
 	return &installer{
-		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, volume: s.volume, mu: &s.mu,
+		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, volume: s.volume, replicas: s.replicas,
 		withSpace: s.compactor.withSpace, peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
 }
 
 // endFetch ends what BeginFetch began, and wakes what waited for that.
-func (i *installer) endFetch(g *groupReplica) {
-	i.mu.Lock()
-	g.EndFetch()
-	torn := g.Phase.MissingEntries()
-	i.mu.Unlock()
-	g.copying.Store(nil)
-	if torn {
+func (i *installer) endFetch(g *replicas.Replica) {
+	if g.EndFetch() {
 		i.watcher.Nudge()
 	}
 }
 
-// happens changes the phase of a replica.
-func (i *installer) happens(g *groupReplica, e member.Event) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	g.Happens(e, i.logger)
-}
-
 // join installs a replica that is still empty, and serves it.
-func (i *installer) join(g *groupReplica) {
+func (i *installer) join(g *replicas.Replica) {
 	defer i.endFetch(g)
-	i.mu.Lock()
-	ctx := g.Fetch
-	i.mu.Unlock()
-	if !i.takeOver(ctx, g, "joining group "+g.Name, nil) {
+	if !i.takeOver(g.Fetch(), g, "joining group "+g.Name, nil) {
 		return
 	}
-	i.happens(g, member.Installed)
+	g.Happens(member.Installed)
 	i.logger.Info("a replica was installed", "group", g.Name)
 	i.loading.loadOne(i.ctx, g, nil)
 }
@@ -95,14 +81,14 @@ func (i *installer) join(g *groupReplica) {
 // takeOver installs a replica that does not run, from the files of another member, and retries until it succeeds. It
 // returns false in three cases: etcd no longer names the replica, the context has ended, or giveUp, unless it is nil,
 // returned true for an error.
-func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
+func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
 	tries := backoff.Tries{Doubling: installPauses}
 	for {
-		state, wanted := i.watcher.StateOf(g)
-		if !wanted || !slices.ContainsFunc(i.watcher.Here(state.Group), func(m placement.Member) bool {
-			return m.RaftID == g.RaftID
+		state, wanted := i.replicas.GroupOf(g)
+		if !wanted || !slices.ContainsFunc(i.replicas.Here(state.Group), func(m placement.Member) bool {
+			return m.RaftID == g.State().RaftID
 		}) {
 			return false // the watcher handles it
 		}
@@ -127,12 +113,12 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 }
 
 // fetchFrom returns the shard to install from: the leader, otherwise another voter.
-func (i *installer) fetchFrom(g *groupReplica, state placement.Group) (string, error) {
-	if _, ok := i.watcher.Address(state.Leader); ok && state.Leader != i.name {
+func (i *installer) fetchFrom(g *replicas.Replica, state placement.Group) (string, error) {
+	if _, ok := i.replicas.Address(state.Leader); ok && state.Leader != i.name {
 		return state.Leader, nil
 	}
 	for _, m := range state.Members {
-		if _, ok := i.watcher.Address(m.Shard); ok && m.Role == placement.Voter && m.Shard != i.name {
+		if _, ok := i.replicas.Address(m.Shard); ok && m.Role == placement.Voter && m.Shard != i.name {
 			return m.Shard, nil
 		}
 	}
@@ -140,7 +126,7 @@ func (i *installer) fetchFrom(g *groupReplica, state placement.Group) (string, e
 }
 
 // install fetches the files of a group from a shard and swaps them in. Unless ready is nil, install first calls it.
-func (i *installer) install(ctx context.Context, g *groupReplica, from string, ready func() error) error {
+func (i *installer) install(ctx context.Context, g *replicas.Replica, from string, ready func() error) error {
 	select {
 	case i.slots <- struct{}{}:
 		defer func() { <-i.slots }()
@@ -148,11 +134,11 @@ func (i *installer) install(ctx context.Context, g *groupReplica, from string, r
 		return ctx.Err()
 	}
 	sink := &installSink{
-		ctx: ctx, opts: i.volume.logOptions(g), replica: i.volume.replicaFile(g, g.RaftID),
+		ctx: ctx, opts: i.volume.logOptions(g.UUID, g.Name), replica: i.volume.replicaFile(g.UUID, g.State().RaftID),
 		missing: map[string]transfer.File{},
-		from:    from, copying: g.copying.Load(),
+		from:    from, copying: g.Copying(),
 	}
-	defer sink.copying.waits()
+	defer sink.copying.Waits()
 	if err := i.peers.hub.Fetcher(from).Group(ctx, g.UUID, sink); err != nil {
 		return err
 	}
@@ -174,7 +160,7 @@ type installSink struct {
 	missing map[string]transfer.File // as last reported
 
 	from            string // shard
-	copying         *copying
+	copying         *replicas.Copying
 	segments, total int64 // bytes
 }
 
@@ -188,13 +174,13 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 			i.segments += segment.Bytes
 		}
 	}
-	i.copying.begin(i.from, i.total)
+	i.copying.Begin(i.from, i.total)
 	return nil
 }
 
 func (i *installSink) Wanted() ([]peer.FileRange, error) {
 	missing := i.install.Missing()
-	i.copying.have(haveBytes(missing, i.segments, i.total))
+	i.copying.Have(haveBytes(missing, i.segments, i.total))
 	wanted := make([]peer.FileRange, 0, len(missing))
 	clear(i.missing)
 	for _, f := range missing {
@@ -213,16 +199,11 @@ func (i *installSink) Create(r peer.FileRange) (peer.SinkFile, error) {
 }
 
 // installAgain updates a replica that needs entries which its leader has compacted away.
-func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint64) {
-	i.mu.Lock()
-	sv := g.served.Load()
-	if g.IsFetching() || sv == nil {
-		i.mu.Unlock()
+func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from uint64) {
+	sv, fetch := g.BeginFetch(ctx)
+	if sv == nil {
 		return
 	}
-	g.BeginFetch(ctx)
-	fetch := g.Fetch
-	i.mu.Unlock()
 	defer i.endFetch(g)
 	shard, ok := g.Route(from)
 	if !ok {
@@ -236,7 +217,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 	})
 	if stopped {
 		i.loading.loadOne(ctx, g, nil)
-		g.changing.Unlock()
+		g.EndChange()
 	}
 	if fetch.Err() != nil { // the shard stops, or the replica has left its group
 		return
@@ -247,30 +228,26 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // the leader repeats its offer at once
 	}
-	i.informLeader(g, sv.raftID, from, err == nil)
+	i.informLeader(g, sv.RaftID, from, err == nil)
 }
 
-// pause closes a served group, and locks it against other changes. If closed is true, the caller must unlock changing.
-func (i *installer) pause(ctx context.Context, g *groupReplica, sv *served) (closed bool, err error) {
-	g.changing.Lock()
-	if !g.served.CompareAndSwap(sv, nil) {
-		g.changing.Unlock()
+// pause closes a served group, and locks it against other changes. If closed is true, the caller must call EndChange.
+func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas.Served) (closed bool, err error) {
+	if g.TakeOut(sv) == nil {
 		return false, errors.New("the replica was closed meanwhile")
 	}
-	i.mu.Lock()
-	g.Happens(member.Paused, i.logger)
-	i.mu.Unlock()
+	g.Happens(member.Paused)
 	i.loading.health(g, false)
 	over, cancel := context.WithCancel(ctx)
 	cancel() // the replica does not lead: no caller's write is in progress
-	if err := sv.replica.Stop(over); err != nil {
+	if err := sv.Replica().Stop(over); err != nil {
 		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
 	}
-	return true, sv.log.Close(false)
+	return true, sv.Log().Close(false)
 }
 
 // informLeader reports the result of an install to the leader, so that the leader sends entries again.
-func (i *installer) informLeader(g *groupReplica, raftID, to uint64, ok bool) {
+func (i *installer) informLeader(g *replicas.Replica, raftID, to uint64, ok bool) {
 	i.peers.hub.Transport(g.UUID, g.Route).Send([]*raftpb.Message{{
 		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
 	}})

@@ -9,9 +9,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sync/errgroup"
 
@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/move"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -51,9 +51,8 @@ var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.
 type steerer struct {
 	steering
 	cfg      *Config
-	watcher  *watcher
-	mu       *sync.Mutex // Shard.mu
-	routes   *atomic.Pointer[routes]
+	replicas *replicas.Set
+	routes   func() *replicas.Routes
 	problems *problems
 	logger   *slog.Logger
 
@@ -62,20 +61,20 @@ type steerer struct {
 	// look at the groups of the peer.
 	isSilent func(shard string) bool
 	// mustNotLead reports whether a peer said that it must not be given the leadership, because of its disk.
-	mustNotLead  func(shard string) bool
-	withdraw     func(ctx context.Context, sv *served, why error)
-	installAgain func(ctx context.Context, g *groupReplica, from uint64)
-	replicaFile  func(g *groupReplica, raftID uint64) format.ReplicaFile
+	mustNotLead      func(shard string) bool
+	withdraw         func(ctx context.Context, sv *replicas.Served, why error)
+	installAgain     func(ctx context.Context, g *replicas.Replica, from uint64)
+	writeReplicaFile func(group uuid.UUID, raftID uint64) error
 }
 
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
-		steering: newSteering(), cfg: &s.cfg, watcher: s.watcher, mu: &s.mu, routes: &s.routes, problems: &s.problems,
+		steering: newSteering(), cfg: &s.cfg, replicas: s.replicas, routes: s.replicas.Routes, problems: &s.problems,
 		logger: s.logger,
 		copies: func() int {
 			return s.meta.Copies
 		}, isSilent: s.peers.isSilent, mustNotLead: s.peers.mustNotLead, withdraw: s.installer.withdraw,
-		installAgain: s.installer.installAgain, replicaFile: s.volume.replicaFile,
+		installAgain: s.installer.installAgain, writeReplicaFile: s.volume.writeReplicaFile,
 	}
 }
 
@@ -107,36 +106,36 @@ func (q *steerer) run(ctx context.Context) {
 
 // lead takes steps towards the target while this replica leads. It returns true if something is unfinished and needs
 // another look.
-func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
+func (q *steerer) lead(ctx context.Context, g *replicas.Replica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			q.problems.Note(movingGroup+g.Name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	for range stepsAtOnce {
-		sv := g.served.Load()
+		sv := g.Served()
 		if sv == nil || ctx.Err() != nil {
 			return false
 		}
-		status := sv.replica.Status()
+		status := sv.Replica().Status()
 		if errors.Is(status.Err, replica.ErrLostEntries) {
 			q.withdraw(ctx, sv, status.Err)
 			return false
 		}
 		if !status.Leader {
 			q.moved(g)
-			return status.LeaderID == sv.raftID // it leads, but has not applied an entry of its own term yet
+			return status.LeaderID == sv.RaftID // it leads, but has not applied an entry of its own term yet
 		}
-		if q.watcher.IsHeld() {
+		if q.replicas.IsHeld() {
 			return true
 		}
-		state, ok := q.watcher.StateOf(g)
+		state, ok := q.replicas.GroupOf(g)
 		if !ok || len(state.Members) == 0 {
 			q.problems.Note(movingGroup+g.Name, nil)
 			return false // the watcher first announces the group to etcd
 		}
-		m := sv.replica.Members()
-		if sv.replica.Ended() {
+		m := sv.Replica().Members()
+		if sv.Replica().Ended() {
 			err := q.resume(ctx, sv, m, state.Group)
 			q.problems.Note(resumingGroup+g.Name, err)
 			return true
@@ -173,13 +172,13 @@ const (
 )
 
 // groupView is what etcd holds of a group.
-type groupView = follow.Group
+type groupView = replicas.Group
 
 // isPlain reports whether a group has one copy, which is where it is wanted. Only the reporter reports the figures of
 // such a group.
-func isPlain(sv *served, m replica.Members, state groupView) bool {
+func isPlain(sv *replicas.Served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
-		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&
+		len(state.Members) == 1 && state.Members[0].RaftID == sv.RaftID && state.Members[0].Role == placement.Voter &&
 		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 &&
 		state.Target[0] == state.Members[0].Shard)
 }
@@ -197,17 +196,18 @@ func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 }
 
 // step decides on one step and takes it.
-func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
-	g := sv.group
-	if g.leadTerm != m.Term {
-		g.leadTerm, g.leadSince = m.Term, time.Now()
+func (q *steerer) step(ctx context.Context, sv *replicas.Served, m replica.Members, state groupView) (stepped, error) {
+	g := sv.Group
+	lead := q.leadOf(g)
+	if lead.term != m.Term {
+		lead.term, lead.since = m.Term, time.Now()
 	}
 	if namesAll(state.Members, m.Conf) && (state.Leader != q.cfg.Name || state.Term < m.Term ||
 		state.ConfIndex < m.ConfIndex) {
 		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls use this record to find the leader
 	}
 	in := move.State{
-		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
+		Self: sv.RaftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
 		Members: state.Members, Target: state.Target, FreshID: format.NewRaftID(), LearnersMax: -1,
 	}
 	places := g.Members()
@@ -234,14 +234,14 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
-	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < changeApplyTime {
+	if a.Kind == move.TransferLeader && time.Since(lead.changedAt) < changeApplyTime {
 		return stepLater, nil // the transfer target would refuse, and writes would be held up meanwhile
 	}
-	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(g.leadSince) < leadRest {
+	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(lead.since) < leadRest {
 		return stepLater, nil
 	}
 	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) &&
-		mayStillReport(g, state, a.ID, comes) {
+		mayStillReport(lead, state, a.ID, comes) {
 		return stepLater, nil
 	}
 	q.stepped(g)
@@ -268,11 +268,11 @@ const reportTime = 3 * time.Second
 // member; otherwise about the member with the given id. Such a member may be found if no shard is there that could take
 // its place, or if a shard has just registered and has not reported what it holds. If the member were removed too
 // early, the group would lose a copy that exists, and would need both of the two that are left.
-func mayStillReport(g *groupReplica, state groupView, id uint64, comes bool) bool {
+func mayStillReport(g *lead, state groupView, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without the member
 	for _, name := range state.Target {
-		if _, holds := follow.MemberOf(state.Group, name); holds {
+		if _, holds := replicas.MemberOf(state.Group, name); holds {
 			continue
 		}
 		whole = false
@@ -290,7 +290,9 @@ func mayStillReport(g *groupReplica, state groupView, id uint64, comes bool) boo
 }
 
 // act carries out what was decided.
-func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state placement.Group, a move.Action) error {
+func (q *steerer) act(
+	ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group, a move.Action,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	switch a.Kind {
@@ -298,32 +300,32 @@ func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state 
 		state.Members = a.Members
 		return q.storeAsLeader(ctx, sv, m, state)
 	case move.TransferLeader:
-		return sv.replica.TransferLeader(ctx, a.ID)
+		return sv.Replica().TransferLeader(ctx, a.ID)
 	case move.AddLearner:
 		// Until now only the membership identified this replica.
-		if err := format.WriteReplicaFile(q.cfg.FS, sv.group.Dir, q.replicaFile(sv.group, sv.raftID)); err != nil {
+		if err := q.writeReplicaFile(sv.UUID(), sv.RaftID); err != nil {
 			return err
 		}
 	}
-	defer func() { sv.group.changedAt = time.Now() }()
-	return sv.replica.ChangeMembers(ctx, a.Change())
+	defer func() { q.leadOf(sv.Group).changedAt = time.Now() }()
+	return sv.Replica().ChangeMembers(ctx, a.Change())
 }
 
 // storeAsLeader writes the leader's record of a group to etcd.
-func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
+func (q *steerer) storeAsLeader(
+	ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	stats := sv.log.Stats()
+	stats := sv.Log().Stats()
 	state.Leader, state.Term, state.ConfIndex = q.cfg.Name, m.Term, m.ConfIndex
 	state.Bytes, state.Records, state.Everywhere = stats.StoredBytes, stats.Records, everywhere(sv, m)
 	stored, err := q.cfg.Placement.PutGroupAsLeader(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd: %w", err)
 	}
-	q.mu.Lock()
-	sv.group.Stored = stored
-	q.mu.Unlock()
-	sv.group.Learn(stored.Members)
+	sv.Group.NoteStored(stored)
+	sv.Group.Learn(stored.Members)
 	return nil
 }
 
@@ -334,7 +336,7 @@ func (q *steerer) leaveSilent(ctx context.Context) {
 	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
 		silent := q.problems.of(host.VolumeSilent) != nil
 		if silent && told { // by now the peers know that the leadership must not return
-			if took, _, _ := q.handOverAll(ctx, q.routes.Load()); took > 0 {
+			if took, _, _ := q.handOverAll(ctx, q.routes()); took > 0 {
 				q.logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
 			}
 		}
@@ -345,7 +347,7 @@ func (q *steerer) leaveSilent(ctx context.Context) {
 // handOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
 // the leadership or returns it, handOver repeats the offer for a while.
 func (q *steerer) handOver(ctx context.Context) {
-	r := q.routes.Load()
+	r := q.routes()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
 	handed := 0
@@ -365,28 +367,28 @@ func (q *steerer) handOver(ctx context.Context) {
 // handOverAll tries to transfer the leadership of each group once. The results are numbers of groups: took is how many
 // this shard no longer leads, kept is how many it still leads, and open is how many of the latter another shard could
 // take.
-func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
+func (q *steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex
-	parallel.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
-		sv := g.served.Load()
-		if sv == nil || sv.replica.Alone() { // no other member can lead in its place
+	parallel.Each(maps.Values(r.ByUUID), 4*steerAtOnce, func(g *replicas.Replica) {
+		sv := g.Served()
+		if sv == nil || sv.Replica().Alone() { // no other member can lead in its place
 			return
 		}
-		m := sv.replica.Members()
-		if m.LeaderID != sv.raftID {
+		m := sv.Replica().Members()
+		if m.LeaderID != sv.RaftID {
 			return
 		}
 		to := q.transferTarget(sv, m)
 		var err error
 		if to != 0 {
-			if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
+			if err = sv.Replica().TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
 				q.logger.Warn("handing the lead over", "group", g.Name, "error", err)
 			}
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case sv.replica.Members().LeaderID != sv.raftID:
+		case sv.Replica().Members().LeaderID != sv.RaftID:
 			took++
 		case to != 0 && !errors.Is(err, replica.ErrFailed):
 			open++
@@ -401,11 +403,11 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 // transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
 // can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, the leadership
 // remains here: a leader whose disk hangs still serves what is in memory, and after a failed election nobody would.
-func (q *steerer) transferTarget(sv *served, m replica.Members) uint64 {
+func (q *steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 {
 	var to, match uint64
-	votes, places := map[uint64]bool{}, sv.group.Members()
+	votes, places := map[uint64]bool{}, sv.Group.Members()
 	for _, p := range m.Progress {
-		if p.ID == sv.raftID {
+		if p.ID == sv.RaftID {
 			votes[p.ID] = q.problems.of(host.VolumeSilent) == nil
 			continue
 		}
@@ -433,7 +435,7 @@ func (q *steerer) transferTarget(sv *served, m replica.Members) uint64 {
 
 // catchUp records that the leader no longer has entries that the local replica needs. The argument from is the leader's
 // Raft id. catchUp never blocks.
-func (q *steering) catchUp(g *groupReplica, from uint64) {
+func (q *steering) catchUp(g *replicas.Replica, from uint64) {
 	q.list.Lock()
 	q.fetch[g] = from
 	q.list.Unlock()

@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -45,7 +46,7 @@ func newHanging(t *bubble, shards ...string) *hanging {
 func (h *hanging) leader() (leader string) {
 	term := h.term()
 	for name := range h.shards {
-		if m := h.group(name).replica.Members(); m.Term == term && m.LeaderID == h.group(name).raftID {
+		if m := h.group(name).Replica().Members(); m.Term == term && m.LeaderID == h.group(name).RaftID {
 			leader = name
 		}
 	}
@@ -55,13 +56,13 @@ func (h *hanging) leader() (leader string) {
 // term returns the highest term of group 0. Each election begins a new term, even if it fails.
 func (h *hanging) term() (term uint64) {
 	for name := range h.shards {
-		term = max(term, h.group(name).replica.Members().Term)
+		term = max(term, h.group(name).Replica().Members().Term)
 	}
 	return term
 }
 
-func (h *hanging) group(shard string) *served {
-	return h.shards[shard].shard.routes.Load().byName["0"].served.Load()
+func (h *hanging) group(shard string) *replicas.Served {
+	return h.shards[shard].shard.replicas.Routes().ByName["0"].Served()
 }
 
 // silent has the guard of a shard say whether its disk answers.

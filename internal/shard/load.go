@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sheaf.dev/sheaf/client/call/backoff"
@@ -18,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -34,20 +33,20 @@ const (
 // loading brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
 // progress, and therefore the state of the shard. Safe for concurrent use.
 type loading struct {
-	cfg     *Config
-	watcher *watcher
-	mu      *sync.Mutex                 // Shard.mu
-	groups  map[uuid.UUID]*groupReplica // groups of the shard
-	volume  *storage
-	serve   func(g *groupReplica, log *group.Log) error // serves a loaded group
-	health  func(g *groupReplica, serving bool)
-	tails   *prometheus.CounterVec
-	logger  *slog.Logger
+	cfg      *Config
+	nudge    func() // makes the watcher look again
+	replicas *replicas.Set
+	volume   *storage
+	serve    func(g *replicas.Replica, log *group.Log) error // serves a loaded group
+	health   func(g *replicas.Replica, serving bool)
+	tails    *prometheus.CounterVec
+	logger   *slog.Logger
 
 	done chan struct{} // closed when the first load is over
 
-	// Fields of the first load; guarded by mu.
-	first      []*groupReplica
+	mu         sync.Mutex // guards what follows, all of the first load
+	first      []*replicas.Replica
+	needs      map[*replicas.Replica]group.Need // without those whose load could not be planned
 	beganAt    time.Time
 	endedAt    time.Time
 	deviceRate float64 // bytes per second; 0: not measured
@@ -57,20 +56,18 @@ type loading struct {
 
 func newLoading(s *Shard) *loading {
 	return &loading{
-		cfg: &s.cfg, watcher: s.watcher, mu: &s.mu, groups: s.groups, volume: s.volume,
-		serve: s.serve, health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
+		cfg: &s.cfg, nudge: s.watcher.Nudge, replicas: s.replicas, volume: s.volume, serve: s.serve, health: s.setHealth,
+		tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}), needs: map[*replicas.Replica]group.Need{},
 	}
 }
-
-func (l *loading) begun() bool { return !l.beganAt.IsZero() }
 
 // loadFirst loads this shard's groups on the volume.
 func (l *loading) loadFirst(ctx context.Context) {
 	defer close(l.done)
 	groups := l.takePending()
-	l.watcher.Nudge() // joins wait until the first load has begun
+	l.nudge() // joins wait until the first load has begun
 	l.plan(groups)
-	l.measureDevice(groups)
+	l.measureDevice()
 	durable := l.syncVolume()
 	groups = l.fitMemory(groups)
 
@@ -78,7 +75,7 @@ func (l *loading) loadFirst(ctx context.Context) {
 	if l.cfg.Medium == HDD {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is built
 	}
-	parallel.Each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
+	parallel.Each(slices.Values(groups), atOnce, func(g *replicas.Replica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
 	l.endedAt = time.Now()
 	l.mu.Unlock()
@@ -87,27 +84,21 @@ func (l *loading) loadFirst(ctx context.Context) {
 		"bytes", status.BytesDone, "seconds", status.ElapsedSeconds, "bytes_per_second", status.BytesPerSecond)
 }
 
-// takePending marks the groups to load now; groups that arrive later are loaded one by one.
-func (l *loading) takePending() []*groupReplica {
+// takePending begins the first load, and returns its groups.
+func (l *loading) takePending() []*replicas.Replica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var groups []*groupReplica
-	for _, g := range l.groups {
-		if !g.Standing.Apart() && g.Phase == member.Pending {
-			g.Happens(member.LoadBegins, l.logger)
-			l.health(g, false)
-			groups = append(groups, g)
-		}
+	l.first, l.beganAt = l.replicas.BeginLoad(), time.Now()
+	for _, g := range l.first {
+		l.health(g, false)
 	}
-	l.first = groups
-	l.beganAt = time.Now()
-	return slices.Clone(groups)
+	return slices.Clone(l.first)
 }
 
 // plan computes what each group needs, before anything is loaded.
-func (l *loading) plan(groups []*groupReplica) {
-	parallel.Each(slices.Values(groups), 16, func(g *groupReplica) {
-		need, err := group.PlanLoad(l.volume.logOptions(g))
+func (l *loading) plan(groups []*replicas.Replica) {
+	parallel.Each(slices.Values(groups), 16, func(g *replicas.Replica) {
+		need, err := group.PlanLoad(l.volume.logOptions(g.UUID, g.Name))
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
@@ -115,20 +106,20 @@ func (l *loading) plan(groups []*groupReplica) {
 			l.logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
-		g.need = need
+		l.needs[g] = need
 	})
 }
 
 // fitMemory sorts the groups into loading order, smallest first, so that as many as possible serve soon. It leaves out
 // groups for which there is no memory.
-func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
+func (l *loading) fitMemory(groups []*replicas.Replica) []*replicas.Replica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	slices.SortFunc(groups, func(a, b *groupReplica) int {
-		return cmp.Or(cmp.Compare(a.need.LoadBytes, b.need.LoadBytes), cmp.Compare(a.Name, b.Name))
+	slices.SortFunc(groups, func(a, b *replicas.Replica) int {
+		return cmp.Or(cmp.Compare(l.needs[a].LoadBytes, l.needs[b].LoadBytes), cmp.Compare(a.Name, b.Name))
 	})
 	for _, g := range groups {
-		l.need += g.need.MemoryBytes
+		l.need += l.needs[g].MemoryBytes
 	}
 	limit := l.cfg.MemoryLimitBytes
 	if limit == 0 || l.need <= limit {
@@ -139,22 +130,22 @@ func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 			"or take residency Index", group.ErrMemory, units.Bytes(l.need), units.Bytes(limit))
 	l.logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
 	taken := int64(0)
-	return slices.DeleteFunc(groups, func(g *groupReplica) bool {
-		if taken+g.need.MemoryBytes <= limit {
-			taken += g.need.MemoryBytes
+	return slices.DeleteFunc(groups, func(g *replicas.Replica) bool {
+		need := l.needs[g].MemoryBytes
+		if taken+need <= limit {
+			taken += need
 			return false
 		}
-		g.Happens(member.Failing, l.logger)
-		g.Err = fmt.Errorf("it needs %s: %w", units.Bytes(g.need.MemoryBytes), l.tooSmall)
+		g.Fail(fmt.Errorf("it needs %s: %w", units.Bytes(need), l.tooSmall))
 		return true
 	})
 }
 
 // measureDevice reads a sample as fast as the device can, so that the rate of the load can be compared with it.
-func (l *loading) measureDevice(groups []*groupReplica) {
+func (l *loading) measureDevice() {
 	var total int64
-	for _, g := range groups {
-		total += g.need.LoadBytes
+	for _, need := range l.needs {
+		total += need.LoadBytes
 	}
 	sample := min(total/measureShare, measureBytesMax)
 	if sample < measureBytesMin {
@@ -188,22 +179,19 @@ var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.S
 
 // loadOne loads a group and serves it. The result is in the group's state. The argument durable becomes Options.Durable
 // of the group's log. A load that lacks descriptors, memory or free space is tried again until ctx ends.
-func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
+func (l *loading) loadOne(ctx context.Context, g *replicas.Replica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {
-		l.mu.Lock()
-		g.Err = fmt.Errorf("it cannot be loaded now, and is tried again: %w", format.MarkShortage(err))
-		l.mu.Unlock()
+		g.NoteDelay(fmt.Errorf("it cannot be loaded now, and is tried again: %w", format.MarkShortage(err)))
 		l.logger.Warn("group cannot be loaded now: tried again", "group", g.Name, "error", err)
 		if !tries.Wait(ctx) {
 			break
 		}
 		report, err = l.open(ctx, g, durable)
 	}
-	l.mu.Lock()
-	g.report = report
-	l.ended(g, err)
-	l.mu.Unlock()
+	if g.EndLoad(report, err) {
+		l.foundTail()
+	}
 	switch {
 	case err == nil:
 		l.health(g, true)
@@ -216,18 +204,20 @@ func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() e
 	}
 }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error. The argument durable
+// open loads the group's log and starts its node. It returns with the group served, or an error. The argument durable
 // becomes Options.Durable of the group's log.
-func (l *loading) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
+func (l *loading) open(
+	ctx context.Context, g *replicas.Replica, durable func() error,
+) (report group.Report, err error) {
 	// A group that cannot be loaded must not affect the other groups.
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	options := l.volume.logOptions(g)
+	options := l.volume.logOptions(g.UUID, g.Name)
 	options.Durable = durable
-	log, report, err := group.Load(ctx, options, &g.progress)
+	log, report, err := group.Load(ctx, options, &g.Progress)
 	if err != nil {
 		return report, err
 	}
@@ -237,30 +227,10 @@ func (l *loading) open(ctx context.Context, g *groupReplica, durable func() erro
 	return report, nil
 }
 
-// ended records the result of a load. Decisions about the replica that were made during the load remain in force.
-// Called with mu held.
-func (l *loading) ended(g *groupReplica, err error) {
-	if g.Phase == member.Lost || g.Phase == member.MissingEntries {
-		return
-	}
-	g.Err = err
-	switch {
-	case err == nil:
-		g.Happens(member.Loaded, l.logger)
-	case errors.Is(err, group.ErrTailDamaged):
-		g.Happens(member.Tearing, l.logger)
-		l.noteTail(g, err)
-	default:
-		g.Happens(member.Failing, l.logger)
-	}
-}
-
-// noteTail records that the tail of the replica is damaged, and why. Called with mu held.
-func (l *loading) noteTail(g *groupReplica, err error) {
-	g.Err = fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
-		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
+// foundTail counts a damaged tail, and has the watcher see to it.
+func (l *loading) foundTail() {
 	l.tails.WithLabelValues(tailFound).Inc()
-	l.watcher.Nudge()
+	l.nudge()
 }
 
 // status sums up the first load.
@@ -270,24 +240,24 @@ func (l *loading) status() status.Load {
 	done := !l.endedAt.IsZero()
 	st := status.Load{GroupsTotal: len(l.first), DeviceBytesPerSecond: l.deviceRate, Done: done}
 	for _, g := range l.first {
-		bytes := g.progress.BytesDone.Load()
+		bytes, known := g.Progress.BytesDone.Load(), g.State()
 		st.BytesDone += bytes
 		switch {
-		case g.Phase.Broken():
+		case known.Phase.Broken():
 			st.GroupsFailed++
 			st.BytesTotal += bytes // no more bytes are read
 			continue
-		case g.report.Outcome == group.Damaged:
+		case known.Report.Outcome == group.Damaged:
 			st.GroupsDamaged++
 			fallthrough
-		case g.report.Outcome != 0:
+		case known.Report.Outcome != 0:
 			st.GroupsLoaded++
 			st.BytesTotal += bytes
 			continue
 		}
-		st.BytesTotal += max(bytes, g.need.LoadBytes, g.progress.BytesTotal.Load())
+		st.BytesTotal += max(bytes, l.needs[g].LoadBytes, g.Progress.BytesTotal.Load())
 	}
-	if !l.begun() {
+	if l.beganAt.IsZero() {
 		return st
 	}
 	end := l.endedAt
@@ -307,6 +277,13 @@ func (l *loading) status() status.Load {
 	return st
 }
 
+// memory returns the memory that all groups need, and the limit that kept groups from being loaded, if there is one.
+func (l *loading) memory() (needBytes int64, tooSmall error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.need, l.tooSmall
+}
+
 // eta returns the estimated time until everything is loaded.
 func (l *loading) eta() time.Duration {
 	return time.Duration(l.status().ETASeconds * float64(time.Second))
@@ -319,11 +296,11 @@ func (l *loading) state() (recordv1.ShardState, string) {
 	switch {
 	case l.tooSmall != nil:
 		return recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, l.tooSmall.Error()
-	case !l.begun():
+	case l.beganAt.IsZero():
 		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
 	case l.endedAt.IsZero():
 		return recordv1.ShardState_SHARD_STATE_LOADING, ""
-	case l.watcher.View.States[l.cfg.Name] == placement.Draining:
+	case l.replicas.View().States[l.cfg.Name] == placement.Draining:
 		return recordv1.ShardState_SHARD_STATE_DRAINING, ""
 	}
 	return recordv1.ShardState_SHARD_STATE_SERVING, ""

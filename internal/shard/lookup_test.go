@@ -106,8 +106,8 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 		})
 		// The caller knows of the group, so an answer that etcd gave earlier is not good enough.
 		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
-		if r := f.shard.routes.Load(); r.view.Groups["there"].Name != "" || !r.view.Own {
-			t.Errorf("the shard follows %v", r.view.Groups)
+		if r := f.shard.replicas.Routes(); r.View.Groups["there"].Name != "" || !r.View.Own {
+			t.Errorf("the shard follows %v", r.View.Groups)
 		}
 		before := etcd.count.Load()
 		for range 50 {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -20,8 +20,8 @@ import (
 // groups. Safe for concurrent use.
 type peers struct {
 	name   string // name of the shard
-	routes *atomic.Pointer[routes]
-	ask    func(g *groupReplica)                        // makes the steerer look at a group
+	routes func() *replicas.Routes
+	ask    func(g *replicas.Replica)                    // makes the steerer look at a group
 	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
 	logger *slog.Logger
 
@@ -32,7 +32,7 @@ var _ peer.Source = (*peers)(nil)
 
 func newPeers(s *Shard) *peers {
 	return &peers{
-		name: s.cfg.Name, routes: &s.routes, ask: func(g *groupReplica) {
+		name: s.cfg.Name, routes: s.replicas.Routes, ask: func(g *replicas.Replica) {
 			s.steerer.ask(g)
 		}, admit: s.compactor.admitWithSpace, logger: s.logger,
 	}
@@ -41,7 +41,7 @@ func newPeers(s *Shard) *peers {
 // newHub makes this shard's end of the communication between shards.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.volume.store, Address: s.watcher.Address, Deliver: s.peers.deliver,
+		Shard: s.cfg.Name, Store: s.volume.store, Address: s.replicas.Address, Deliver: s.peers.deliver,
 		Alive:       s.peers.received,
 		MustNotLead: s.mustNotLead,
 		Source:      s.peers,
@@ -53,12 +53,12 @@ func (s *Shard) newHub() *peer.Hub {
 
 // deliver passes a message to its group.
 func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
-	sv := p.routes.Load().served(id)
-	if sv == nil || sv.raftID != m.GetTo() {
+	sv := p.routes().Served(id)
+	if sv == nil || sv.RaftID != m.GetTo() {
 		return false
 	}
-	if err := sv.replica.Step(m); err != nil {
-		p.logger.Debug("a message was not taken", "group", sv.group.Name, "error", err)
+	if err := sv.Replica().Step(m); err != nil {
+		p.logger.Debug("a message was not taken", "group", sv.Group.Name, "error", err)
 	}
 	return true
 }
@@ -66,18 +66,18 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 // received informs the groups that have a member on the given shard whether that shard is alive.
 func (p *peers) received(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
-	for _, g := range p.routes.Load().byUUID {
-		sv := g.served.Load()
+	for _, g := range p.routes().ByUUID {
+		sv := g.Served()
 		if sv == nil {
 			continue
 		}
 		for id, m := range g.Members() {
 			switch {
-			case m.Shard != shard || id == sv.raftID:
+			case m.Shard != shard || id == sv.RaftID:
 			case alive:
-				sv.replica.PeerUp(id)
+				sv.Replica().PeerUp(id)
 			default:
-				sv.replica.PeerDown(id)
+				sv.Replica().PeerDown(id)
 			}
 		}
 		p.ask(g)
@@ -95,24 +95,24 @@ func (p *peers) isSilent(shard string) bool {
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
 // tell informs a group that has begun to serve which of its members are not heard.
-func (p *peers) tell(g *groupReplica, sv *served) {
+func (p *peers) tell(g *replicas.Replica, sv *replicas.Served) {
 	for id, m := range g.Members() {
-		if id == sv.raftID || m.Shard == p.name {
+		if id == sv.RaftID || m.Shard == p.name {
 			continue
 		}
 		if !p.isSilent(m.Shard) {
 			continue // heard, or not known yet
 		}
-		sv.replica.PeerDown(id)
+		sv.Replica().PeerDown(id)
 		if alive, _ := p.hub.Alive(m.Shard); alive { // the group was informed meanwhile, before this call
-			sv.replica.PeerUp(id)
+			sv.Replica().PeerUp(id)
 		}
 	}
 }
 
 // served returns the group that serves here, or peer.ErrNotHere.
-func (p *peers) served(id uuid.UUID) (*served, error) {
-	if sv := p.routes.Load().served(id); sv != nil {
+func (p *peers) served(id uuid.UUID) (*replicas.Served, error) {
+	if sv := p.routes().Served(id); sv != nil {
 		return sv, nil
 	}
 	return nil, fmt.Errorf("%w: group %s does not serve on shard %s", peer.ErrNotHere, id, p.name)
@@ -124,7 +124,7 @@ func (p *peers) Export(ctx context.Context, id uuid.UUID) (peer.Export, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := sv.log.Export(ctx)
+	e, err := sv.Log().Export(ctx)
 	if err != nil {
 		return nil, notHereAnyMore(err)
 	}
@@ -153,7 +153,7 @@ func (p *peers) Entries(_ context.Context, id uuid.UUID, first, last uint64, byt
 	if err != nil {
 		return out, err
 	}
-	have, err := sv.log.ReadRange(group.IndexRange{First: first, Last: last}, uint64(bytesMax))
+	have, err := sv.Log().ReadRange(group.IndexRange{First: first, Last: last}, uint64(bytesMax))
 	if err != nil {
 		return out, notHereAnyMore(err)
 	}
@@ -170,7 +170,7 @@ func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File
 	if err != nil {
 		return nil, 0, err
 	}
-	blob, err := sv.log.OpenBlob(ref)
+	blob, err := sv.Log().OpenBlob(ref)
 	if err != nil {
 		return nil, 0, notHereAnyMore(err)
 	}
@@ -178,7 +178,7 @@ func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File
 }
 
 // fetchBlobs fetches the blobs that entries of another member refer to.
-func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64,
+func (p *peers) fetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64,
 	refs []format.BlobRef) error {
 	shard, ok := g.Route(from)
 	if !ok {
@@ -192,7 +192,7 @@ func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log,
 	return nil
 }
 
-func (p *peers) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string,
+func (p *peers) fetchBlob(ctx context.Context, g *replicas.Replica, log *group.Log, shard string,
 	ref format.BlobRef) (err error) {
 	if err := p.admit(ctx, ref.Size); err != nil {
 		return err

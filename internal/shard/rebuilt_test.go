@@ -83,7 +83,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		}
 		// The shard reports the sizes of groups that its view of etcd shows with a member. The view comes after the
 		// write that lets a group serve, and would never come from an etcd that was stopped in between.
-		for _, g := range f.shard.routes.Load().view.Groups {
+		for _, g := range f.shard.replicas.Routes().View.Groups {
 			if len(g.Members) == 0 {
 				return false
 			}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -28,16 +28,16 @@ const (
 // fetches missing data from peers. One goroutine repairs, another one reads.
 type repairer struct {
 	cfg      *Config
-	routes   *atomic.Pointer[routes]
+	routes   func() *replicas.Routes
 	peers    *peers
-	catchUp  func(g *groupReplica, from uint64) // makes a replica reinstall from a member
+	catchUp  func(g *replicas.Replica, from uint64) // makes a replica reinstall from a member
 	problems *problems
 	logger   *slog.Logger
 }
 
 func newRepairer(s *Shard) *repairer {
-	return &repairer{cfg: &s.cfg, routes: &s.routes, peers: s.peers, catchUp: s.steerer.catchUp, problems: &s.problems,
-		logger: s.logger}
+	return &repairer{cfg: &s.cfg, routes: s.replicas.Routes, peers: s.peers, catchUp: s.steerer.catchUp,
+		problems: &s.problems, logger: s.logger}
 }
 
 // repairAll repairs damage, and reads everything regularly to find it, until ctx ends.
@@ -50,8 +50,8 @@ func (m *repairer) repairAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		for _, g := range m.routes.Load().byUUID {
-			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Alone() && ctx.Err() == nil {
+		for _, g := range m.routes().ByUUID {
+			if sv := g.Served(); sv != nil && sv.Log().Damaged() && !sv.Replica().Alone() && ctx.Err() == nil {
 				err := m.repair(ctx, sv)
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
@@ -66,23 +66,23 @@ func (m *repairer) repairAll(ctx context.Context) {
 // forgetEnded removes problems of groups whose cause has ended in a way that nobody notes at the problem: the replica
 // has left the shard, no longer leads, or was replaced as a whole.
 func (m *repairer) forgetEnded() {
-	routes := m.routes.Load()
-	if routes.byName == nil {
+	routes := m.routes()
+	if routes.ByName == nil {
 		return // it is not known yet which groups are here
 	}
 	m.problems.Forget(func(what string) bool {
-		for prefix, isOver := range map[string]func(*served) bool{
-			movingGroup: func(sv *served) bool { return sv == nil || !sv.replica.Status().Leader },
-			resumingGroup: func(sv *served) bool {
-				return sv == nil || !sv.replica.Status().Leader || !sv.replica.Ended()
+		for prefix, isOver := range map[string]func(*replicas.Served) bool{
+			movingGroup: func(sv *replicas.Served) bool { return sv == nil || !sv.Replica().Status().Leader },
+			resumingGroup: func(sv *replicas.Served) bool {
+				return sv == nil || !sv.Replica().Status().Leader || !sv.Replica().Ended()
 			},
-			repairingGroup:  func(sv *served) bool { return sv == nil || !sv.log.Damaged() },
-			installingGroup: func(*served) bool { return false },
-			compactingGroup: func(*served) bool { return false },
+			repairingGroup:  func(sv *replicas.Served) bool { return sv == nil || !sv.Log().Damaged() },
+			installingGroup: func(*replicas.Served) bool { return false },
+			compactingGroup: func(*replicas.Served) bool { return false },
 		} {
 			if name, ok := strings.CutPrefix(what, prefix); ok {
-				g := routes.byName[name]
-				return g == nil || isOver(g.served.Load())
+				g := routes.ByName[name]
+				return g == nil || isOver(g.Served())
 			}
 		}
 		return false
@@ -90,33 +90,33 @@ func (m *repairer) forgetEnded() {
 }
 
 // repair repairs the damaged files of a replica.
-func (m *repairer) repair(ctx context.Context, sv *served) error {
-	members := sv.replica.Members()
-	from, ok := sv.group.Route(members.LeaderID)
-	if members.LeaderID == sv.raftID {
-		sv.replica.Wake() // a leader hands over first, which a group that rests does not
+func (m *repairer) repair(ctx context.Context, sv *replicas.Served) error {
+	members := sv.Replica().Members()
+	from, ok := sv.Group.Route(members.LeaderID)
+	if members.LeaderID == sv.RaftID {
+		sv.Replica().Wake() // a leader hands over first, which a group that rests does not
 		return nil
 	}
 	if !ok {
 		return nil
 	}
-	repairs, err := sv.log.Repairs(ctx)
+	repairs, err := sv.Log().Repairs(ctx)
 	if err != nil {
 		return err
 	}
 	for _, r := range repairs {
-		source := repairSource{m.peers.hub.Fetcher(from), sv.group.UUID, func(ctx context.Context, ref format.BlobRef) error {
-			return m.peers.fetchBlob(ctx, sv.group, sv.log, from, ref)
+		source := repairSource{m.peers.hub.Fetcher(from), sv.Group.UUID, func(ctx context.Context, ref format.BlobRef) error {
+			return m.peers.fetchBlob(ctx, sv.Group, sv.Log(), from, ref)
 		}}
-		err := sv.log.RepairFrom(ctx, r, source)
+		err := sv.Log().RepairFrom(ctx, r, source)
 		if errors.Is(err, group.ErrRepairByInstall) {
-			m.catchUp(sv.group, members.LeaderID)
+			m.catchUp(sv.Group, members.LeaderID)
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("file %s from shard %s: %w", r.File, from, err)
 		}
-		m.logger.Warn("damage is repaired from another copy", "group", sv.group.Name, "file", r.File, "from", from)
+		m.logger.Warn("damage is repaired from another copy", "group", sv.Group.Name, "file", r.File, "from", from)
 	}
 	return nil
 }
@@ -159,12 +159,12 @@ func (m *repairer) scrubAll(ctx context.Context) {
 			return
 		case <-time.After(m.cfg.scrubPause):
 		}
-		for _, g := range m.routes.Load().byUUID {
-			sv := g.served.Load()
-			if sv == nil || sv.replica.Alone() {
+		for _, g := range m.routes().ByUUID {
+			sv := g.Served()
+			if sv == nil || sv.Replica().Alone() {
 				continue // a single copy cannot be repaired: sheaf verify reports damage
 			}
-			report, err := sv.log.Verify(ctx, m.cfg.ScrubBytesPerSecond)
+			report, err := sv.Log().Verify(ctx, m.cfg.ScrubBytesPerSecond)
 			if ctx.Err() != nil {
 				return
 			}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
@@ -25,7 +25,7 @@ const (
 // snapshots of scans that nobody has read for a long time.
 type reporter struct {
 	cfg         *Config
-	routes      *atomic.Pointer[routes]
+	routes      func() *replicas.Routes
 	isHeld      func() bool // etcd was set back
 	expireScans func(grace time.Duration)
 	problems    *problems
@@ -46,8 +46,8 @@ func (p *reporter) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		p.expireScans(serve.ScanGrace)
-		r := p.routes.Load()
-		if r.byName == nil || p.isHeld() {
+		r := p.routes()
+		if r.ByName == nil || p.isHeld() {
 			continue
 		}
 		weights, err := p.leaders(ctx, r)
@@ -62,22 +62,22 @@ func (p *reporter) run(ctx context.Context) {
 
 // leaders corrects those keys of groups in etcd that are wrong about whether this shard leads the group. It returns the
 // weights of the groups whose figures this shard reports: those that it leads, and those with their only copy here.
-func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]registry.Weight, err error) {
+func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
-	for name, g := range r.byName {
-		sv := g.served.Load()
-		state, ok := r.view.Groups[name]
+	for name, g := range r.ByName {
+		sv := g.Served()
+		state, ok := r.View.Groups[name]
 		if sv == nil || !ok || len(state.Members) == 0 || ctx.Err() != nil {
 			continue
 		}
-		leads := sv.replica.Status().Leader
+		leads := sv.Replica().Status().Leader
 		if len(state.Members) > 1 && !leads {
 			continue // its leader reports it
 		}
-		stats, next := sv.log.Stats(), state
+		stats, next := sv.Log().Stats(), state
 		weight := registry.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
 		if len(state.Members) > 1 {
-			m := sv.replica.Members()
+			m := sv.Replica().Members()
 			weight.Everywhere = everywhere(sv, m)
 			next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, weight.Everywhere
 		}
@@ -114,8 +114,8 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 
 // weigh reports the weights of the groups that are led here, if the change is worth a write. It writes them to etcd, in
 // this shard's own keys.
-func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]registry.Weight) error {
-	if base := r.view.Meta.EpochBase; base != p.base {
+func (p *reporter) weigh(ctx context.Context, r *replicas.Routes, weights map[string]registry.Weight) error {
+	if base := r.View.Meta.EpochBase; base != p.base {
 		p.reported, p.base = nil, base // a different etcd may have received nothing, or outdated figures
 	}
 	if !worthReporting(p.reported, weights, time.Since(p.at), p.cfg.ReportInterval) {

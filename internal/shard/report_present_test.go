@@ -107,7 +107,7 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 		Target: []string{"a", "b"},
 		Shards: map[string]placement.Shard{"a": {Name: "a", VolumeUUID: uuid.New()}},
 	}
-	g := &groupReplica{}
+	g := &lead{}
 	longAgo := time.Now().Add(-time.Hour)
 	for _, c := range []struct {
 		what  string

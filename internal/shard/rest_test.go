@@ -8,8 +8,8 @@ import (
 
 // restless counts the groups of a shard that do not rest, and those that are checked repeatedly.
 func restless(f *fixture) (awake, looked int) {
-	for _, g := range f.shard.routes.Load().byUUID {
-		if sv := g.served.Load(); sv == nil || !sv.replica.Members().Quiet {
+	for _, g := range f.shard.replicas.Routes().ByUUID {
+		if sv := g.Served(); sv == nil || !sv.Replica().Members().Quiet {
 			awake++
 		}
 	}

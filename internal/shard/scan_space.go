@@ -61,8 +61,8 @@ func (c *compactor) giveUpScans(which scanLoss) bool {
 		if kept := keptByScans(&g.stats.Reclaim); kept <= 0 || kept < g.stats.StoredBytes/garbagePart {
 			continue
 		}
-		for _, scan := range g.log.Scans() {
-			scans = append(scans, scanOf{g.name, g.log, scan})
+		for _, scan := range g.Log().Scans() {
+			scans = append(scans, scanOf{g.name, g.Log(), scan})
 		}
 	}
 	lost := which.losers(scans, time.Now())

@@ -71,7 +71,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("a scan is open", func() bool { return f.served(0).log.Stats().ScansRead == 1 })
+	f.eventually("a scan is open", func() bool { return f.served(0).Log().Stats().ScansRead == 1 })
 	var there map[int64][]byte
 	var cursors [][]byte
 	for range 6 { // each scan sees a different state, of 20 MB
@@ -120,7 +120,7 @@ func scansThatAreInterruptedKeepAPartOfTheVolume(t testing.TB) {
 	}).ready()
 	ids := idsOf(hash4, 0, 100)
 	f.overwrite(ids, 1, 200_000)
-	log := f.served(0).log
+	log := f.served(0).Log()
 	open := func() group.ScanID {
 		t.Helper()
 		id, err := log.OpenScan(time.Hour)

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,8 +15,10 @@ import (
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -35,10 +35,11 @@ type Shard struct {
 	boot      uuid.UUID     // drawn at random at each start
 	lookups   lookups       // asks etcd for groups that callers request and that are not here
 
-	watcher   *watcher   // follows etcd and what it says of groups
-	loading   *loading   // loads groups into memory
-	installer *installer // fetches files from other shards
-	steerer   *steerer   // looks after the groups that are led here
+	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes of calls
+	watcher   *follow.Watcher // follows etcd and what it says of groups
+	loading   *loading        // loads groups into memory
+	installer *installer      // fetches files from other shards
+	steerer   *steerer        // looks after the groups that are led here
 	trash     *trash.Bin
 	quotas    *quota.Set
 
@@ -62,31 +63,6 @@ type Shard struct {
 	compactor *compactor
 	peers     *peers
 	repairer  *repairer
-
-	// routes is the routing table that calls read. It is never nil; publish replaces it as a whole.
-	routes atomic.Pointer[routes]
-
-	mu     sync.Mutex
-	groups map[uuid.UUID]*groupReplica // the groups on the volume, strays included
-}
-
-// routes is an immutable table of the groups that this shard is responsible for, served or not. The zero value is the
-// table of a shard that has received nothing from etcd yet.
-type routes struct {
-	epoch    uint64
-	held     bool // etcd was set back: what it says of groups may be outdated
-	view     placement.View
-	byName   map[string]*groupReplica // nil: etcd has said nothing yet
-	byUUID   map[uuid.UUID]*groupReplica
-	byNumber []*groupReplica // for Hash routing; nil where the group is on another shard
-}
-
-// served returns the group if it serves here, else nil.
-func (r *routes) served(id uuid.UUID) *served {
-	if g := r.byUUID[id]; g != nil {
-		return g.served.Load()
-	}
-	return nil
 }
 
 // Start opens the volume, begins to serve gRPC (UNAVAILABLE GROUP_LOADING while a group loads) and registers with etcd.
@@ -108,7 +84,6 @@ func newShard(cfg Config) *Shard {
 		cfg:        cfg,
 		id:         cfg.identity(),
 		logger:     cfg.Logger.With("shard", cfg.Name),
-		groups:     map[uuid.UUID]*groupReplica{},
 		stopped:    make(chan struct{}),
 		superseded: make(chan struct{}),
 		boot:       uuid.New(),
@@ -127,8 +102,8 @@ func newShard(cfg Config) *Shard {
 		},
 		begin: s.wait.Go,
 	}
-	s.routes.Store(&routes{})
-	s.slow.routes = &s.routes
+	s.replicas = s.newReplicas()
+	s.slow.routes = s.replicas.Routes
 	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)
 	s.watcher = s.newWatcher()
@@ -224,8 +199,8 @@ func (s *Shard) register(ctx context.Context) error {
 // care starts the background goroutines, which run until the shard ends. The argument known is the shard's
 // registration.
 func (s *Shard) care(known placement.Shard) {
-	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.watcher.IsHeld, expireScans: s.calls.ExpireScans,
-		problems: &s.problems}
+	reporter := &reporter{cfg: &s.cfg, routes: s.replicas.Routes, isHeld: s.replicas.IsHeld,
+		expireScans: s.calls.ExpireScans, problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
 		s.loading.loadFirst, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
@@ -269,28 +244,6 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// publish replaces the routing table that calls read. Called with mu held.
-func (s *Shard) publish() {
-	r := &routes{
-		epoch: s.watcher.View.Epoch, held: s.watcher.Held != "", view: s.watcher.View,
-		byName: make(map[string]*groupReplica, len(s.groups)),
-		byUUID: make(map[uuid.UUID]*groupReplica, len(s.groups)),
-	}
-	if s.meta.Routing.Mode == placement.Hash {
-		r.byNumber = make([]*groupReplica, s.meta.Routing.Groups)
-	}
-	for _, g := range s.groups {
-		if g.Standing.Stray() || g.Name == "" {
-			continue
-		}
-		r.byName[g.Name], r.byUUID[g.UUID] = g, g
-		if n, err := strconv.Atoi(g.Name); err == nil && n >= 0 && n < len(r.byNumber) {
-			r.byNumber[n] = g
-		}
-	}
-	s.routes.Store(r)
 }
 
 // Stop stops gracefully: it refuses new calls, lets calls in progress end, syncs, writes hints and unregisters. If ctx
@@ -347,16 +300,13 @@ func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 		cancel()
 		ctx = over
 	}
-	s.mu.Lock()
-	groups := slices.Collect(maps.Values(s.groups))
-	s.mu.Unlock()
 	var (
 		mu   sync.Mutex
 		errs []error
 	)
-	parallel.Each(slices.Values(groups), 16, func(g *groupReplica) {
+	parallel.Each(slices.Values(s.replicas.All()), 16, func(g *replicas.Replica) {
 		s.setHealth(g, false)
-		err := g.close(ctx, hints)
+		err := g.Close(ctx, hints)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:

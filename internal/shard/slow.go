@@ -4,11 +4,11 @@ import (
 	"path"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
@@ -29,7 +29,7 @@ const (
 
 // slow records slow calls and syncs since the shard started.
 type slow struct {
-	routes *atomic.Pointer[routes]
+	routes func() *replicas.Routes
 	calls  ring[status.SlowCall]
 	syncs  ring[status.SlowSync]
 }
@@ -75,7 +75,7 @@ func (s *slow) sync(name, kind string, took time.Duration, err error) {
 	}
 	// The files of a group are in a folder that is named after its UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {
-		if g := s.routes.Load().byUUID[id]; g != nil {
+		if g := s.routes().ByUUID[id]; g != nil {
 			one.Group = g.Name
 		}
 	}

@@ -122,7 +122,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 	}
 
 	// Earlier entries are displaced. A failed sync is reported with its error. The error is truncated.
-	id := f.shard.routes.Load().byName["0"].UUID
+	id := f.shard.replicas.Routes().ByName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {
 		f.shard.metrics.synced(fmt.Sprintf("%s/blob-%d", volume.GroupDirIn(f.cfg.Dir, id), n), 700*time.Millisecond, long)

@@ -41,22 +41,22 @@ func (s *Shard) Status() status.Shard {
 	}
 	last, _ := s.cfg.Placement.LastAnswer()
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.Epoch, st.MemoryNeedBytes = s.watcher.View.Epoch, s.loading.need
-	cut := make(map[string]int64, len(s.groups))
-	for _, g := range s.groups {
-		cut[g.UUID.String()] = g.report.TornTailBytes
-		if g.Standing.Apart() {
-			st.Strays = append(st.Strays, status.Stray{Group: g.Name, UUID: g.UUID.String(), Reason: g.Standing.String()})
+	st.Epoch = s.replicas.View().Epoch
+	cut := map[string]int64{}
+	for _, g := range s.replicas.All() {
+		known := g.State()
+		cut[g.UUID.String()] = known.Report.TornTailBytes
+		if known.Standing.Apart() {
+			st.Strays = append(st.Strays, status.Stray{Group: g.Name, UUID: g.UUID.String(), Reason: known.Standing.String()})
 		}
 	}
 	for i := range st.Groups {
 		st.Groups[i].TruncatedBytes = cut[st.Groups[i].UUID]
 	}
 	slices.SortFunc(st.Strays, func(a, b status.Stray) int { return cmp.Compare(a.UUID, b.UUID) })
-	if s.loading.tooSmall != nil {
-		st.Problems = append(st.Problems, s.loading.tooSmall.Error())
+	need, tooSmall := s.loading.memory()
+	if st.MemoryNeedBytes = need; tooSmall != nil {
+		st.Problems = append(st.Problems, tooSmall.Error())
 	}
 	st.VolumeSilent, st.Problems = s.problems.of(host.VolumeSilent) != nil, append(st.Problems, s.problems.words()...)
 	slices.Sort(st.Problems)

@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -124,20 +122,15 @@ func (v *storage) checkMedium() {
 	}
 }
 
-// newReplica makes a groupReplica for the volume. It does not look at the folder.
-func (v *storage) newReplica(state placement.Group) *groupReplica {
-	return &groupReplica{Replica: follow.Replica{Name: state.Name, UUID: state.UUID, Dir: v.GroupDir(state.UUID)}}
-}
-
 // raftIDOf returns the Raft id of the incarnation in a folder: the id in its replica file, or without that file the id
 // of the sole voter.
-func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
-	f, found, err := format.ReadReplicaFile(v.cfg.FS, g.Dir)
+func (v *storage) raftIDOf(id uuid.UUID, log *group.Log) (uint64, error) {
+	f, found, err := format.ReadReplicaFile(v.cfg.FS, v.GroupDir(id))
 	switch {
 	case err != nil:
 		return 0, err
 	case found:
-		return f.RaftID, v.checkReplicaFile(g, f)
+		return f.RaftID, v.checkReplicaFile(id, f)
 	}
 	_, conf, err := log.InitialState()
 	if err != nil {
@@ -152,10 +145,10 @@ func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 }
 
 // checkReplicaFile returns why a replica must not run here, or nil if the replica may run.
-func (v *storage) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
+func (v *storage) checkReplicaFile(id uuid.UUID, f format.ReplicaFile) error {
 	here := v.Superblock().Volume
 	switch {
-	case f.Store != v.store || f.Group != g.UUID:
+	case f.Store != v.store || f.Group != id:
 		return fmt.Errorf("the replica file is of group %s of store %s", f.Group, f.Store)
 	case f.Volume != here:
 		return fmt.Errorf("the replica was made on volume %s, this is volume %s: a copy never runs", f.Volume, here)
@@ -163,8 +156,13 @@ func (v *storage) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error 
 	return nil
 }
 
-func (v *storage) replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile {
-	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.store, Group: g.UUID}
+func (v *storage) replicaFile(id uuid.UUID, raftID uint64) format.ReplicaFile {
+	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.store, Group: id}
+}
+
+// writeReplicaFile records which replica is in the folder of a group.
+func (v *storage) writeReplicaFile(id uuid.UUID, raftID uint64) error {
+	return format.WriteReplicaFile(v.cfg.FS, v.GroupDir(id), v.replicaFile(id, raftID))
 }
 
 // admitWrite is called before each write.
@@ -175,11 +173,11 @@ func (v *storage) admitWrite(bytes int64, deletes bool) error {
 	return v.budget.admit(writeMemory(v.cfg.Residency, bytes))
 }
 
-func (v *storage) logOptions(g *groupReplica) group.Options {
+func (v *storage) logOptions(id uuid.UUID, name string) group.Options {
 	return group.Options{
 		FS:           v.cfg.FS,
-		Dir:          g.Dir,
-		Identity:     format.Identity{Store: v.store, Group: g.UUID, Name: g.Name},
+		Dir:          v.GroupDir(id),
+		Identity:     format.Identity{Store: v.store, Group: id, Name: name},
 		Residency:    v.cfg.Residency,
 		SegmentBytes: v.cfg.SegmentBytes,
 		Retention:    v.cfg.Retention,
@@ -187,8 +185,8 @@ func (v *storage) logOptions(g *groupReplica) group.Options {
 		Spare:        v.Spare,
 		Loader:       v.loader,
 		Journal:      v.journal,
-		Sealed:       func() { v.sealed(g.Name) },
-		Logger:       v.logger.With("group", g.Name),
+		Sealed:       func() { v.sealed(name) },
+		Logger:       v.logger.With("group", name),
 		Off:          v.cfg.off,
 	}
 }

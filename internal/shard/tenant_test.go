@@ -41,7 +41,7 @@ func (f *fixture) limited(groups ...string) *fixture {
 	f.t.Helper()
 	f.eventually("groups have a tenant", func() bool {
 		for _, name := range groups {
-			if sv := f.shard.routes.Load().byName[name].served.Load(); sv == nil || sv.Tenant() == nil {
+			if sv := f.shard.replicas.Routes().ByName[name].Served(); sv == nil || sv.Tenant() == nil {
 				return false
 			}
 		}
@@ -116,7 +116,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 		})
 		held := int64(0)
 		for _, name := range []string{"a-1", "a-2"} {
-			held += f.shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
+			held += f.shard.replicas.Routes().ByName[name].Served().Log().Stats().StoredBytes
 		}
 		if held > limit+2*size || held < limit-2*size { // the files also contain bytes that are not records
 			t.Errorf("%d bytes are stored, of %d", held, limit)
@@ -159,7 +159,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			t.Errorf("a put of another tenant in the same message: %v", results.GetResults()[1].GetStatus())
 		}
 		for path, size := range filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups")) {
-			if name := f.shard.routes.Load().byName["b-1"].UUID.String(); size != before[path] &&
+			if name := f.shard.replicas.Routes().ByName["b-1"].UUID.String(); size != before[path] &&
 				!bytes.Contains([]byte(path), []byte(name)) {
 				t.Errorf("%s had %d bytes before puts that were refused, and has %d", path, before[path], size)
 			}
@@ -257,7 +257,7 @@ func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: 1})), nil).
 			ready().limited("a-1")
-		tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
+		tenant := f.shard.replicas.Routes().ByName["a-1"].Served().Tenant()
 		for _, group := range []string{"a-1", "b-1"} {
 			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
 				t.Fatal(err)
@@ -300,7 +300,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 		const limit, size = 8 << 20, 64 << 10
 		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{BytesPerSecond: limit})), nil).
 			ready().limited("a-1")
-		tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
+		tenant := f.shard.replicas.Routes().ByName["a-1"].Served().Tenant()
 		a := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Group: "a-1", Id: id} }
 		drain := func(recv func() error) error {
 			for {
@@ -449,8 +449,8 @@ func (c *cluster) leaderOf(group string) (name string) {
 	c.t.Helper()
 	c.eventually("the group has a leader", func() bool {
 		for shard, f := range c.shards {
-			if g := f.shard.routes.Load().byName[group]; g != nil {
-				if sv := g.served.Load(); sv != nil && sv.replica.Status().Leader {
+			if g := f.shard.replicas.Routes().ByName[group]; g != nil {
+				if sv := g.Served(); sv != nil && sv.Replica().Status().Leader {
 					name = shard
 					return true
 				}
@@ -498,7 +498,7 @@ func TestAQuotaStaysWhenTheLeadMoves(t *testing.T) {
 		}
 		held := int64(0)
 		for _, name := range []string{"a-1", "a-2"} {
-			held += c.shards[c.leaderOf(name)].shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
+			held += c.shards[c.leaderOf(name)].shard.replicas.Routes().ByName[name].Served().Log().Stats().StoredBytes
 		}
 		if held > limit+20<<10 {
 			t.Errorf("%d bytes are stored, of %d", held, limit)

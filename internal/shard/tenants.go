@@ -9,6 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
 // tables holds the last table of grants that was read, for code that does not read it itself. Safe for concurrent use.
@@ -47,19 +48,19 @@ func (t *tables) follow(ctx context.Context, take func(registry.Access)) {
 func (s *Shard) newQuotas() *quota.Set {
 	return quota.New(quota.Config{
 		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval,
-		Led: func(tell func(group string, stored quota.Amount)) { s.routes.Load().stored(tell) },
+		Led: func(tell func(group string, stored quota.Amount)) { storedOf(s.replicas.Routes(), tell) },
 	})
 }
 
-// stored calls the function tell with the size of each group that is led here. Superseded data does not count, because
+// storedOf calls the function tell with the size of each group that is led here. Superseded data does not count, because
 // it is freed without the tenant's action.
-func (r *routes) stored(tell func(group string, stored quota.Amount)) {
-	for name, g := range r.byName {
-		sv := g.served.Load()
-		if sv == nil || sv.tenant.Tenant() == nil || !sv.replica.Status().Leader {
+func storedOf(r *replicas.Routes, tell func(group string, stored quota.Amount)) {
+	for name, g := range r.ByName {
+		sv := g.Served()
+		if sv == nil || sv.Quota.Tenant() == nil || !sv.Replica().Status().Leader {
 			continue
 		}
-		stats := sv.log.Stats()
+		stats := sv.Log().Stats()
 		tell(name, quota.Amount{Bytes: max(0, stats.StoredBytes-stats.SupersededBytes), Records: stats.Records})
 	}
 }

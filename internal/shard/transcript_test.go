@@ -176,7 +176,7 @@ func (l *phaseLog) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
 		return l.Handler.Handle(ctx, r)
 	}
-	if !strings.HasPrefix(r.Message, "the phase of a replica") && !strings.HasPrefix(r.Message, "the standing of a replica") {
+	if r.Message != "the phase of a replica changes" && r.Message != "the standing of a replica changes" {
 		return nil
 	}
 	var group string

@@ -18,6 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -290,7 +291,7 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 			t.Errorf("%d blob files are left of cut uploads", n)
 		}
 		sv := f.served(hash4.GroupOf(1))
-		report, err := sv.log.Verify(f.ctx(), 0)
+		report, err := sv.Log().Verify(f.ctx(), 0)
 		if err != nil || len(report.Damages) > 0 {
 			t.Errorf("verify: %+v, %v", report, err)
 		}
@@ -298,9 +299,9 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 }
 
 // served returns a group of the shard.
-func (f *fixture) served(group int) *served {
+func (f *fixture) served(group int) *replicas.Served {
 	f.t.Helper()
-	sv, err := f.shard.findGroup(f.ctx(), f.shard.routes.Load(), fmt.Sprint(group), 0)
+	sv, err := f.shard.findGroup(f.ctx(), f.shard.replicas.Routes(), fmt.Sprint(group), 0)
 	if err != nil {
 		f.t.Fatal(err)
 	}

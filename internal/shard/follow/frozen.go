@@ -38,7 +38,7 @@ type memory struct {
 }
 
 // recall reads what the volume remembers.
-func (f *Watcher[R]) recall() placement.Progress {
+func (f *Watcher) recall() placement.Progress {
 	m := &f.seen
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func markOf(f volume.Facts) placement.Mark {
 
 // remember records on the volume the newest revision of etcd that was seen. It is called before anything is done that
 // an older etcd would not know of.
-func (f *Watcher[R]) remember(view placement.View) error {
+func (f *Watcher) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
 	}
@@ -99,10 +99,8 @@ func (f *Watcher[R]) remember(view placement.View) error {
 // rememberLater does what the method remember does, at a limited rate, for a view on whose word nothing was done.
 // Revisions of etcd that come from writes that do not concern this shard are remembered less often, so that a quiet
 // volume is rarely written to.
-func (f *Watcher[R]) rememberLater() {
-	f.Lock.Lock()
-	view := f.View
-	f.Lock.Unlock()
+func (f *Watcher) rememberLater() {
+	view := f.Replicas.View()
 	f.seen.mu.Lock()
 	age := time.Since(f.seen.at)
 	f.seen.mu.Unlock()
@@ -115,47 +113,18 @@ func (f *Watcher[R]) rememberLater() {
 }
 
 // See processes a view. A view of an etcd that was set back does not replace earlier knowledge.
-func (f *Watcher[R]) See(view placement.View) {
-	held := view.Held()
-	f.Lock.Lock()
-	if view.Own { // after a listing, a view is of everything
-		view = view.Of(f.own(func(id uuid.UUID) bool { _, ok := f.Replicas[id]; return ok }))
-	}
-	f.neighbours.note(view.Shards)
-	for name, state := range view.Groups {
-		if f.NewestView.GroupUnknown(name) && !view.GroupUnknown(name) {
-			f.spend(state) // at the start nobody knew which replicas of it had been begun here
-		}
-	}
-	f.NewestView, f.Held = view, held
-	if held == "" || f.View.Groups == nil || f.View.Held() != "" {
-		if f.View.Meta.EpochBase != view.Meta.EpochBase {
-			for _, r := range f.Replicas {
-				r.Known().Stored = placement.Group{} // its revision belongs to a different etcd
-			}
-		}
-		f.View = view
-	}
-	f.Lock.Unlock()
+func (f *Watcher) See(view placement.View) {
+	f.Replicas.See(view)
 	var err error
-	if held != "" {
+	if held := view.Held(); held != "" {
 		err = errors.New(held)
 	}
 	f.Problems.Note("following etcd", err)
 }
 
-// IsHeld reports whether the shard must not act on what etcd says.
-func (f *Watcher[R]) IsHeld() bool {
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	return f.Held != ""
-}
-
 // freeze informs all other shards that etcd was set back, if this shard is the first to notice.
-func (f *Watcher[R]) freeze(ctx context.Context) error {
-	f.Lock.Lock()
-	told := f.NewestView
-	f.Lock.Unlock()
+func (f *Watcher) freeze(ctx context.Context) error {
+	told := f.Replicas.Newest()
 	if told.SetBack == "" || told.Freeze != nil {
 		return nil
 	}
@@ -165,7 +134,7 @@ func (f *Watcher[R]) freeze(ctx context.Context) error {
 }
 
 // LeaveSafeMode ends each freeze that occurs before ctx ends.
-func (f *Watcher[R]) LeaveSafeMode(ctx context.Context) {
+func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 	tick := time.NewTicker(SafeModeRetry)
 	defer tick.Stop()
 	for {
@@ -174,7 +143,7 @@ func (f *Watcher[R]) LeaveSafeMode(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if !f.IsHeld() {
+		if !f.Replicas.IsHeld() {
 			f.rememberLater()
 			continue
 		}
@@ -191,10 +160,8 @@ func (f *Watcher[R]) LeaveSafeMode(ctx context.Context) {
 
 // leaveSafeMode asks all registered shards what their volumes hold, and overwrites etcd with the answers. The first
 // shard by name does it.
-func (f *Watcher[R]) leaveSafeMode(ctx context.Context) error {
-	f.Lock.Lock()
-	told := f.NewestView
-	f.Lock.Unlock()
+func (f *Watcher) leaveSafeMode(ctx context.Context) error {
+	told := f.Replicas.Newest()
 	if told.Freeze == nil || !isFirst(told, f.Shard) {
 		return nil
 	}
@@ -225,7 +192,7 @@ func isFirst(view placement.View, shard string) bool {
 }
 
 // surveyAll asks each shard what its volume holds. silent describes the shards that did not answer.
-func (f *Watcher[R]) surveyAll(ctx context.Context, view placement.View) (volumes []rescue.FoundVolume,
+func (f *Watcher) surveyAll(ctx context.Context, view placement.View) (volumes []rescue.FoundVolume,
 	silent []string) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {

@@ -4,27 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
-
-// folder is a replica that nothing serves.
-type folder struct{ Replica }
-
-func (*folder) Node() (Node, bool) { return nil, false }
-
-// idle carries out no action, because the tests here check what is known, not what is done.
-type idle struct{ Actions[*folder] }
-
-func (idle) LoadBegun() bool  { return true }
-func (idle) Publish()         {}
-func (idle) Connect([]string) {}
 
 // noted holds problems by their subjects.
 type noted map[string]error
@@ -33,7 +21,7 @@ func (n noted) Note(what string, err error)   { n[what] = err }
 func (n noted) Forget(func(what string) bool) {}
 
 // lone makes a Watcher of shard a, with a volume in memory and without etcd.
-func lone(t *testing.T) *Watcher[*folder] {
+func lone(t *testing.T) *Watcher {
 	t.Helper()
 	store, disk := uuid.New(), vfstest.NewMem()
 	v, err := volume.Open(volume.Options{FS: disk, Dir: "v", Store: store, Shard: "a", Create: true,
@@ -46,13 +34,13 @@ func lone(t *testing.T) *Watcher[*folder] {
 			t.Error(err)
 		}
 	})
-	return New(Options[*folder]{
+	return New(Options{
 		Shard: "a", Store: func() uuid.UUID { return store }, Meta: func() placement.Meta { return placement.Meta{} },
 		Volume: func() *volume.Volume {
 			return v
 		}, Facts: func() (volume.Facts, error) { return volume.ReadFacts(disk, "v") },
-		Actions: idle{}, Background: context.Background(), Lock: new(sync.Mutex), Replicas: map[uuid.UUID]*folder{},
-		Problems: noted{}, Logger: slog.New(slog.DiscardHandler),
+		Background: context.Background(), Problems: noted{}, Logger: slog.New(slog.DiscardHandler),
+		Replicas: replicas.New(replicas.Options{Shard: "a", Volume: func() uuid.UUID { return v.Superblock().Volume }}),
 	})
 }
 
@@ -79,9 +67,9 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 		if err := f.remember(step.view); err != nil {
 			t.Fatal(err)
 		}
-		if f.View.Mark.Revision != step.seen || f.NewestView.Mark.Revision != step.told || f.IsHeld() != step.held {
-			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, f.View.Mark.Revision,
-				f.NewestView.Mark.Revision, f.IsHeld())
+		followed, newest := f.Replicas.View().Mark.Revision, f.Replicas.Newest().Mark.Revision
+		if held := f.Replicas.IsHeld(); followed != step.seen || newest != step.told || held != step.held {
+			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, followed, newest, held)
 		}
 		facts, err := f.Facts()
 		if err != nil || facts.EtcdRevision != step.seen {
@@ -95,26 +83,5 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 	again.Store = uuid.New
 	if got := again.recall(); got != (placement.Progress{}) {
 		t.Errorf("of another store it knows %+v", got)
-	}
-}
-
-// A shard keeps connections only to the shards with a member of a group that is here.
-func TestWhoIsConnected(t *testing.T) {
-	f := lone(t)
-	here, elsewhere := uuid.New(), uuid.New()
-	f.Replicas[here] = &folder{Replica{Name: "0", UUID: here}}
-	f.Replicas[elsewhere] = &folder{Replica{Name: "1", UUID: elsewhere}}
-	on := func(shards ...string) (members []placement.Member) {
-		for _, name := range shards {
-			members = append(members, placement.Member{Shard: name})
-		}
-		return members
-	}
-	f.View.Groups = map[string]placement.Group{
-		"0": {Name: "0", UUID: here, Members: on("a", "b", "")}, "1": {Name: "1", UUID: elsewhere, Members: on("c", "d")},
-		"2": {Name: "2", UUID: uuid.New(), Members: on("a", "e")},
-	}
-	if got := f.peers(); len(got) != 1 || got[0] != "b" {
-		t.Errorf("connected to %v", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
 // etcdTime bounds one request to etcd.
@@ -18,7 +19,7 @@ const etcdTime = 5 * time.Second
 
 // create creates a group on this shard, because the group has no members yet and its target names this shard. The group
 // serves as soon as etcd lists this shard as its member.
-func (f *Watcher[R]) create(ctx context.Context, state placement.Group) error {
+func (f *Watcher) create(ctx context.Context, state placement.Group) error {
 	if err := f.Actions.Create(ctx, state); err != nil {
 		return fmt.Errorf("creating it: %w", err)
 	}
@@ -27,52 +28,37 @@ func (f *Watcher[R]) create(ctx context.Context, state placement.Group) error {
 
 // announce reports to etcd that the group is here. Its folder was created here for exactly this group, as its UUID
 // shows.
-func (f *Watcher[R]) announce(ctx context.Context, state placement.Group) error {
-	f.Lock.Lock()
-	owned, ok := f.Replicas[state.UUID]
-	if !ok {
-		f.Lock.Unlock()
+func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
+	r := f.Replicas.Find(state.UUID)
+	if r == nil {
 		return nil
 	}
-	r := owned.Known()
-	pending := r.Phase == member.Pending && f.Actions.LoadBegun()
-	if pending {
-		r.Happens(member.LoadBegins, f.Logger)
+	if r.BeginLoad() {
+		f.Actions.LoadNow(ctx, r)
 	}
-	f.Lock.Unlock()
-	if pending {
-		f.Actions.LoadNow(ctx, owned)
-	}
-	if _, serves := owned.Node(); !serves {
+	sv := r.Served()
+	if sv == nil {
 		return errLater // still loading, or failed, as its state shows
 	}
-	f.Lock.Lock()
-	raftID := r.RaftID
-	f.Lock.Unlock()
-	state.Members = []placement.Member{{Shard: f.Shard, VolumeUUID: f.Volume().Superblock().Volume, RaftID: raftID}}
+	state.Members = []placement.Member{{Shard: f.Shard, VolumeUUID: f.Volume().Superblock().Volume, RaftID: sv.RaftID}}
 	state.Leader = f.Shard
 	stored, err := f.Etcd.PutGroup(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd that it is here: %w", err)
 	}
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	r.Standing, r.NeverReported, r.Confirmed = member.Standing{}, false, f.View.Meta.EpochBase+uint64(stored.Revision)
-	f.Actions.Publish()
+	r.Confirm(stored)
 	return nil
 }
 
 // reportMissing reports to etcd that replicas of a group of several copies are missing here, or incomplete, so that the
 // leader replaces them. These replicas never come back: a Raft id is not reused.
-func (f *Watcher[R]) reportMissing(ctx context.Context, state placement.Group) error {
-	f.Lock.Lock()
+func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) error {
 	sound := uint64(0) // Raft id of the replica that is here and not given up; 0: none
-	if owned, ok := f.Replicas[state.UUID]; ok {
-		if r := owned.Known(); r.Phase != member.Lost && r.Phase != member.GivenUp {
-			sound = r.RaftID
+	if r := f.Replicas.Find(state.UUID); r != nil {
+		if known := r.State(); known.Phase != member.Lost && known.Phase != member.GivenUp {
+			sound = known.RaftID
 		}
 	}
-	f.Lock.Unlock()
 	state.Members = slices.Clone(state.Members)
 	for i, m := range state.Members {
 		if m.Shard == f.Shard && m.VolumeUUID == f.Volume().Superblock().Volume && (m.RaftID != sound || sound == 0) {
@@ -91,16 +77,14 @@ func (f *Watcher[R]) reportMissing(ctx context.Context, state placement.Group) e
 // without this volume. etcd may also not name the member at all, because an older membership was written. Without the
 // report the member would not be found, and the leader changes nothing until it knows the location of all members. If
 // the member has been removed since, the leader reports that with a later membership.
-func (f *Watcher[R]) reportPresent(ctx context.Context, state placement.Group) error {
-	f.Lock.Lock()
-	owned, ok := f.Replicas[state.UUID]
-	if !ok {
-		f.Lock.Unlock()
+func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) error {
+	r := f.Replicas.Find(state.UUID)
+	if r == nil {
 		return nil
 	}
-	raftID, forgotten := owned.Known().RaftID, member.EtcdIsBehind(state, facts(owned, state))
-	role, _ := role(owned)
-	f.Lock.Unlock()
+	facts := r.Facts(state)
+	raftID, forgotten := facts.RaftID, member.EtcdIsBehind(state, facts)
+	role, _ := r.Role()
 	state.Members = slices.Clone(state.Members)
 	i := slices.IndexFunc(state.Members, func(m placement.Member) bool { return m.RaftID == raftID && m.Shard == "" })
 	if i < 0 && forgotten {
@@ -120,10 +104,9 @@ func (f *Watcher[R]) reportPresent(ctx context.Context, state placement.Group) e
 
 // hasLeftNow asks etcd whether the group's own key now confirms what Reconcile has found: that this replica has left
 // the group. An error means that etcd does not answer.
-func (f *Watcher[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
+func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	r := owned.Known()
 	view, err := f.Etcd.Look(ctx, r.Name)
 	if err != nil {
 		return false, err
@@ -131,23 +114,12 @@ func (f *Watcher[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	if view.Held() != "" || view.Meta.StoreUUID != f.Store() {
 		return false, nil
 	}
-	state := view.Groups[r.Name]
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	if view.Meta.EpochBase != f.View.Meta.EpochBase || state.Revision < f.View.Groups[r.Name].Revision {
-		return false, nil // this etcd is not that of the view, or is older: its views will follow
-	}
-	if isDeleted(view, r) {
-		return true, nil
-	}
-	now := f.memberView(view)
-	now.Group = state
-	return state.UUID == r.UUID && now.Left(facts(owned, state)), nil
+	return f.Replicas.HasLeft(r, view), nil
 }
 
 // adoptMembers takes over the groups that etcd assigns to another shard on this same volume, if that shard is not
 // there. It returns the resulting view.
-func (f *Watcher[R]) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
+func (f *Watcher) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
 	if !f.Adopt || view.Held() != "" {
 		return view, nil
 	}

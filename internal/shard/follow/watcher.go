@@ -1,6 +1,5 @@
 // Package follow makes a shard do what etcd says of the groups of its volume. The Watcher receives views of etcd,
-// package member decides about each group, and the Actions of the Watcher carry the decisions out. The package also
-// holds what a shard knows of etcd: the current view, whether etcd was set back, and the addresses of the other shards.
+// package replicas keeps them and decides about each group, and the Actions of the Watcher carry the decisions out.
 package follow
 
 import (
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,29 +18,26 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
-	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // Options hold everything that a Watcher may use.
-type Options[R Owned] struct {
+type Options struct {
 	Shard   string
 	Store   func() uuid.UUID
 	Volume  func() *volume.Volume // the open volume
 	Facts   func() (volume.Facts, error)
 	Meta    func() placement.Meta // the store's Meta
 	Etcd    Etcd
-	Actions Actions[R]
+	Actions Actions
 	// Ask asks another shard what its volume holds.
 	Ask func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error)
 	// Background is the context of all work that continues after the start.
 	Background context.Context
-	// Lock guards Replicas, and those fields of each replica and of the Watcher that are documented as guarded by it.
-	// Replicas holds the replicas on the volume by UUID of their group, strays included.
-	Lock     *sync.Mutex
-	Replicas map[uuid.UUID]R
-	Problems Problems
-	Logger   *slog.Logger
+	Replicas   *replicas.Set
+	Problems   Problems
+	Logger     *slog.Logger
 
 	// RememberQuiet is how often the volume records the revision of etcd when nothing in it concerned this shard.
 	RememberQuiet time.Duration
@@ -73,30 +68,23 @@ type Problems interface {
 }
 
 // Actions carries out what a Watcher decides about replicas.
-type Actions[R Owned] interface {
-	// LoadBegun reports whether the first load has begun. LoadBegun and the next four methods are called with
-	// Options.Lock held, and do not wait.
-	LoadBegun() bool
-	// Missing makes the placeholder for a replica that etcd places here and that has no folder.
-	Missing(state placement.Group) R
-	// Look makes the leader of a group look at the group again, if the leader is here.
-	Look(r R)
-	// Publish makes the current replicas visible to calls.
-	Publish()
-	// Connect keeps connections to these shards and to no others.
+type Actions interface {
+	// Look makes the leader of a group look at the group again, if the leader is here. It does not wait.
+	Look(r *replicas.Replica)
+	// Connect keeps connections to these shards and to no others. It does not wait.
 	Connect(shards []string)
 
 	// Load begins to load a replica. Join begins to install a replica that is empty. Reinstall begins to install a
 	// replica again that lacks entries that count. They do not wait.
-	Load(r R)
-	Join(r R)
-	Reinstall(r R)
-	// LoadNow loads a replica and waits for it. The replica's Node says whether it serves then.
-	LoadNow(ctx context.Context, r R)
+	Load(r *replicas.Replica)
+	Join(r *replicas.Replica)
+	Reinstall(r *replicas.Replica)
+	// LoadNow loads a replica and waits for it. Replica.Served says whether it serves then.
+	LoadNow(ctx context.Context, r *replicas.Replica)
 	// Close takes a replica out of service, and keeps its files.
-	Close(ctx context.Context, r R) error
+	Close(ctx context.Context, r *replicas.Replica) error
 	// Trash closes a replica that has left its group, and moves its files to the trash.
-	Trash(ctx context.Context, r R) error
+	Trash(ctx context.Context, r *replicas.Replica) error
 	// Create makes a group and loads it.
 	Create(ctx context.Context, state placement.Group) error
 	// MakeFolder makes the folder of a learner of this shard.
@@ -105,34 +93,21 @@ type Actions[R Owned] interface {
 
 // Watcher follows etcd for one shard. Call Start first, then call Run and LeaveSafeMode concurrently. All other methods
 // are safe for concurrent use.
-type Watcher[R Owned] struct {
-	Options[R]
-	neighbours neighbours
-	seen       memory
-	views      <-chan placement.View // set by Start
-	nudged     chan struct{}         // makes Run look again
-
-	// Guarded by Options.Lock.
-
-	View       placement.View  // the view that is followed
-	NewestView placement.View  // the newest view, even if etcd was set back
-	Held       string          // why etcd's word is not acted upon; empty: it is
-	Retired    map[uint64]bool // Raft ids, see member.View
+type Watcher struct {
+	Options
+	seen   memory
+	views  <-chan placement.View // set by Start
+	nudged chan struct{}         // makes Run look again
 }
 
 // New makes a Watcher. It follows nothing before Start.
-func New[R Owned](opts Options[R]) *Watcher[R] {
-	return &Watcher[R]{
-		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1),
-		Retired: map[uint64]bool{},
-	}
-}
+func New(opts Options) *Watcher { return &Watcher{Options: opts, nudged: make(chan struct{}, 1)} }
 
 // Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
 // was set back, Start records that in etcd before it returns, so that nobody assigns anything to the shard on the word
 // of an older etcd. ctx bounds the start.
-func (f *Watcher[R]) Start(ctx context.Context) error {
-	f.views = f.Etcd.Follow(f.Background, f.recall(), f.own(f.holds))
+func (f *Watcher) Start(ctx context.Context) error {
+	f.views = f.Etcd.Follow(f.Background, f.recall(), f.Replicas.Own())
 	select {
 	case view, ok := <-f.views:
 		if !ok {
@@ -143,37 +118,27 @@ func (f *Watcher[R]) Start(ctx context.Context) error {
 			return err
 		}
 		f.See(view)
-		f.Retire(view)
+		f.Replicas.Retire(view)
 		if err := registry.Patiently(ctx, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be informed: %w", err)
 		}
 		_ = f.remember(view) // the error is shown as a problem
-		f.Lock.Lock()
-		defer f.Lock.Unlock()
-		f.Decide(view)
-		f.Actions.Publish()
+		f.decide(view)
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the first view of etcd: %w", ctx.Err())
 	}
 }
 
-// Retire notes the replicas that etcd names here at the start, because an earlier process may have begun them. It does
-// so before the shard can be given a new replica. For a replica that was begun, the volume remembers the view: no
-// earlier view is followed.
-func (f *Watcher[R]) Retire(view placement.View) {
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	for _, state := range view.Groups {
-		f.spend(state)
+// decide decides about everything, has the peers of this shard connected and its leaders look again, and returns the
+// work that is left.
+func (f *Watcher) decide(view placement.View) replicas.Work {
+	todo := f.Replicas.Decide(view)
+	f.Actions.Connect(todo.Peers)
+	for _, r := range todo.Look {
+		f.Actions.Look(r)
 	}
-}
-
-// spend does what Retire does, for one group. Called with Options.Lock held.
-func (f *Watcher[R]) spend(state placement.Group) {
-	for _, m := range f.Here(state) {
-		f.Retired[m.RaftID] = true
-	}
+	return todo
 }
 
 // A view that takes longer than viewCostMax is followed by a pause of at most viewPauseMax.
@@ -183,7 +148,7 @@ const (
 )
 
 // Run carries out what the views say, one view after another, and retries what failed, until ctx ends.
-func (f *Watcher[R]) Run(ctx context.Context) {
+func (f *Watcher) Run(ctx context.Context) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
 	unfinished := f.Reconcile(ctx)
@@ -214,7 +179,7 @@ func (f *Watcher[R]) Run(ctx context.Context) {
 }
 
 // Nudge makes Run look again. It never blocks.
-func (f *Watcher[R]) Nudge() {
+func (f *Watcher) Nudge() {
 	select {
 	case f.nudged <- struct{}{}:
 	default:
@@ -222,22 +187,19 @@ func (f *Watcher[R]) Nudge() {
 }
 
 // Reconcile compares the volume with the view and acts on the differences. It returns true if something is left to do.
-func (f *Watcher[R]) Reconcile(ctx context.Context) (unfinished bool) {
-	f.Lock.Lock()
-	view := f.View
-	todo := f.Decide(view)
-	f.Actions.Publish()
+func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
+	view := f.Replicas.View()
+	todo := f.decide(view)
 	f.forgetDone(todo)
-	f.Lock.Unlock()
-	if todo.acts() && f.remember(view) != nil {
+	if todo.Acts() && f.remember(view) != nil {
 		// If this view was not remembered, an older etcd could not be distinguished later from the present one. So only
 		// urgent work is done.
-		todo = Work[R]{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
+		todo = replicas.Work{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
 	for _, r := range todo.Close {
 		if err := f.Actions.Close(ctx, r); err != nil {
-			f.Problems.Note("closing group "+r.Known().Name, err)
+			f.Problems.Note("closing group "+r.Name, err)
 		}
 	}
 	for _, r := range todo.Load {
@@ -250,7 +212,7 @@ func (f *Watcher[R]) Reconcile(ctx context.Context) (unfinished bool) {
 		f.Actions.Reinstall(r)
 	}
 	for _, r := range todo.Trash {
-		name := r.Known().Name
+		name := r.Name
 		left, err := f.hasLeftNow(ctx, r)
 		if err == nil && !left {
 			f.Problems.Note("leaving group "+name, nil)
@@ -261,7 +223,7 @@ func (f *Watcher[R]) Reconcile(ctx context.Context) (unfinished bool) {
 			err = f.Actions.Trash(ctx, r)
 		}
 		f.Problems.Note("leaving group "+name, err)
-		unfinished = unfinished || err != nil || IsOwn(view, name, f.Shard)
+		unfinished = unfinished || err != nil || replicas.IsOwn(view, name, f.Shard)
 	}
 	failed := todo.Later
 	for _, some := range []struct {
@@ -285,9 +247,9 @@ func groupProblem(group string) string { return "group " + group }
 
 // forgetDone removes the problems of groups for which nothing is left to do: other shards did it, or it is no longer
 // wanted.
-func (f *Watcher[R]) forgetDone(todo Work[R]) {
+func (f *Watcher) forgetDone(todo replicas.Work) {
 	wanted := map[string]bool{}
-	for _, state := range todo.groups() {
+	for _, state := range todo.Groups() {
 		wanted[groupProblem(state.Name)] = true
 	}
 	f.Problems.Forget(func(what string) bool { return strings.HasPrefix(what, groupProblem("")) && !wanted[what] })
@@ -297,7 +259,7 @@ func (f *Watcher[R]) forgetDone(todo Work[R]) {
 var errLater = errors.New("later")
 
 // inParallel calls the function do for each group, at most 16 at a time, and reports whether a call failed.
-func (f *Watcher[R]) inParallel(
+func (f *Watcher) inParallel(
 	ctx context.Context, groups []placement.Group, do func(context.Context, placement.Group) error,
 ) (failed bool) {
 	var all errgroup.Group
@@ -316,63 +278,4 @@ func (f *Watcher[R]) inParallel(
 		})
 	}
 	return all.Wait() != nil
-}
-
-// Here returns the members of a group on this shard and volume: usually one.
-func (f *Watcher[R]) Here(state placement.Group) []placement.Member {
-	return member.Here(state, f.Shard, f.Volume().Superblock().Volume)
-}
-
-// Group is what etcd knows of a group.
-type Group struct {
-	placement.Group
-	Target  []string
-	Shards  map[string]placement.Shard
-	Domains map[string]string // failure domains of shards, including shards that are no longer registered
-}
-
-// StateOf returns what etcd says of the group of a replica, as far as this shard knows. It returns false if this shard
-// knows nothing about the group.
-func (f *Watcher[R]) StateOf(owned R) (Group, bool) {
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	r := owned.Known()
-	state, ok := f.View.Groups[r.Name]
-	if !ok || state.UUID != r.UUID {
-		return Group{}, false
-	}
-	if r.Stored.Revision > state.Revision {
-		state = r.Stored
-	}
-	return Group{Group: state, Target: f.View.Targets[r.Name].Shards, Shards: f.View.Shards,
-		Domains: f.neighbours.allDomains()}, true
-}
-
-// Address returns the address of a shard as etcd last reported it. It returns false if the shard is unknown.
-func (f *Watcher[R]) Address(shard string) (string, bool) { return f.neighbours.address(shard) }
-
-// own describes the groups that this shard follows.
-func (f *Watcher[R]) own(holds func(group uuid.UUID) bool) placement.Own {
-	return placement.Own{Shard: f.Shard, Volume: f.Volume().Superblock().Volume, Holds: holds, Held: f.heldNames}
-}
-
-// heldNames returns the names of the groups that have a folder on the volume, as far as they are known.
-func (f *Watcher[R]) heldNames() []string {
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	names := make([]string, 0, len(f.Replicas))
-	for _, r := range f.Replicas {
-		if name := r.Known().Name; name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// holds reports whether a group has a folder on the volume.
-func (f *Watcher[R]) holds(group uuid.UUID) bool {
-	f.Lock.Lock()
-	defer f.Lock.Unlock()
-	_, ok := f.Replicas[group]
-	return ok
 }

@@ -1,4 +1,4 @@
-package follow
+package replicas
 
 import (
 	"testing"
@@ -13,32 +13,26 @@ import (
 // replica stays as it is. When the key is repaired, it names a learner that may have been begun here before, so this
 // learner is not begun (rule 7). The test costs 10 ms.
 func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
-	f := lone(t)
-	here := f.Volume().Superblock().Volume
-	id := uuid.New()
-	kept := &folder{Replica{Name: "0", UUID: id, RaftID: 1}}
-	f.Replicas[id] = kept
+	s := lone()
+	here, id := s.Volume(), uuid.New()
+	kept := s.Add(id, State{Replica: member.Replica{Name: "0", RaftID: 1}})
 	unread := placement.View{
 		Groups:   map[string]placement.Group{},
 		Unusable: map[string]placement.Unusable{"groups/0": {Key: "/sheaf/s/groups/0", Why: "?"}},
 	}
-	f.See(unread)
-	f.Retire(unread)
-	decide := func() Work[*folder] {
-		f.Lock.Lock()
-		defer f.Lock.Unlock()
-		return f.Decide(f.View)
+	s.See(unread)
+	s.Retire(unread)
+	todo, standing := s.Decide(s.View()), kept.State().Standing
+	if todo.Acts() || len(todo.Load)+len(todo.Close) > 0 || standing.Reason != member.Unread {
+		t.Errorf("while the key cannot be used: to do %+v, the replica is %q", todo, standing)
 	}
-	if todo := decide(); todo.acts() || len(todo.Load)+len(todo.Close) > 0 || kept.Standing.Reason != member.Unread {
-		t.Errorf("while the key cannot be used: to do %+v, the replica is %q", todo, kept.Standing)
-	}
-	delete(f.Replicas, id)
-	f.See(placement.View{Groups: map[string]placement.Group{"0": {
+	s.Remove(kept)
+	s.See(placement.View{Groups: map[string]placement.Group{"0": {
 		Name: "0", UUID: id, ConfIndex: 9,
 		Members: []placement.Member{{Shard: "b", RaftID: 2}, {Shard: "c", RaftID: 3},
 			{Shard: "a", VolumeUUID: here, RaftID: 1, Role: placement.Learner}},
 	}}})
-	if todo := decide(); len(todo.MakeFolder) > 0 || len(todo.Missing) != 1 {
+	if todo := s.Decide(s.View()); len(todo.MakeFolder) > 0 || len(todo.Missing) != 1 {
 		t.Errorf("a replica that may have been begun before: %+v", todo)
 	}
 }

@@ -1,0 +1,240 @@
+package replicas
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+)
+
+// Work is the work that Decide has found to be done.
+type Work struct {
+	Create     []placement.Group // targets without members: create the group here
+	Announce   []placement.Group // groups created here whose state was not written to etcd
+	MakeFolder []placement.Group // a learner of this shard is recorded, and has no folder yet
+	Missing    []placement.Group // this shard is a member without its data
+	Present    []placement.Group // groups with a member here whose location etcd does not know
+	Load       []*Replica        // replicas that became this shard's after the first load
+	Join       []*Replica        // replicas that have a folder, and are to be installed
+	Reinstall  []*Replica        // replicas that lack entries that count, to be reinstalled in place
+	// Close lists replicas that are served although they are no longer this shard's. Their files remain, because etcd
+	// does not say that these replicas have left their groups.
+	Close []*Replica
+	Trash []*Replica // replicas that have left their group
+	Later bool       // something waits for work in progress
+	Look  []*Replica // replicas whose leader, if it is here, looks at the group again
+	Peers []string   // the shards that hold a member of a group that is here
+}
+
+// Groups returns the groups that are reported to etcd, or for which a folder is made.
+func (w *Work) Groups() []placement.Group {
+	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Missing, w.Present)
+}
+
+// Acts reports whether anything is created or removed on the word of etcd.
+func (w *Work) Acts() bool { return len(w.Groups())+len(w.Trash) > 0 }
+
+// Decide decides about each replica, and about each group of a view. It changes phases and standings accordingly, routes
+// calls by them, and returns the work that is left.
+func (s *Set) Decide(view placement.View) Work {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var todo Work
+	v := s.memberView(view)
+	known := make(map[*Replica]bool, len(s.all))
+	for name, state := range view.Groups {
+		r := s.all[state.UUID]
+		if r != nil {
+			known[r] = true
+			r.Learn(state.Members)
+			if r.Name == "" {
+				r.Name = name // its manifest is unreadable or missing
+			}
+		}
+		v.Known = true
+		s.decideOne(&todo, v, view, state, r)
+	}
+	for _, r := range s.all {
+		if !known[r] {
+			v.Known = false
+			v.Deleted = isDeleted(view, r)
+			if view.GroupUnknown(r.Name) {
+				v.Unread = view.UnusableGroup(r.Name)
+			}
+			s.decideOne(&todo, v, view, placement.Group{}, r)
+			v.Unread, v.Deleted = "", false
+		}
+	}
+	todo.Peers = s.peers()
+	s.publish()
+	return todo
+}
+
+// HasLeft reports whether a later view of the group of a replica confirms that the replica has left the group.
+func (s *Set) HasLeft(r *Replica, view placement.View) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := view.Groups[r.Name]
+	if view.Meta.EpochBase != s.view.Meta.EpochBase || state.Revision < s.view.Groups[r.Name].Revision {
+		return false // this etcd is not that of the view, or is older: its views will follow
+	}
+	if isDeleted(view, r) {
+		return true
+	}
+	now := s.memberView(view)
+	now.Group = state
+	return state.UUID == r.UUID && now.Left(r.facts(state))
+}
+
+// isDeleted reports whether etcd says that the group of a replica was deleted.
+func isDeleted(view placement.View, r *Replica) bool {
+	id, is := view.Deleted[r.Name]
+	return is && id == r.UUID
+}
+
+// peers returns the shards that hold a member of a group that is here. The caller holds mu.
+func (s *Set) peers() []string {
+	wanted := map[string]bool{}
+	for _, r := range s.all {
+		state, ok := s.view.Groups[r.Name]
+		if !ok || state.UUID != r.UUID {
+			continue
+		}
+		if _, isMember := MemberOf(state, s.Shard); !isMember {
+			continue
+		}
+		for _, m := range state.Members {
+			wanted[m.Shard] = true
+		}
+	}
+	delete(wanted, s.Shard)
+	delete(wanted, "")
+	return slices.Collect(maps.Keys(wanted))
+}
+
+// memberView returns the knowledge that decisions about all groups share, without a group. The caller holds mu.
+func (s *Set) memberView(view placement.View) *member.View {
+	return &member.View{
+		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.held != "", LoadBegun: s.begun,
+		Retired: s.retired, Off: s.Off,
+	}
+}
+
+// decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo.
+// r is nil if the group has no folder here. The caller holds mu.
+func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state placement.Group, r *Replica) {
+	v.Group, v.Target = state, nil
+	if len(state.Members) == 0 {
+		v.Target = view.Targets[state.Name].Shards
+	}
+	var facts *member.Replica
+	if r != nil {
+		facts = r.facts(state)
+	}
+	a := member.Decide(v, facts)
+	if r != nil {
+		r.judge(a)
+	}
+	switch a.Kind {
+	case member.Load:
+		r.happens(member.LoadBegins)
+		todo.Load = append(todo.Load, r)
+	case member.Join:
+		r.beginFetch(s.Background)
+		todo.Join = append(todo.Join, r)
+	case member.Reinstall:
+		r.beginFetch(s.Background)
+		todo.Reinstall = append(todo.Reinstall, r)
+	case member.Create:
+		todo.Create = append(todo.Create, state)
+	case member.Announce:
+		todo.Announce = append(todo.Announce, state)
+	case member.MakeFolder:
+		todo.MakeFolder = append(todo.MakeFolder, state)
+	case member.ReportPresent:
+		todo.Present = append(todo.Present, state)
+	case member.ReportMissing:
+		todo.Missing = append(todo.Missing, state)
+	case member.MarkLost:
+		s.markLost(state)
+	case member.Keep:
+		if facts != nil && facts.Serves {
+			r.happens(member.SetAside)
+			todo.Close = append(todo.Close, r)
+		}
+	case member.EndFetch:
+		r.stopFetch()
+		todo.Later = true
+	case member.Trash:
+		todo.Trash = append(todo.Trash, r)
+	case member.Nothing:
+	}
+	if a.Named {
+		seen := look{state.Revision, view.Targets[state.Name].Revision, replacedMembers(view, state)}
+		if r.seen != seen {
+			r.seen = seen
+			todo.Look = append(todo.Look, r)
+		}
+	}
+}
+
+// judge records the standing that a decision gives the replica. The caller holds Set.mu.
+func (r *Replica) judge(a member.Action) {
+	logger := r.set.Logger
+	if a.Kind == member.Keep && !r.state.Standing.Stray() {
+		logger.Warn("group is on the volume but not served, and not deleted",
+			"group", r.Name, "uuid", r.UUID, "reason", a.Standing.String())
+	}
+	if r.state.Standing != a.Standing {
+		logger.Debug("the standing of a replica changes", "group", r.Name, "to", a.Standing.String())
+	}
+	r.state.Standing, r.state.NeverReported = a.Standing, r.state.NeverReported && !a.Named
+}
+
+// markLost records that etcd places a group here although the group is not on this volume. The group is never served as
+// if it were empty. The caller holds mu.
+func (s *Set) markLost(state placement.Group) {
+	here := s.Volume()
+	err := fmt.Errorf("etcd says that it is on volume %s of this shard, and it is not there: "+
+		"restore the group's folder", here)
+	if m, _ := MemberOf(state, s.Shard); m.VolumeUUID != here {
+		err = fmt.Errorf("etcd says that it is on volume %s of this shard, but this is volume %s: "+
+			"bring the old volume back", m.VolumeUUID, here)
+	}
+	r := s.all[state.UUID]
+	if r == nil {
+		r = s.make(state.UUID, State{Replica: member.Replica{Name: state.Name}})
+		s.all[state.UUID] = r
+	}
+	r.happens(member.Missing)
+	r.state.Err = err
+	s.Logger.Error("the data of a group are lost", "group", r.Name, "error", err)
+}
+
+// replacedMembers counts the members whose shard is now registered with a different volume. These members are gone.
+func replacedMembers(view placement.View, state placement.Group) (n int64) {
+	for _, m := range state.Members {
+		if shard, registered := view.Shards[m.Shard]; registered && shard.VolumeUUID != m.VolumeUUID {
+			n++
+		}
+	}
+	return n
+}
+
+// IsOwn reports whether a view names a shard for a group: as a member, or as a target for a copy.
+func IsOwn(view placement.View, name, shard string) bool {
+	_, isMember := MemberOf(view.Groups[name], shard)
+	return isMember || slices.Contains(view.Targets[name].Shards, shard)
+}
+
+// MemberOf returns the member of a group on the named shard.
+func MemberOf(g placement.Group, shard string) (placement.Member, bool) {
+	for _, m := range g.Members {
+		if m.Shard == shard {
+			return m, true
+		}
+	}
+	return placement.Member{}, false
+}

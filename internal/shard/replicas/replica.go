@@ -1,0 +1,296 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/storage/group"
+)
+
+// State is what is known of a replica at one moment, besides what it does.
+type State struct {
+	// Replica are the facts that decisions are made by. Its KnownIndex is the index of the membership in the manifest as
+	// found. Fetching and Serves are set in the answers of Replica.State, and InConf in those of Replica.Facts.
+	member.Replica
+	Err    error             // why Phase is a broken one, or why a load takes long
+	Conf   *raftpb.ConfState // the membership in the manifest as found
+	Report group.Report      // of the last load
+}
+
+// Replica is a group's replica on the volume, from the moment that its folder is found or made. Safe for concurrent
+// use.
+type Replica struct {
+	Name string // name of the group; empty until a Decide knows it, and until then the replica has no route
+	UUID uuid.UUID
+
+	Progress group.Progress // of its load
+
+	set *Set
+	// known holds every member that etcd ever named, by Raft id: see Members.
+	known atomic.Pointer[map[uint64]placement.Member]
+	// copying is the progress of copying the replica's files from another shard. It is nil if no copy is in progress.
+	copying atomic.Pointer[Copying]
+	// served is nil while no node serves the replica. Only Serve sets it, and TakeOut and Close end it.
+	served atomic.Pointer[Served]
+	// changing is held while the node is stopped or replaced. It is taken before Set.mu.
+	changing longlock.Mutex
+
+	// Guarded by Set.mu.
+
+	// state holds the phase, which only happens changes, and the standing, which only Decide and Confirm change.
+	state     State
+	fetch     context.Context    // context of an install in progress, in any phase; nil: no install
+	stopFetch context.CancelFunc // ends fetch; nil if fetch is
+	// stored is the group as this shard last wrote it to etcd. The views that this shard has received may be older.
+	stored placement.Group
+	seen   look
+}
+
+// look is what a look at a group compares with the one before. A group that has not changed is not looked at again.
+type look struct {
+	group, target int64 // revisions in etcd
+	replaced      int64 // members whose shards have another volume now
+}
+
+// NoTransition is logged when an event is not legal in the phase of a replica. Tests fail if they see it.
+const NoTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please " +
+	"report it"
+
+// happens changes the phase. The caller holds Set.mu.
+func (r *Replica) happens(e member.Event) {
+	next, legal := r.state.Phase.After(e)
+	if !legal {
+		r.set.Logger.Error(NoTransition, "group", r.Name, "uuid", r.UUID, "phase", r.state.Phase, "event", e)
+	}
+	if next != r.state.Phase {
+		r.set.Logger.Debug("the phase of a replica changes", "group", r.Name, "from", r.state.Phase, "event", e, "to", next)
+	}
+	r.state.Phase = next
+}
+
+// Happens changes the phase after an event that changes nothing else.
+func (r *Replica) Happens(e member.Event) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.happens(e)
+}
+
+// State returns what is known of the replica now.
+func (r *Replica) State() State {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	state := r.state
+	state.Name, state.Fetching, state.Serves = r.Name, r.fetch != nil, r.Served() != nil
+	return state
+}
+
+// BeginLoad begins the load of a replica that waits for one. It returns false if there is nothing to load, or if the
+// first load has not begun.
+func (r *Replica) BeginLoad() bool {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	if r.state.Phase != member.Pending || !r.set.begun {
+		return false
+	}
+	r.happens(member.LoadBegins)
+	return true
+}
+
+// NoteDelay notes why a load takes long.
+func (r *Replica) NoteDelay(err error) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.state.Err = err
+}
+
+// EndLoad notes the result of a load, and reports whether it found the tail of the replica damaged. Decisions about the
+// replica that were made during the load remain in force.
+func (r *Replica) EndLoad(report group.Report, err error) (torn bool) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.state.Report = report
+	if r.state.Phase == member.Lost || r.state.Phase == member.MissingEntries {
+		return false
+	}
+	r.state.Err = err
+	switch {
+	case err == nil:
+		r.happens(member.Loaded)
+	case errors.Is(err, group.ErrTailDamaged):
+		r.happens(member.Tearing)
+		r.state.Err = tailError(err)
+		return true
+	default:
+		r.happens(member.Failing)
+	}
+	return false
+}
+
+// Fail notes why the replica cannot serve.
+func (r *Replica) Fail(err error) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.state.Err = err
+	r.happens(member.Failing)
+}
+
+// NoteMissing notes that the replica lacks entries on which its leader relies.
+func (r *Replica) NoteMissing(err error) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.happens(member.Forgot)
+	r.state.Err = tailError(err)
+}
+
+// tailError adds to the reason why a tail is damaged what becomes of the replica.
+func tailError(err error) error {
+	return fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
+		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
+}
+
+// NoteStored notes the group as this shard has just written it to etcd.
+func (r *Replica) NoteStored(stored placement.Group) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.stored = stored
+}
+
+// Confirm notes that etcd lists here the replica that this process made, and routes calls to it.
+func (r *Replica) Confirm(stored placement.Group) {
+	s := r.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.state.Standing, r.state.NeverReported = member.Standing{}, false
+	r.state.Confirmed = s.view.Meta.EpochBase + uint64(stored.Revision)
+	s.publish()
+}
+
+// beginFetch makes the context of an install: of a replica that joins, of one with a damaged tail, or of one that is
+// reinstalled. The caller holds Set.mu.
+func (r *Replica) beginFetch(ctx context.Context) {
+	r.fetch, r.stopFetch = context.WithCancel(ctx)
+	r.copying.Store(&Copying{now: time.Now})
+}
+
+// BeginFetch begins the install of a replica that serves. It returns nil if an install is in progress, or if nothing
+// serves the replica. EndFetch must follow an install that has begun.
+func (r *Replica) BeginFetch(ctx context.Context) (*Served, context.Context) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	sv := r.Served()
+	if r.fetch != nil || sv == nil {
+		return nil, nil
+	}
+	r.beginFetch(ctx)
+	return sv, r.fetch
+}
+
+// Fetch returns the context of the install in progress, or nil if there is none.
+func (r *Replica) Fetch() context.Context {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	return r.fetch
+}
+
+// EndFetch ends the install in progress, and reports whether the replica still lacks entries that count.
+func (r *Replica) EndFetch() (lacks bool) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.stopFetch()
+	r.fetch, r.stopFetch = nil, nil
+	r.copying.Store(nil)
+	return r.state.Phase.MissingEntries()
+}
+
+// Copying returns the progress of the install in progress, or nil if there is none.
+func (r *Replica) Copying() *Copying { return r.copying.Load() }
+
+// Members returns every member that etcd ever named to this shard, by Raft id. All are kept, because the membership in
+// the log may be older or newer than that in etcd.
+func (r *Replica) Members() map[uint64]placement.Member {
+	if m := r.known.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
+// Learn records the members that etcd names. It replaces what was known of them.
+func (r *Replica) Learn(named []placement.Member) {
+	old := r.Members()
+	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {
+		return
+	}
+	next := maps.Clone(old)
+	if next == nil {
+		next = map[uint64]placement.Member{}
+	}
+	for _, m := range named {
+		if m.Shard != "" { // empty: etcd does not know the location
+			next[m.RaftID] = m
+		}
+	}
+	r.known.Store(&next)
+}
+
+// Route returns the shard of a member.
+func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
+	m, ok := r.Members()[raftID]
+	return m.Shard, ok && m.Shard != ""
+}
+
+// Facts returns what a decision about the replica is made by, while etcd has this state of its group.
+func (r *Replica) Facts(state placement.Group) *member.Replica {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	return r.facts(state)
+}
+
+// facts does what Facts does. The caller holds Set.mu.
+func (r *Replica) facts(state placement.Group) *member.Replica {
+	sv := r.Served()
+	facts := r.state.Replica
+	facts.Name, facts.Fetching, facts.Serves = r.Name, r.fetch != nil, sv != nil
+	if state.UUID == r.UUID && !member.Names(state, facts.RaftID) {
+		if sv != nil {
+			facts.KnownIndex = max(facts.KnownIndex, sv.log.ConfIndex())
+		}
+		if len(state.Members) > 0 && facts.KnownIndex > state.ConfIndex {
+			_, facts.InConf = r.role() // seldom: this takes the node's own lock
+		}
+	}
+	return &facts
+}
+
+// Role returns the role of the replica in the newest membership that the replica knows. It returns false if the replica
+// has no role in that membership.
+func (r *Replica) Role() (placement.Role, bool) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	return r.role()
+}
+
+// role does what Role does. The caller holds Set.mu.
+func (r *Replica) role() (placement.Role, bool) {
+	conf, raftID := r.state.Conf, r.state.RaftID
+	if sv := r.Served(); sv != nil {
+		conf = sv.node.Members().Conf
+	}
+	switch {
+	case slices.Contains(conf.GetVoters(), raftID), slices.Contains(conf.GetVotersOutgoing(), raftID):
+		return placement.Voter, true
+	case slices.Contains(conf.GetLearners(), raftID), slices.Contains(conf.GetLearnersNext(), raftID):
+		return placement.Learner, true
+	}
+	return "", false
+}

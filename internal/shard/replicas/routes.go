@@ -1,0 +1,52 @@
+package replicas
+
+import (
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Routes is an immutable table of the groups that this shard is responsible for, served or not. The zero value is the
+// table of a shard that has received nothing from etcd yet.
+type Routes struct {
+	Epoch    uint64
+	Held     bool // etcd was set back: what it says of groups may be outdated
+	View     placement.View
+	ByName   map[string]*Replica // nil: etcd has said nothing yet
+	ByUUID   map[uuid.UUID]*Replica
+	ByNumber []*Replica // for Hash routing; nil where the group is on another shard
+}
+
+// Served returns the group if it serves here, else nil.
+func (r *Routes) Served(id uuid.UUID) *Served {
+	if g := r.ByUUID[id]; g != nil {
+		return g.Served()
+	}
+	return nil
+}
+
+// Routes returns the current table. It takes no lock.
+func (s *Set) Routes() *Routes { return s.routes.Load() }
+
+// publish replaces the table that calls read. The caller holds mu.
+func (s *Set) publish() {
+	routes := &Routes{
+		Epoch: s.view.Epoch, Held: s.held != "", View: s.view,
+		ByName: make(map[string]*Replica, len(s.all)), ByUUID: make(map[uuid.UUID]*Replica, len(s.all)),
+	}
+	if routing := s.Meta().Routing; routing.Mode == placement.Hash {
+		routes.ByNumber = make([]*Replica, routing.Groups)
+	}
+	for _, r := range s.all {
+		if r.state.Standing.Stray() || r.Name == "" {
+			continue
+		}
+		routes.ByName[r.Name], routes.ByUUID[r.UUID] = r, r
+		if n, err := strconv.Atoi(r.Name); err == nil && n >= 0 && n < len(routes.ByNumber) {
+			routes.ByNumber[n] = r
+		}
+	}
+	s.routes.Store(routes)
+}

@@ -1,0 +1,156 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/storage/group"
+)
+
+// Served is a replica with the node that serves it. It implements serve.Group.
+type Served struct {
+	Group  *Replica
+	RaftID uint64
+	Quota  *quota.Of
+
+	log  *group.Log
+	node *replica.Replica
+}
+
+// Serve makes a node serve the replica.
+func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of *quota.Of) *Served {
+	sv := &Served{Group: r, RaftID: raftID, Quota: of, log: log, node: node}
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.state.RaftID = raftID
+	r.served.Store(sv)
+	return sv
+}
+
+// Served returns what serves the replica, or nil. It takes no lock.
+func (r *Replica) Served() *Served { return r.served.Load() }
+
+// TakeOut takes a replica out of service and locks it against other changes, until EndChange. If only is not nil,
+// nothing but only is taken out. TakeOut returns what served the replica, and has to be closed now; or nil if it did
+// nothing.
+func (r *Replica) TakeOut(only *Served) *Served {
+	r.changing.Lock()
+	sv := r.Served()
+	if sv == nil || only != nil && sv != only {
+		r.changing.Unlock()
+		return nil
+	}
+	r.served.Store(nil)
+	return sv
+}
+
+// EndChange ends what TakeOut began.
+func (r *Replica) EndChange() { r.changing.Unlock() }
+
+// Close stops serving the replica. Calls in progress get STOPPING.
+func (r *Replica) Close(ctx context.Context, hints bool) error {
+	sv := r.TakeOut(nil)
+	if sv == nil {
+		return nil
+	}
+	defer r.EndChange()
+	if err := sv.node.Stop(ctx); err != nil {
+		// Writes in flight are abandoned: an orderly close would wait for them.
+		return errors.Join(err, sv.log.Close(false))
+	}
+	return sv.log.Close(hints)
+}
+
+// Name implements serve.Group.
+func (sv *Served) Name() string { return sv.Group.Name }
+
+// UUID implements serve.Group.
+func (sv *Served) UUID() uuid.UUID { return sv.Group.UUID }
+
+// Log implements serve.Group.
+func (sv *Served) Log() *group.Log { return sv.log }
+
+// Replica implements serve.Group.
+func (sv *Served) Replica() *replica.Replica { return sv.node }
+
+// Tenant implements serve.Group.
+func (sv *Served) Tenant() *quota.Tenant {
+	t := sv.Quota.Tenant()
+	if t == nil || !sv.node.Readable() && !sv.node.Status().Leader {
+		return nil // the leader counts the calls
+	}
+	return t
+}
+
+// IsServed implements serve.Group.
+func (sv *Served) IsServed() bool { return sv.Group.Served() == sv }
+
+// barrierTime bounds the wait of a read for the majority. A partitioned leader does not know it, and the caller can
+// ask other members.
+const barrierTime = 2 * time.Second
+
+// Barrier implements serve.Group.
+func (sv *Served) Barrier(ctx context.Context) error {
+	if err := sv.barrier(ctx); err != nil || !sv.node.Ended() {
+		return err
+	}
+	return sv.Elsewhere(errEnded)
+}
+
+// errEnded refuses reads in a group that has ended: a new group of its name may hold records.
+var errEnded = fmt.Errorf("%w: %w", replica.ErrNoLeader, replica.ErrEnded)
+
+func (sv *Served) barrier(ctx context.Context) error {
+	if sv.node.Readable() {
+		return nil
+	}
+	if st := sv.node.Status(); st.LeaderID != 0 && st.LeaderID != sv.RaftID {
+		return sv.Elsewhere(replica.ErrNoLeader)
+	}
+	short, cancel := context.WithTimeout(ctx, barrierTime)
+	defer cancel()
+	err := sv.node.ReadBarrier(short)
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	return sv.Elsewhere(err)
+}
+
+// ReadHere implements serve.Group.
+func (sv *Served) ReadHere(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, barrierTime)
+	defer cancel()
+	if err := sv.node.ReadBarrier(ctx); err != nil || !sv.node.Ended() {
+		return err
+	}
+	return errEnded
+}
+
+// MayWrite implements serve.Group.
+func (sv *Served) MayWrite() error {
+	if sv.node.Readable() || sv.node.Status().Leader {
+		return nil
+	}
+	return sv.Elsewhere(replica.ErrNoLeader)
+}
+
+// Elsewhere implements serve.Group.
+func (sv *Served) Elsewhere(err error) error {
+	if !errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrOutcomeUnknown) {
+		return err
+	}
+	st := sv.node.Status()
+	shard, known := sv.Group.Route(st.LeaderID)
+	if st.LeaderID == sv.RaftID || !known {
+		return fmt.Errorf("group %s: %w", sv.Group.Name, replica.ErrNoLeader)
+	}
+	address, _ := sv.Group.set.Address(shard)
+	return answer.NotLeader(sv.Group.Name, address, sv.Group.set.Routes().Epoch)
+}

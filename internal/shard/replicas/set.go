@@ -1,0 +1,280 @@
+// Package replicas owns the state of the replicas on a shard's volume: which there are, the Phase and the Standing of
+// each, what etcd says of them, and the Routes by which calls find them. All other code asks the Set and its Replicas by
+// verbs. Each verb is atomic: no other verb comes between what it finds and what it changes.
+//
+// A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin), or
+// missing although etcd places it here (Decide). From then on only an event changes its phase, and package member has
+// the table of what may follow what. Only Decide and Confirm change its standing. A replica has a route unless it is a
+// stray, and calls are answered by it while it has a Served.
+package replicas
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/base/rules"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+)
+
+// Options hold everything that a Set may use.
+type Options struct {
+	Shard  string
+	Volume func() uuid.UUID      // the open volume
+	Meta   func() placement.Meta // the store's Meta
+	// Background is the context of installs.
+	Background context.Context
+	Logger     *slog.Logger
+	Off        rules.Off // rules that a test switches off
+}
+
+// Set holds the replicas of one volume, and what etcd says of them. Safe for concurrent use.
+type Set struct {
+	Options
+	neighbours neighbours
+
+	// routes is what calls read. It is never nil, and is replaced as a whole while mu is held, so that it never falls
+	// behind what was decided.
+	routes atomic.Pointer[Routes]
+
+	// mu guards what follows, and the fields of each Replica that are documented as guarded by it. It is held for no
+	// input or output.
+	mu     sync.Mutex
+	all    map[uuid.UUID]*Replica // by UUID of their group, strays included
+	view   placement.View         // what etcd says, as it is followed: never that of an etcd that was set back
+	newest placement.View         // the newest view, even if etcd was set back
+	held   string                 // why etcd's word is not acted upon; empty: it is
+	// retired are the Raft ids that were, or may have been, begun on this volume. It only grows (rule 7).
+	retired map[uint64]bool
+	begun   bool // the first load has begun; it remains so
+}
+
+// New makes a Set without replicas, which has received nothing from etcd.
+func New(opts Options) *Set {
+	s := &Set{
+		Options: opts, neighbours: neighbours{addresses: map[string]string{}},
+		all: map[uuid.UUID]*Replica{}, retired: map[uint64]bool{},
+	}
+	s.routes.Store(&Routes{})
+	return s
+}
+
+func (s *Set) make(id uuid.UUID, state State) *Replica {
+	return &Replica{Name: state.Name, UUID: id, set: s, state: state}
+}
+
+// Replace drops all replicas, and takes those that were found on the volume.
+func (s *Set) Replace(found map[uuid.UUID]State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.all)
+	for id, state := range found {
+		s.all[id] = s.make(id, state)
+	}
+}
+
+// Add takes a replica that was made for a new group, and routes calls to it.
+func (s *Set) Add(id uuid.UUID, state State) *Replica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.make(id, state)
+	s.all[id] = r
+	s.publish()
+	return r
+}
+
+// Begin takes a learner that was begun with the given Raft id, which is retired from then on. The Decide that follows
+// routes calls to it.
+func (s *Set) Begin(group placement.Group, raftID uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.make(group.UUID, State{Replica: member.Replica{Name: group.Name, Phase: member.Joining, RaftID: raftID}})
+	r.Learn(group.Members)
+	s.all[r.UUID], s.retired[raftID] = r, true
+}
+
+// Remove drops a replica whose files are gone.
+func (s *Set) Remove(r *Replica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[r.UUID] == r {
+		delete(s.all, r.UUID)
+	}
+	s.publish()
+}
+
+// Find returns the replica of a group, or nil if there is none.
+func (s *Set) Find(group uuid.UUID) *Replica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[group]
+}
+
+// All returns all replicas, strays included, in no particular order.
+func (s *Set) All() []*Replica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.all))
+}
+
+// Groups returns the replicas that are shown as groups of the shard, in no particular order.
+func (s *Set) Groups() (groups []*Replica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.all {
+		if !r.state.Standing.Apart() {
+			groups = append(groups, r)
+		}
+	}
+	return groups
+}
+
+// BeginLoad begins the first load, and returns the replicas that it loads. Replicas that come later are loaded one by
+// one.
+func (s *Set) BeginLoad() (pending []*Replica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.all {
+		if !r.state.Standing.Apart() && r.state.Phase == member.Pending {
+			r.happens(member.LoadBegins)
+			pending = append(pending, r)
+		}
+	}
+	s.begun = true
+	return pending
+}
+
+// See processes a view. A view of an etcd that was set back does not replace earlier knowledge.
+func (s *Set) See(view placement.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if view.Own { // after a listing, a view is of everything
+		own := s.Own()
+		own.Holds = func(id uuid.UUID) bool { return s.all[id] != nil }
+		view = view.Of(own)
+	}
+	s.neighbours.note(view.Shards)
+	for name, group := range view.Groups {
+		if s.newest.GroupUnknown(name) && !view.GroupUnknown(name) {
+			s.retire(group) // at the start nobody knew which replicas of it had been begun here
+		}
+	}
+	s.newest, s.held = view, view.Held()
+	if s.held == "" || s.view.Groups == nil || s.view.Held() != "" {
+		if s.view.Meta.EpochBase != view.Meta.EpochBase {
+			for _, r := range s.all {
+				r.stored = placement.Group{} // its revision belongs to a different etcd
+			}
+		}
+		s.view = view
+	}
+}
+
+// Retire notes the replicas that etcd names here at the start, because an earlier process may have begun them. It does
+// so before the shard can be given a new replica. For a replica that was begun, the volume remembers the view: no
+// earlier view is followed.
+func (s *Set) Retire(view placement.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, group := range view.Groups {
+		s.retire(group)
+	}
+}
+
+// retire does what Retire does, for one group. The caller holds mu.
+func (s *Set) retire(group placement.Group) {
+	for _, m := range s.Here(group) {
+		s.retired[m.RaftID] = true
+	}
+}
+
+// View returns the view that is followed.
+func (s *Set) View() placement.View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view
+}
+
+// Newest returns the newest view, even if etcd was set back.
+func (s *Set) Newest() placement.View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest
+}
+
+// IsHeld reports whether the shard must not act on what etcd says.
+func (s *Set) IsHeld() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held != ""
+}
+
+// Here returns the members of a group on this shard and volume: usually one.
+func (s *Set) Here(group placement.Group) []placement.Member {
+	return member.Here(group, s.Shard, s.Volume())
+}
+
+// IsExpected reports whether etcd places a group here whose replica does not serve as a voter yet.
+func (s *Set) IsExpected(id uuid.UUID) bool {
+	s.mu.Lock()
+	wanted := false
+	for _, group := range s.view.Groups {
+		wanted = wanted || group.UUID == id && len(s.Here(group)) > 0
+	}
+	r := s.all[id]
+	s.mu.Unlock()
+	if !wanted || r == nil {
+		return wanted
+	}
+	sv := r.Served()
+	return sv == nil || sv.node.Status().Learner
+}
+
+// Group is what etcd knows of a group.
+type Group struct {
+	placement.Group
+	Target  []string
+	Shards  map[string]placement.Shard
+	Domains map[string]string // failure domains of shards, including shards that are no longer registered
+}
+
+// GroupOf returns what etcd says of the group of a replica, as far as this shard knows. It returns false if this shard
+// knows nothing about the group.
+func (s *Set) GroupOf(r *Replica) (Group, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	group, ok := s.view.Groups[r.Name]
+	if !ok || group.UUID != r.UUID {
+		return Group{}, false
+	}
+	if r.stored.Revision > group.Revision {
+		group = r.stored
+	}
+	return Group{Group: group, Target: s.view.Targets[r.Name].Shards, Shards: s.view.Shards,
+		Domains: s.neighbours.allDomains()}, true
+}
+
+// Address returns the address of a shard as etcd last reported it. It returns false if the shard is unknown.
+func (s *Set) Address(shard string) (string, bool) { return s.neighbours.address(shard) }
+
+// Own describes the groups that this shard follows.
+func (s *Set) Own() placement.Own {
+	return placement.Own{Shard: s.Shard, Volume: s.Volume(), Held: s.names,
+		Holds: func(group uuid.UUID) bool { return s.Find(group) != nil }}
+}
+
+// names returns the names of the groups that have a folder on the volume, as far as they are known.
+func (s *Set) names() (names []string) {
+	for _, r := range s.All() {
+		if r.Name != "" {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
