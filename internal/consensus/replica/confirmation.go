@@ -44,7 +44,7 @@ func (m *members) confirm() {
 	}
 }
 
-func (m *members) proposeConfirmation() {
+func (m *members) submitConfirmation() {
 	// If Raft rejects the proposal, for example during a transfer of the leadership, the clock tries again.
 	if m.confirmation.due && m.node.propose(&raftpb.Entry{}) == nil {
 		m.confirmation = confirmation{asked: true}

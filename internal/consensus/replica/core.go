@@ -154,25 +154,30 @@ func (c *core) isBusy() bool {
 		c.full.err != nil || c.err != nil
 }
 
-// propose passes all accepted writes and changes of the membership to Raft. It must not be called while a Ready is
-// taken.
-func (c *core) propose() {
+// submit passes what waits for a round to Raft: the accepted writes, a membership change, the end of a joint
+// membership, and finally the confirmation. It must not be called while a Ready is taken.
+func (c *core) submit() {
 	if c.node.lost {
 		return // the writes in progress must be answered first
 	}
-	c.flush()
-	c.members.propose()
+	c.submitWrites()
+	c.members.submitChange()
+	c.members.submitLeave()
+	c.members.submitConfirmation()
 }
 
 // stub replaces an entry whose payload Raft need not see.
 var stub = &raftpb.Entry{Data: []byte{0}}
 
-// flush passes the accepted writes to Raft in one message.
+// submitWrites passes the accepted writes to Raft in one message.
 //
 // Raft copies its input. If there is no other member to which an entry is sent, Raft gets a stub, and stored puts the
 // payload into Raft's entry before any other code sees the entry. If there are other members, Raft must know the
 // sizes of payloads to bound its messages.
-func (c *core) flush() {
+//
+// Without the stub, durable puts of 10 KB into one group take 1.28 times the processor time (median of eight pairs of
+// alternating runs of BenchmarkDurablePut, 1.15 to 1.46). Puts of 100 bytes take the same.
+func (c *core) submitWrites() {
 	taken := c.writes.Take()
 	if len(taken) == 0 {
 		return
@@ -207,7 +212,8 @@ func (c *core) ready() raft.Ready {
 }
 
 // stored tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
-// between the writes: empty entries and membership changes.
+// between the writes: empty entries and membership changes. So an entry of this term that is not empty and changes no
+// membership is a write.
 func (c *core) stored(entries []*raftpb.Entry) {
 	for _, e := range entries {
 		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {

@@ -95,15 +95,8 @@ func (m *members) check(change *raftpb.ConfChangeV2) error {
 	return nil
 }
 
-// propose passes the proposals that are due to Raft: a change, the end of a joint membership, and finally the
-// confirmation. It must not be called while a Ready is taken.
-func (m *members) propose() {
-	m.proposeChange()
-	m.proposeLeave()
-	m.proposeConfirmation()
-}
-
-func (m *members) proposeChange() {
+// submitChange passes the membership change to Raft, unless that is done.
+func (m *members) submitChange() {
 	c := m.change
 	if c == nil || c.proposed {
 		return
@@ -119,9 +112,9 @@ func (m *members) proposeChange() {
 	c.proposed = true
 }
 
-// proposeLeave asks Raft to leave a joint membership. If Raft must not leave it now, Raft logs an empty entry
+// submitLeave asks Raft to leave a joint membership. If Raft must not leave it now, Raft logs an empty entry
 // instead.
-func (m *members) proposeLeave() {
+func (m *members) submitLeave() {
 	if !m.leave {
 		return
 	}

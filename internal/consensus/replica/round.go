@@ -166,7 +166,7 @@ func (rd *round) begin() bool {
 	if rd.phase != idling {
 		return true
 	}
-	c.propose()
+	c.submit()
 	c.reads.ask()
 	return rd.take(c)
 }

@@ -122,7 +122,7 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 		}
 		if b.errs[i] == nil {
 			b.writes[i].hurry = hurry
-			b.errs[i] = s.propose(stream.Context(), &b.writes[i])
+			b.errs[i] = s.dispatch(stream.Context(), &b.writes[i])
 			hurry = hurry || isQuota(b.errs[i])
 		}
 	}

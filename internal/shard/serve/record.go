@@ -23,8 +23,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type recordServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	*Server
-	get, put  *grpc.UnaryServerInfo // for interceptors
-	handlePut grpc.UnaryHandler     // Put
+	get, put *grpc.UnaryServerInfo // for interceptors
 }
 
 // write is a put or delete that was checked and whose group was found.
@@ -42,8 +41,8 @@ type write struct {
 	hurry bool
 }
 
-// propose passes the write to its group, unless the caller has stopped waiting. If it returns nil, finish must follow.
-func (s *Server) propose(ctx context.Context, w *write) error {
+// dispatch hands the write to its group, unless the caller has stopped waiting. If it returns nil, finish must follow.
+func (s *Server) dispatch(ctx context.Context, w *write) error {
 	if err := overdue(ctx); err != nil {
 		w.bytes = 0
 		return err
@@ -63,15 +62,14 @@ func (s *Server) propose(ctx context.Context, w *write) error {
 	}
 	w.pending = w.served.Replica().Propose(w.replica)
 	if w.pending.Refused() != nil {
-		w.pending = s.proposeAgain(ctx, w.served, w.replica, w.pending)
+		w.pending = s.retry(ctx, w.served, w.replica, w.pending)
 	}
 	return nil
 }
 
-// proposeAgain repeats a refused write as long as space is being freed for it. It is a separate function that receives
+// retry repeats a refused write as long as space is being freed for it. It is a separate function that receives
 // copies, so that writes that are not refused need no memory for it.
-func (s *Server) proposeAgain(ctx context.Context, g Group, w replica.Write,
-	pending *replica.Pending) *replica.Pending {
+func (s *Server) retry(ctx context.Context, g Group, w replica.Write, pending *replica.Pending) *replica.Pending {
 	first := true
 	_ = s.shard.WithSpace(ctx, func() error {
 		if !first {
@@ -189,7 +187,7 @@ func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recor
 		size := w.bytes
 		defer func() { leave(tenant, size) }()
 	}
-	if err := s.propose(ctx, &w); err != nil {
+	if err := s.dispatch(ctx, &w); err != nil {
 		return nil, err
 	}
 	result, err := s.finish(ctx, &w)
@@ -223,7 +221,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 		return nil, err
 	}
 	defer leave(tenant, 0)
-	if err := s.propose(ctx, &w); err != nil {
+	if err := s.dispatch(ctx, &w); err != nil {
 		return nil, err
 	}
 	result, err := s.finish(ctx, &w)

@@ -143,11 +143,12 @@ func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters a
 	if err := decode(bounded); err != nil {
 		return nil, err
 	}
-	handle := s.handlePut
-	if bounded.TooLarge() {
-		handle = func(context.Context, any) (any, error) { return nil, answer.PutTooLarge(bounded) }
-	}
-	return interceptor(ctx, in, s.put, handle)
+	return interceptor(ctx, in, s.put, func(ctx context.Context, in any) (any, error) {
+		if bounded.TooLarge() {
+			return nil, answer.PutTooLarge(bounded)
+		}
+		return s.Put(ctx, in.(*recordv1.PutRequest))
+	})
 }
 
 // newRecordServer makes a RecordService. The values that its hottest handlers pass to interceptors are made once.
@@ -155,6 +156,5 @@ func newRecordServer(server *Server) *recordServer {
 	s := &recordServer{Server: server}
 	s.get = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Get_FullMethodName}
 	s.put = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Put_FullMethodName}
-	s.handlePut = func(ctx context.Context, in any) (any, error) { return s.Put(ctx, in.(*recordv1.PutRequest)) }
 	return s
 }

@@ -215,7 +215,7 @@ func (u *upload) check() error {
 func (u *upload) commit() error {
 	if u.blob == nil {
 		u.write.replica.Data = u.data
-		u.release() // propose reserves them again
+		u.release() // dispatch reserves them again
 		u.write.bytes = int64(len(u.data))
 		return nil
 	}
@@ -230,7 +230,7 @@ func (u *upload) commit() error {
 // put writes the entry. It removes the blob if no entry will refer to it: the put was certainly refused, or an earlier
 // put with the same request id counts.
 func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
-	err = u.server.propose(ctx, &u.write)
+	err = u.server.dispatch(ctx, &u.write)
 	proposed := err == nil
 	if proposed {
 		result, err = u.server.finish(ctx, &u.write)
