@@ -28,9 +28,8 @@ func (g *guarded) lock() *core {
 // core is the state of a replica: Raft's node and the parts around it. Each part has its own state, and is given the
 // parts that it calls. The core makes the decisions that concern several parts.
 type core struct {
-	mu     sync.Mutex
-	err    error // why the replica has failed for good
-	broken bool  // a message broke the replica; the next round fails the replica and answers all calls
+	mu  sync.Mutex
+	err error // why the replica has failed for good
 
 	seat      *rounds.Seat
 	logger    *slog.Logger

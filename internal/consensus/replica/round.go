@@ -55,7 +55,7 @@ func (rd *round) run() (worked bool) {
 	for first := true; ; first = false {
 		for rd.phase != applied {
 			if rd.phase == appliedEarly && !first && rd.mustWrite() {
-				rd.seat.Again() // the next round writes this Ready
+				rd.seat.Schedule() // the next round writes this Ready
 				return true
 			}
 			next, err := rd.step()
@@ -160,7 +160,7 @@ func (rd *round) sync() error {
 func (rd *round) begin() bool {
 	c := rd.state.lock()
 	defer c.unlock()
-	if rd.phase == failed || c.broken {
+	if c.err != nil {
 		return false
 	}
 	if rd.phase != idling {
@@ -303,12 +303,12 @@ func (rd *round) fail(err error) {
 	rd.abandon(err)
 }
 
-// endBroken fails the replica after Raft has panicked because of a message.
+// endBroken ends all writing if a message broke the replica (core.breakDown).
 func (rd *round) endBroken() {
 	c := rd.state.lock()
-	broken, err := c.broken && rd.phase != failed, c.err
+	err := c.err
 	c.unlock()
-	if broken {
+	if err != nil && rd.phase != failed {
 		rd.fail(err)
 	}
 }

@@ -138,7 +138,7 @@ func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 
 // breakDown fails the replica. It leaves the work to the next round, which answers all waiting callers.
 func (c *core) breakDown(err error) {
-	c.err, c.broken = err, true
+	c.err = err
 	c.seat.Schedule()
 }
 

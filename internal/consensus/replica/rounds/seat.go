@@ -58,7 +58,7 @@ func (s *Seat) Enter() error { return s.committer.enter(s) }
 // Detached returns a channel that is closed when no round of the replica is in progress, and none will begin.
 func (s *Seat) Detached() <-chan struct{} { return s.detached }
 
-// Schedule requests a round. The call is cheap if a round is already requested.
+// Schedule requests a round, also from within one. The call is cheap if a round is already requested.
 func (s *Seat) Schedule() {
 	if s.state.Load()&dirty != 0 {
 		return
@@ -67,9 +67,6 @@ func (s *Seat) Schedule() {
 		s.committer.push(s)
 	}
 }
-
-// Again requests another round from within a round.
-func (s *Seat) Again() { s.state.Or(dirty) }
 
 // IsScheduled reports whether a round is requested or in progress.
 func (s *Seat) IsScheduled() bool { return s.state.Load() != 0 }
