@@ -141,21 +141,18 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = c.do(ctx, call{op: "dial"}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
-		message, err := askRouting(ctx, to, options)
-		if err == nil && cfg.Direct {
-			c.setTable(message)
-		}
-		return err
-	})
+	message, err := do(ctx, c, call{op: "dial"}, askRouting)
 	if err != nil {
 		return nil, errors.Join(unanswered(ctx, cfg.Addresses, err), c.Close())
+	}
+	if cfg.Direct {
+		c.setTable(message)
 	}
 	return c, nil
 }
 
 // askRouting receives the first routing message.
-func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
+func askRouting(ctx context.Context, to target, options ...grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	request := &recordv1.WatchRoutingRequest{InParts: true}
@@ -417,16 +414,16 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// do makes a unary call. It retries the call until the call is answered or the deadline is near.
-func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context, to target,
-	options ...grpc.CallOption) error) error {
+// do makes a unary call, and returns its answer. It retries the call until the call is answered or the deadline is near.
+func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Context, to target,
+	options ...grpc.CallOption) (A, error)) (answer A, err error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	a := c.attempts(what)
 	for {
 		to, err := c.target(what, a.N())
 		if err != nil {
-			return a.newError(err)
+			return answer, a.newError(err)
 		}
 		// For a write, the peer says whether the request may have been sent. gRPC sets the peer once the call has a
 		// stream on a connection. Before that, nothing was sent.
@@ -437,13 +434,13 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 			options = append(options, grpc.Peer(at))
 		}
 		counted := to.tenure.Begin()
-		err = do(ctx, to, options...)
+		answer, err = do(ctx, to, options...)
 		to.tenure.End(counted)
 		if err == nil {
-			return nil
+			return answer, nil
 		}
 		if err := a.failed(ctx, to, err, at == nil || at.Addr != nil); err != nil {
-			return err
+			return answer, err
 		}
 	}
 }

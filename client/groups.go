@@ -33,12 +33,10 @@ func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 		request := &recordv1.ListGroupsRequest{PageSize: groupsPage}
 		yielded := map[string]bool{} // a gateway older than pages always answers with all groups
 		for {
-			var answer *recordv1.ListGroupsResponse
-			err := c.do(ctx, call{op: "list groups"}, func(ctx context.Context, to target,
-				options ...grpc.CallOption) (err error) {
-				answer, err = recordv1.NewAdminServiceClient(to.conn).ListGroups(ctx, request,
+			answer, err := do(ctx, c, call{op: "list groups"}, func(ctx context.Context, to target,
+				options ...grpc.CallOption) (*recordv1.ListGroupsResponse, error) {
+				return recordv1.NewAdminServiceClient(to.conn).ListGroups(ctx, request,
 					append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
-				return err
 			})
 			if err != nil {
 				yield(Group{}, err)

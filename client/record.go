@@ -184,12 +184,10 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 		return c.putLarge(ctx, key, data, o)
 	}
 	request := o.request(key, data)
-	var answer *recordv1.PutResponse
-	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (err error) {
+	answer, err := do(ctx, c, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (*recordv1.PutResponse, error) {
 		request.RoutingEpoch = to.epoch
-		answer, err = recordv1.NewRecordServiceClient(to.conn).Put(ctx, request, options...)
-		return err
+		return recordv1.NewRecordServiceClient(to.conn).Put(ctx, request, options...)
 	})
 	if err != nil {
 		return PutResult{}, err
@@ -217,12 +215,10 @@ func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record,
 		o = *options
 	}
 	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly}
-	var answer *recordv1.GetResponse
-	err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (err error) {
+	answer, err := do(ctx, c, call{op: op, key: &key}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (*recordv1.GetResponse, error) {
 		request.RoutingEpoch = to.epoch
-		answer, err = recordv1.NewRecordServiceClient(to.conn).Get(ctx, request, options...)
-		return err
+		return recordv1.NewRecordServiceClient(to.conn).Get(ctx, request, options...)
 	})
 	if err == nil {
 		return checked(op, answer.GetRecord())
@@ -262,12 +258,10 @@ func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (D
 	request := &recordv1.DeleteRequest{
 		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
 	}
-	var answer *recordv1.DeleteResponse
-	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (err error) {
+	answer, err := do(ctx, c, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (*recordv1.DeleteResponse, error) {
 		request.RoutingEpoch = to.epoch
-		answer, err = recordv1.NewRecordServiceClient(to.conn).Delete(ctx, request, options...)
-		return err
+		return recordv1.NewRecordServiceClient(to.conn).Delete(ctx, request, options...)
 	})
 	if err != nil {
 		return DeleteResult{}, err
@@ -286,12 +280,10 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 		op := "list versions of " + key.String()
 		request := &recordv1.ListVersionsRequest{Key: key.proto()}
 		for {
-			var answer *recordv1.ListVersionsResponse
-			err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target,
-				options ...grpc.CallOption) (err error) {
+			answer, err := do(ctx, c, call{op: op, key: &key}, func(ctx context.Context, to target,
+				options ...grpc.CallOption) (*recordv1.ListVersionsResponse, error) {
 				request.RoutingEpoch = to.epoch
-				answer, err = recordv1.NewRecordServiceClient(to.conn).ListVersions(ctx, request, options...)
-				return err
+				return recordv1.NewRecordServiceClient(to.conn).ListVersions(ctx, request, options...)
 			})
 			if err != nil {
 				yield(Record{}, err)
@@ -312,12 +304,10 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 // Find looks for an id in all groups. It returns one record without data for each group that holds the id. It fails
 // with ErrUnavailable if any group that could hold it does not answer.
 func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
-	var answer *recordv1.FindResponse
-	err := c.do(ctx, call{op: "find " + strconv.FormatInt(id, 10)},
-		func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
-			answer, err = recordv1.NewRecordServiceClient(to.conn).Find(ctx, &recordv1.FindRequest{Id: id}, options...)
-			return err
-		})
+	answer, err := do(ctx, c, call{op: "find " + strconv.FormatInt(id, 10)}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (*recordv1.FindResponse, error) {
+		return recordv1.NewRecordServiceClient(to.conn).Find(ctx, &recordv1.FindRequest{Id: id}, options...)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -331,23 +321,17 @@ func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 // Named reports whether the store has Named routing, where each key names its group. In Hash routing the id determines
 // the group.
 func (c *Client) Named(ctx context.Context) (named bool, err error) {
-	err = c.do(ctx, call{op: "ask for the routing"}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) error {
-		message, err := askRouting(ctx, to, options)
-		named = message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_NAMED
-		return err
-	})
-	return named, err
+	message, err := do(ctx, c, call{op: "ask for the routing"}, askRouting)
+	return message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_NAMED, err
 }
 
 // CreateGroup creates a group of Named routing. It returns ErrExists if the group exists.
 func (c *Client) CreateGroup(ctx context.Context, group string) error {
-	return c.do(ctx, call{op: "create group " + group}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) error {
-		_, err := recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group},
-			options...)
-		return err
+	_, err := do(ctx, c, call{op: "create group " + group}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (*recordv1.CreateGroupResponse, error) {
+		return recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group}, options...)
 	})
+	return err
 }
 
 // DeleteGroup deletes a group of Named routing that holds nothing. It returns ErrGroupNotEmpty if the group holds
@@ -362,13 +346,11 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	ask := func(request *recordv1.DeleteGroupRequest) (answer *recordv1.DeleteGroupResponse, err error) {
-		err = c.do(ctx, call{op: "delete group " + group}, func(ctx context.Context, to target,
-			options ...grpc.CallOption) (err error) {
-			answer, err = recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, request, options...)
-			return err
+	ask := func(request *recordv1.DeleteGroupRequest) (*recordv1.DeleteGroupResponse, error) {
+		return do(ctx, c, call{op: "delete group " + group}, func(ctx context.Context, to target,
+			options ...grpc.CallOption) (*recordv1.DeleteGroupResponse, error) {
+			return recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, request, options...)
 		})
-		return answer, err
 	}
 	found, err := ask(&recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
 	if err != nil || found.GetGroupUuid() == "" { // no UUID: a server older than this field has deleted the group

@@ -199,14 +199,12 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 }
 
 // planScan takes the snapshots of a scan and divides them into splits.
-func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (plan *recordv1.PlanScanResponse,
-	err error) {
-	err = c.do(ctx, call{op: "plan a scan"}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
-		plan, err = recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request,
+func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (*recordv1.PlanScanResponse, error) {
+	return do(ctx, c, call{op: "plan a scan"}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (*recordv1.PlanScanResponse, error) {
+		return recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request,
 			append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
-		return err
 	})
-	return plan, err
 }
 
 // scanned is a message of one split, or the error that ended it.

@@ -148,29 +148,27 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 
 // DeleteGroup implements AdminService.
 func (a *adminServer) DeleteGroup(ctx context.Context, request *recordv1.DeleteGroupRequest) (
-	out *recordv1.DeleteGroupResponse, err error) {
-	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
-		out, err = c.DeleteGroup(ctx, request)
-		return err
+	*recordv1.DeleteGroupResponse, error) {
+	return atLeader(ctx, a, request, recordv1.AdminServiceClient.DeleteGroup)
+}
+
+// atLeader makes a call to the shard that leads the group of the request. It does not retry a call that may have
+// started.
+func atLeader[Q interface{ GetGroup() string }, A any](ctx context.Context, a *adminServer, request Q,
+	method func(recordv1.AdminServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)) (out A, err error) {
+	if request.GetGroup() == "" {
+		return out, invalid("group", "required")
+	}
+	call := a.g.repeated(routing.Effect{Write: true, Once: true})
+	err = call.named(ctx, request.GetGroup(), func(ctx context.Context, s place) (_ bool, err error) {
+		out, err = method(recordv1.NewAdminServiceClient(s.conn()), ctx, request)
+		return true, err
 	})
 	return out, err
 }
 
-// atGroup makes a call to the shard that leads a group. It does not retry a call that may have started.
-func (a *adminServer) atGroup(ctx context.Context, group string,
-	do func(context.Context, recordv1.AdminServiceClient) error) error {
-	if group == "" {
-		return invalid("group", "required")
-	}
-	call := a.g.repeated(routing.Effect{Write: true, Once: true})
-	return call.named(ctx, group, func(ctx context.Context, s place) (bool, error) {
-		return true, do(ctx, recordv1.NewAdminServiceClient(s.conn()))
-	})
-}
-
 // Verify implements AdminService. It verifies every voting copy.
-func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (out *recordv1.VerifyResponse,
-	err error) {
+func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
 	if request.GetGroup() == "" {
 		return nil, invalid("group", "required")
 	}
@@ -181,11 +179,7 @@ func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyReques
 	if voters := votersOf(t, request.GetGroup()); len(voters) > 1 {
 		return a.verifyCopies(ctx, t, voters, request)
 	}
-	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
-		out, err = c.Verify(ctx, request)
-		return err
-	})
-	return out, err
+	return atLeader(ctx, a, request, recordv1.AdminServiceClient.Verify)
 }
 
 // votersOf returns the voting members of a group, sorted by shard name.
@@ -241,21 +235,13 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 }
 
 // Compact implements AdminService.
-func (a *adminServer) Compact(ctx context.Context, request *recordv1.CompactRequest) (out *recordv1.CompactResponse,
-	err error) {
-	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
-		out, err = c.Compact(ctx, request)
-		return err
-	})
-	return out, err
+func (a *adminServer) Compact(ctx context.Context, request *recordv1.CompactRequest) (*recordv1.CompactResponse,
+	error) {
+	return atLeader(ctx, a, request, recordv1.AdminServiceClient.Compact)
 }
 
 // AcceptLoss implements AdminService.
 func (a *adminServer) AcceptLoss(ctx context.Context, request *recordv1.AcceptLossRequest) (
-	out *recordv1.AcceptLossResponse, err error) {
-	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
-		out, err = c.AcceptLoss(ctx, request)
-		return err
-	})
-	return out, err
+	*recordv1.AcceptLossResponse, error) {
+	return atLeader(ctx, a, request, recordv1.AdminServiceClient.AcceptLoss)
 }

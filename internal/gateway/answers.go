@@ -33,7 +33,7 @@ func (a *answers) Add(n int64) { a.used.Add(n) }
 // message takes longer than sendTimeout, or if the gateway stops and no message moves. The handler ends when the
 // stream has ended.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
-	out := message.NewStream(stream, g.router.codec, &g.answers, sendTimeout)
+	out := message.NewStream(stream, codec{}, &g.answers, sendTimeout)
 	ended := make(chan error, 1)
 	g.streams.Go(func() {
 		err := handle(out)

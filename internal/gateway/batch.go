@@ -13,7 +13,6 @@ import (
 	"sheaf.dev/sheaf/client/call/liveness"
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/routing"
-	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/parallel"
 )
 
@@ -266,16 +265,7 @@ func resultStatus(s scanner, field protowire.Number) (*status.Status, error) {
 	return st, nil
 }
 
-// putFailure appends the BatchPutResult of a failed item, with tag and length.
-func putFailure(dst []byte, err error) []byte {
-	return appendMessage(dst, &recordv1.BatchPutResult{Status: status.Convert(err).Proto()})
-}
-
-// getFailure appends the BatchGetResult of a failed item, with tag and length.
-func getFailure(dst []byte, position int, err error) []byte {
-	return appendMessage(dst, &recordv1.BatchGetResult{Position: uint32(position), Status: status.Convert(err).Proto()})
-}
-
+// appendMessage appends a message as one field 1, with tag and length.
 func appendMessage(dst []byte, m proto.Message) []byte {
 	dst = protowire.AppendTag(dst, 1, protowire.BytesType)
 	encoded, err := proto.Marshal(m)

@@ -233,7 +233,7 @@ func (get *getting) sendFailures() error {
 	var out []byte
 	for i := range get.items {
 		if err := get.items[i].err; err != nil {
-			out = getFailure(out, i, err)
+			out = appendMessage(out, &recordv1.BatchGetResult{Position: uint32(i), Status: status.Convert(err).Proto()})
 		}
 	}
 	return get.send(&frame{bufs: mem.BufferSlice{mem.SliceBuffer(out)}}, 0)

@@ -275,7 +275,7 @@ func (pb *putBatch) response() *frame {
 	out := (*buf)[:0]
 	for i := range pb.items {
 		if err := pb.items[i].err; err != nil {
-			out = putFailure(out, err)
+			out = appendMessage(out, &recordv1.BatchPutResult{Status: status.Convert(err).Proto()})
 			continue
 		}
 		result := pb.results[i]

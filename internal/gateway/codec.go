@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
@@ -26,9 +25,7 @@ func (f *frame) free() {
 func (f *frame) DecodeInto(m proto.Message) error { return message.Codec{}.Unmarshal(f.bufs, m) }
 
 // codec passes frames through unchanged and delegates all other messages to the protobuf codec.
-type codec struct{ proto encoding.CodecV2 }
-
-func newCodec() codec { return codec{proto: message.Codec{}} }
+type codec struct{ proto message.Codec }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {

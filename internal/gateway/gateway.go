@@ -201,7 +201,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 
 func (g *Gateway) newServer() *grpc.Server {
 	options := append([]grpc.ServerOption{
-		grpc.ForceServerCodecV2(g.router.codec),
+		grpc.ForceServerCodecV2(codec{}),
 		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),

@@ -141,7 +141,6 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 // router follows the store, and keeps the newest table and the connections.
 type router struct {
 	credentials func(shard string) credentials.TransportCredentials
-	codec       codec
 	options     []grpc.DialOption
 	connectTo   func(ctx context.Context, address string) (net.Conn, error) // nil: by TCP
 	several     atomic.Bool                                                 // each group has several copies
@@ -167,7 +166,7 @@ func newRouter(
 	connectTo func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
 ) *router {
 	return &router{
-		credentials: creds, options: options, connectTo: connectTo, codec: newCodec(), logger: logger,
+		credentials: creds, options: options, connectTo: connectTo, logger: logger,
 		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
 		leaving: map[*shard]*time.Timer{},
 	}
@@ -341,7 +340,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 		// up at most every 30 s, but a restarted shard has a new address behind its name.
 		options := append(s.pulse.DialOptions(),
 			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.credentials(name)),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(message.BytesMax),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(message.BytesMax),
 				grpc.MaxCallSendMsgSize(message.BytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{

@@ -162,7 +162,7 @@ func FuzzReadKey(f *testing.F) {
 }
 
 func TestFramePassesBytesThrough(t *testing.T) {
-	c := newCodec()
+	c := codec{}
 	want := bytes.Repeat([]byte("sheaf"), 100)
 	in := mem.BufferSlice{mem.SliceBuffer(want[:7]), mem.SliceBuffer(want[7:])}
 	f := &frame{}
