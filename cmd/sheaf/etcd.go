@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/security/certs"
@@ -214,20 +214,15 @@ const readyTimeout = 2 * time.Second
 // handler returns the handler of the member's HTTP port. It also works before the member runs.
 func (h *memberHolder) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.Handler()) // etcd registers its metrics in the default registry
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		err := errors.New("the member starts")
-		if m := h.Load(); m != nil {
-			soon, cancel := context.WithTimeout(r.Context(), readyTimeout)
-			defer cancel()
-			err = m.Ready(soon)
+	// etcd registers its metrics in the default registry.
+	telemetry.Pages(mux, prometheus.DefaultGatherer, func(ctx context.Context) error {
+		m := h.Load()
+		if m == nil {
+			return errors.New("the member starts")
 		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
+		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+		return m.Ready(ctx)
 	})
 	mux.HandleFunc("GET "+certs.ReportPath, func(w http.ResponseWriter, r *http.Request) {
 		if m := h.Load(); m == nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/base/cgroup"
@@ -156,16 +155,13 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	g.HandleStatus(mux)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		soon, cancel := context.WithTimeout(r.Context(), time.Second)
+	telemetry.Pages(mux, metrics, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if err := g.Ready(soon); err != nil {
-			http.Error(w, "etcd has not been read yet, or does not hold the store", http.StatusServiceUnavailable)
-			return
+		if g.Ready(ctx) != nil {
+			return errors.New("etcd has not been read yet, or does not hold the store")
 		}
-		fmt.Fprintln(w, "ok")
+		return nil
 	})
 	return mux
 }

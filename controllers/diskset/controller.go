@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -105,12 +106,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // stalledBefore reports whether the status already reported the same problem.
 func stalledBefore(before *v1alpha1.DiskSet, out step.Outcome) bool {
-	for _, c := range before.Status.Conditions {
-		if c.Type == v1alpha1.ConditionStalled {
-			return c.Reason == out.Reason()
-		}
-	}
-	return false
+	c := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionStalled)
+	return c != nil && c.Reason == out.Reason()
 }
 
 func (r *Reconciler) finalizer(ctx context.Context, run *diskRun) step.Outcome {

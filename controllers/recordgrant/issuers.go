@@ -158,7 +158,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := r.now(); s.due(now, every(spec)) {
+	if now := r.now(); !s.next(every(spec)).After(now) {
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
@@ -175,11 +175,6 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		failed = fmt.Sprintf("%s, since %s", s.failed, s.since.UTC().Format(time.RFC3339))
 	}
 	return s.keys, failed
-}
-
-// due reports whether the keys have to be read now. The caller holds s.mu.
-func (s *keySource) due(now time.Time, every time.Duration) bool {
-	return s.next(every).Before(now.Add(1))
 }
 
 // next returns when the keys have to be read next. The caller holds s.mu.

@@ -51,7 +51,7 @@ func Summarize(conditions *[]metav1.Condition, generation int64, out Outcome, re
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
 		SetTrue(conditions, generation, v1alpha1.ConditionStalled, out.Reason(), out.Message())
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
-	case out.isResting(): // nothing is in progress, and no administrator has to act
+	case out.kind == resting: // nothing is in progress, and no administrator has to act
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)

@@ -70,9 +70,6 @@ func (o Outcome) IsComplete() bool { return o.kind == complete }
 // IsStalled reports whether an administrator has to act.
 func (o Outcome) IsStalled() bool { return o.kind == fail }
 
-// isResting reports whether everything matches the spec and the spec asks for no service.
-func (o Outcome) isResting() bool { return o.kind == resting }
-
 // Err returns the error of Retry, or nil.
 func (o Outcome) Err() error { return o.err }
 

@@ -88,11 +88,7 @@ func (a *Authorities) Merged() *Authorities {
 
 // Source returns the source of the current or the next authorities.
 func (a *Authorities) Source(which Which) v1alpha1.TLSSource {
-	prefix := ""
-	if which == Next {
-		prefix = nextPrefix
-	}
-	return cmp.Or(v1alpha1.TLSSource(a.data[prefix+keyOfSource]), v1alpha1.TLSFromOperator)
+	return cmp.Or(v1alpha1.TLSSource(a.data[which.prefix()+keyOfSource]), v1alpha1.TLSFromOperator)
 }
 
 // isUnrecorded reports whether these are Merged authorities that the status does not record yet.
@@ -128,10 +124,7 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	if a.Source(which) != found.Source {
 		return true, nil
 	}
-	prefix := ""
-	if which == Next {
-		prefix = nextPrefix
-	}
+	prefix := which.prefix()
 	for key, wanted := range map[string][]byte{workload.KeyBundle: found.Bundle,
 		workload.KeyClientBundle: found.ClientBundle} {
 		is, err := bundleHash(a.data[prefix+key])
@@ -255,7 +248,7 @@ var errNoKey = errors.New(
 
 // issuer returns the authority that issues certificates for processes or for callers. The error may be errNoKey.
 func (a *Authorities) issuer(told InUse, caller bool) (*authority.Authority, error) {
-	prefix := a.issuingPrefix(told)
+	prefix := a.issuing(told).prefix()
 	cert, key := workload.KeyBundle, keyOfBundle
 	if caller {
 		cert, key = workload.KeyClientBundle, keyOfClientBundle
@@ -266,8 +259,9 @@ func (a *Authorities) issuer(told InUse, caller bool) (*authority.Authority, err
 	return authority.Parse(a.data[prefix+cert], a.data[prefix+key])
 }
 
-func (a *Authorities) issuingPrefix(told InUse) string {
-	if a.issuing(told) == Next {
+// prefix returns what precedes the keys of the Secret for these authorities.
+func (w Which) prefix() string {
+	if w == Next {
 		return nextPrefix
 	}
 	return ""

@@ -307,9 +307,9 @@ func (l *Leaf) dialled() (names []string) {
 // they are usable. The error may be a SourceError.
 func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told, now := StateOf(store.Status.TLS).InUse(), k.Now()
-	bundle := as.data[as.issuingPrefix(told)+workload.KeyBundle]
+	bundle := as.data[as.issuing(told).prefix()+workload.KeyBundle]
 	if want.caller() {
-		bundle = as.data[as.issuingPrefix(told)+workload.KeyClientBundle]
+		bundle = as.data[as.issuing(told).prefix()+workload.KeyClientBundle]
 	}
 	fits := func(pairs map[string][]byte) bool {
 		data := maps.Clone(pairs)

@@ -280,7 +280,8 @@ func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 		return o.silent()
 	}
 	if o.AwaitsEtcd() {
-		return v1alpha1.ShardPending, o.etcdWords()
+		return v1alpha1.ShardPending, fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.Message, o.EtcdTrouble.Type,
+			o.EtcdTrouble.Message) // the report, and the store's instruction for its etcd
 	}
 	switch r.State {
 	case v1alpha1.ShardPending, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
@@ -345,9 +346,4 @@ func (o *Shard) withEvent(words string) string {
 // placement.
 func (o *Shard) AwaitsEtcd() bool {
 	return o.EtcdTrouble != nil && o.Report != nil && o.Report.State == v1alpha1.ShardPending
-}
-
-// etcdWords combines the shard's report with the store's instruction for its etcd.
-func (o *Shard) etcdWords() string {
-	return fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.Message, o.EtcdTrouble.Type, o.EtcdTrouble.Message)
 }

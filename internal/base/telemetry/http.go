@@ -2,13 +2,16 @@ package telemetry
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // These are the limits of an HTTP server whose clients are not trusted.
@@ -49,6 +52,20 @@ func Server(pages http.Handler, registry prometheus.Registerer) *http.Server {
 			}
 		},
 	}
+}
+
+// Pages adds the pages that every process has: /metrics; /healthz, which says that the process answers; and /readyz,
+// which fails with the text of the error of ready.
+func Pages(mux *http.ServeMux, metrics prometheus.Gatherer, ready func(ctx context.Context) error) {
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := ready(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 }
 
 // connections holds the open connections of a server. Safe for concurrent use.

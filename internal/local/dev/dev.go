@@ -77,7 +77,9 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 		}
 	}()
 	d.waitFor("etcd")
-	defer d.reportProgress()()
+	if cfg.Progress != nil {
+		defer repeat(func() { cfg.Progress(d.Status()) })()
+	}
 	if err := d.startHTTP(ctx); err != nil {
 		return nil, err
 	}
@@ -114,32 +116,6 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 
 // waitFor records what a start waits for. An empty text means that all parts run.
 func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
-
-// reportProgress reports to Config.Progress what the start waits for, from time to time, until the returned function is
-// called.
-func (d *Dev) reportProgress() (end func()) {
-	if d.cfg.Progress == nil {
-		return func() {}
-	}
-	ended := make(chan struct{})
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ended:
-				return
-			case <-tick.C:
-				d.cfg.Progress(d.Status())
-			}
-		}
-	})
-	return func() {
-		close(ended)
-		telling.Wait()
-	}
-}
 
 // startEtcd starts etcd. The first time, it also creates the store in etcd.
 func (d *Dev) startEtcd(ctx context.Context) (err error) {

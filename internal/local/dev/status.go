@@ -3,6 +3,7 @@ package dev
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,10 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/finding"
@@ -203,13 +204,15 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 // gateway learns of groups through etcd, shortly after the shards have created them.
 func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var owned atomic.Int64
-	var telling sync.WaitGroup
-	defer telling.Wait()
 	defer cancel()
+	var owned atomic.Int64
 	groups := d.folder.settings.Routing.Groups
 	if progress != nil {
-		telling.Go(func() { d.reportRouted(ctx, &owned, groups, progress) })
+		defer repeat(func() {
+			s := d.Status()
+			s.NotYet = fmt.Sprintf("the gateway has heard from etcd of the shards of %d of %d groups", owned.Load(), groups)
+			progress(s)
+		})()
 	}
 	creds, err := d.secured.caller()
 	if err != nil {
@@ -248,19 +251,25 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// reportRouted calls progress() with the number of groups for which the gateway knows a leader, until ctx ends.
-func (d *Dev) reportRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
-	tick := time.NewTicker(progressEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s := d.Status()
-			s.NotYet = fmt.Sprintf("the gateway has heard from etcd of the shards of %d of %d groups", owned.Load(), groups)
-			progress(s)
+// repeat calls tell() every progressEvery until the returned function is called, which waits for the last call.
+func repeat(tell func()) (end func()) {
+	ended := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				tell()
+			}
 		}
+	})
+	return func() {
+		close(ended)
+		telling.Wait()
 	}
 }
 
@@ -269,14 +278,11 @@ func (d *Dev) reportRouted(ctx context.Context, owned *atomic.Int64, groups int,
 func (d *Dev) handler() http.Handler {
 	mux := http.NewServeMux()
 	page.HandleStatus(mux, d.cfg.Logger, func() any { return d.Status() })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	telemetry.Pages(mux, d.registry, func(context.Context) error {
 		if s := d.Status(); !s.Ready {
-			http.Error(w, s.NotYet, http.StatusServiceUnavailable)
-			return
+			return errors.New(s.NotYet)
 		}
-		fmt.Fprintln(w, "ok")
+		return nil
 	})
 	return mux
 }

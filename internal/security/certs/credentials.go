@@ -54,22 +54,21 @@ func Knows(store identity.Store, info credentials.AuthInfo) bool {
 // Plain reports whether a call arrived without TLS. The caller of such a call is unknown, and the mode of this process
 // admits all such callers.
 func Plain(ctx context.Context) bool {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return false
+	return infoOf(ctx).Plain
+}
+
+// infoOf describes the peer that made a call. It is the zero value if the peer is unknown.
+func infoOf(ctx context.Context) (info AuthInfo) {
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(AuthInfo)
 	}
-	info, ok := p.AuthInfo.(AuthInfo)
-	return ok && info.Plain
+	return info
 }
 
 // PeerOf returns the identity that made a call. It returns false if the peer is unknown, or if there is no TLS.
 func PeerOf(ctx context.Context) (identity.Identity, bool) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return identity.Identity{}, false
-	}
-	info, ok := p.AuthInfo.(AuthInfo)
-	return info.Peer, ok && info.Peer != identity.Identity{}
+	id := infoOf(ctx).Peer
+	return id, id != identity.Identity{}
 }
 
 // ServerOptions are the options of Server.
@@ -194,7 +193,7 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	made, info, err := do(tracked)
 	if err != nil {
 		_ = tracked.Close() // gRPC also closes it
-		t.source.counts.refused(err)
+		t.source.counts.handshakes.WithLabelValues(reasonOf(err)).Inc()
 		return nil, AuthInfo{}, err
 	}
 	out := AuthInfo{TLSInfo: info.(credentials.TLSInfo)}

@@ -24,8 +24,6 @@ func newCounts() counts {
 	}
 }
 
-func (c *counts) refused(err error) { c.handshakes.WithLabelValues(reasonOf(err)).Inc() }
-
 // Collectors returns the metrics of a Source, for a registry.
 func (s *Source) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{

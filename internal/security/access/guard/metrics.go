@@ -27,7 +27,3 @@ func newCounts(g *Guard) counts {
 		}),
 	}
 }
-
-func (c *counts) all() []prometheus.Collector {
-	return []prometheus.Collector{c.errors, c.refused, c.version, c.streams}
-}
