@@ -126,10 +126,8 @@ func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcom
 	if err != nil && !apierrors.IsNotFound(err) {
 		return step.Retry(fmt.Errorf("read StorageClass %s: %w", run.set.Name, err))
 	}
-	if _, err := step.Apply(ctx, r.Client, nil, workload.DiskClass(run.set)); err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
+	_, err = step.Apply(ctx, r.Client, nil, workload.DiskClass(run.set))
+	return step.Retry(err)
 }
 
 func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {

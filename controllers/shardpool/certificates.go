@@ -55,10 +55,9 @@ func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observe
 		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)
 	case errors.Is(err, trust.ErrNotOurs):
 		return step.Fail("SecretTaken", err.Error())
-	case err != nil:
+	default:
 		return step.Retry(err)
 	}
-	return step.Complete()
 }
 
 // removeCertificates deletes the certificates of a shard that no longer exists.

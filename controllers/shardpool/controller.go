@@ -399,8 +399,6 @@ func applyService(ctx context.Context, c client.Client, store *v1alpha1.RecordSt
 		return step.Fail("NameTaken", fmt.Sprintf("Service %s belongs to %s %s: make this ShardPool with another name",
 			wanted.Name, owner.Kind, owner.Name))
 	}
-	if _, err := step.Apply(ctx, c, pool, wanted); err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
+	_, err := step.Apply(ctx, c, pool, wanted)
+	return step.Retry(err)
 }

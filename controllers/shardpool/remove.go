@@ -3,6 +3,7 @@ package shardpool
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,11 +72,8 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	if err := r.removeSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
 		return step.Retry(err)
 	}
-	if err := r.removeClaim(ctx, r.seen.Claims[n],
-		r.seen.Store.Spec.DeletionPolicy == v1alpha1.DeletionDelete); err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
+	return step.Retry(r.removeClaim(ctx, r.seen.Claims[n],
+		r.seen.Store.Spec.DeletionPolicy == v1alpha1.DeletionDelete))
 }
 
 // removeClaim deletes the claim of a shard that is gone. claim may be nil. A claim with a volume is deleted only if
@@ -105,10 +103,8 @@ func lastStatus(seen *observed.Pool, n int32) v1alpha1.ShardStatus {
 
 // statusOf returns the decided status of shard n, or the zero value if there is none.
 func statusOf(statuses []v1alpha1.ShardStatus, n int32) v1alpha1.ShardStatus {
-	for _, s := range statuses {
-		if s.Number == n {
-			return s
-		}
+	if i := slices.IndexFunc(statuses, func(s v1alpha1.ShardStatus) bool { return s.Number == n }); i >= 0 {
+		return statuses[i]
 	}
 	return v1alpha1.ShardStatus{}
 }

@@ -75,10 +75,8 @@ func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome
 	// If the pod has the wanted template, only the StatefulSet was changed, by somebody else.
 	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	if setTemplate(o.Set) == o.Template || runs || o.Pod == nil && !keepsImage {
-		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {
-			return step.Retry(err)
-		}
-		return step.Complete()
+		_, err := step.Apply(ctx, w.Client, w.pool, o.Wanted)
+		return step.Retry(err)
 	}
 	return w.patch(ctx, o)
 }

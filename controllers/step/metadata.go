@@ -40,10 +40,7 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object 
 	if controllerutil.ContainsFinalizer(object, v1alpha1.Finalizer) {
 		return Complete()
 	}
-	if err := WriteMetadata(ctx, c, object, func(o T) { controllerutil.AddFinalizer(o, v1alpha1.Finalizer) }); err != nil {
-		return Retry(err)
-	}
-	return Complete()
+	return Retry(WriteMetadata(ctx, c, object, func(o T) { controllerutil.AddFinalizer(o, v1alpha1.Finalizer) }))
 }
 
 // RemoveFinalizer allows the deletion of an object to complete. If the object is already gone, RemoveFinalizer

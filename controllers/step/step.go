@@ -60,7 +60,11 @@ func Rest(reason, message string) Outcome {
 }
 
 // Retry ends this reconcile with an error that may be temporary. The queue repeats the reconcile with a growing delay.
+// It is Complete if there is no error.
 func Retry(err error) Outcome {
+	if err == nil {
+		return Complete()
+	}
 	return Outcome{kind: retry, reason: "APIError", words: err.Error(), err: err}
 }
 

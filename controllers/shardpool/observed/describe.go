@@ -34,12 +34,8 @@ func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 		o.loadRate(s)
 	}
 	if s.State == v1alpha1.ShardLoading {
-		o.progress(s)
+		s.LoadPercent, s.Load = loadPercent(r.Load), LoadText(o.Load())
 	}
-}
-
-func (o *Shard) progress(s *v1alpha1.ShardStatus) {
-	s.LoadPercent, s.Load = loadPercent(o.Report.Load), LoadText(o.Load())
 }
 
 // volume describes the volume from the shard's current or last report and from the claim.

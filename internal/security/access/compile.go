@@ -19,7 +19,7 @@ type Compiled struct {
 	grants   []string // names
 	subjects map[Subject]*rights
 	issuers  map[string]*issuer
-	tokens   tokenCache
+	tokens   CallerCache
 }
 
 // rights are the rights of one subject.

@@ -25,7 +25,7 @@ var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 const (
 	tokenBytesMax = 12 << 10
-	tokensKept    = 4096 // tokens that were verified before
+	callersKept   = 4096 // of a CallerCache
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
 	// expiryMax bounds how long a token is accepted after its verification, even if its expiry is later, because keys
@@ -208,7 +208,7 @@ func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	if len(raw) > tokenBytesMax {
 		return fail(fmt.Errorf("it has %d bytes, at most %d are allowed", len(raw), tokenBytesMax))
 	}
-	if caller, ok := c.tokens.get(raw); ok && !now.After(caller.Expires) {
+	if caller, ok := c.tokens.Get(raw); ok && !now.After(caller.Expires) {
 		return caller, nil
 	}
 	parsed, err := jose.ParseSignedCompact(raw, algorithms)
@@ -246,7 +246,7 @@ func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	if most := now.Add(expiryMax); most.Before(caller.Expires) {
 		caller.Expires = most
 	}
-	c.tokens.put(raw, caller)
+	c.tokens.Put(raw, caller)
 	return caller, nil
 }
 
@@ -284,24 +284,27 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	return caller, nil
 }
 
-// tokenCache keeps the callers of verified tokens, because a verification takes 50 to 150 µs. Safe for concurrent use.
-type tokenCache struct {
+// CallerCache keeps callers by the text that identifies them, because the verification of a token takes 50 to 150 µs.
+// Safe for concurrent use.
+type CallerCache struct {
 	mu   sync.RWMutex
 	kept map[string]Caller
 }
 
-func (t *tokenCache) get(raw string) (Caller, bool) {
+// Get returns the caller of a text, if it is kept.
+func (t *CallerCache) Get(text string) (Caller, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	caller, ok := t.kept[raw]
+	caller, ok := t.kept[text]
 	return caller, ok
 }
 
-func (t *tokenCache) put(raw string, caller Caller) {
+// Put keeps the caller of a text. A full cache begins anew: texts in use are soon kept again.
+func (t *CallerCache) Put(text string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.kept == nil || len(t.kept) >= tokensKept {
-		t.kept = map[string]Caller{} // tokens in use are verified and cached again
+	if t.kept == nil || len(t.kept) >= callersKept {
+		t.kept = map[string]Caller{}
 	}
-	t.kept[strings.Clone(raw)] = caller
+	t.kept[strings.Clone(text)] = caller
 }

@@ -61,7 +61,7 @@ type Guard struct {
 	signer  atomic.Pointer[access.Signer]
 	sealed  chan struct{} // closed when signer is set
 
-	forwarded callers
+	forwarded access.CallerCache // the callers that gateways have named
 	counts    counts
 
 	mu      sync.Mutex
@@ -373,7 +373,7 @@ func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 		return status.Errorf(codes.Unauthenticated, "a gateway calls for %d callers at once", len(told)+len(unnamed))
 	case len(told) == 1:
 		c.via = caller.String()
-		c.caller, err = g.forwarded.of(told[0])
+		c.caller, err = g.named(told[0])
 		return err
 	case len(unnamed) == 1 && (unnamed[0] == unnamedProcess || unnamed[0] == unnamedEverybody):
 		return nil // the call counts as the gateway's own
@@ -400,21 +400,9 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool)
 	return nil
 }
 
-// callersKept bounds the cached callers that gateways have named.
-const callersKept = 4096
-
-// callers caches the callers that gateways have named. Safe for concurrent use.
-type callers struct {
-	mu   sync.RWMutex
-	kept map[string]access.Caller
-}
-
-// of returns the caller named by a header.
-func (k *callers) of(text string) (access.Caller, error) {
-	k.mu.RLock()
-	c, ok := k.kept[text]
-	k.mu.RUnlock()
-	if ok {
+// named returns the caller that a gateway names in a header.
+func (g *Guard) named(text string) (access.Caller, error) {
+	if c, ok := g.forwarded.Get(text); ok {
 		return c, nil
 	}
 	c, err := access.ParseCaller(text)
@@ -424,11 +412,6 @@ func (k *callers) of(text string) (access.Caller, error) {
 	if err != nil {
 		return access.Caller{}, status.Errorf(codes.Unauthenticated, "the header %s: %v", callerHeader, err)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.kept == nil || len(k.kept) >= callersKept {
-		k.kept = map[string]access.Caller{}
-	}
-	k.kept[text] = c
+	g.forwarded.Put(text, c)
 	return c, nil
 }
