@@ -414,7 +414,7 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// do makes a unary call, and returns its answer. It retries the call until the call is answered or the deadline is near.
+// do makes a unary call, and returns its answer. It retries the call until it is answered or the deadline is near.
 func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Context, to target,
 	options ...grpc.CallOption) (A, error)) (answer A, err error) {
 	ctx, cancel := c.bounded(ctx)

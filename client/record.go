@@ -329,7 +329,8 @@ func (c *Client) Named(ctx context.Context) (named bool, err error) {
 func (c *Client) CreateGroup(ctx context.Context, group string) error {
 	_, err := do(ctx, c, call{op: "create group " + group}, func(ctx context.Context, to target,
 		options ...grpc.CallOption) (*recordv1.CreateGroupResponse, error) {
-		return recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group}, options...)
+		return recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group},
+			options...)
 	})
 	return err
 }
