@@ -21,18 +21,18 @@ import (
 // at one group as soon as the group has filled a segment. It frees space (free_space.go) when a write or a new copy
 // finds none, and when free space is low.
 type compactor struct {
-	cfg      *Config
-	ctx      context.Context // context of the shard
-	replicas *replicas.Set
-	nudge    func() // makes the watcher look again
-	volume   *storage
-	trash    func() *trash.Bin
-	freed    func() // makes replicas retry that found no space
-	problems *problems
-	metrics  *metrics
-	reported reportedWeights
-	logger   *slog.Logger
-	wake     chan struct{} // sealed or short has changed
+	cfg         *Config
+	ctx         context.Context // context of the shard
+	replicas    *replicas.Set
+	wakeWatcher func() // makes the watcher look again
+	volume      *storage
+	trash       func() *trash.Bin
+	freed       func() // makes replicas retry that found no space
+	problems    *problems
+	metrics     *metrics
+	reported    reportedWeights
+	logger      *slog.Logger
+	woken       chan struct{} // sealed or short has changed
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
@@ -64,13 +64,12 @@ const (
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, nudge: s.watcher.Nudge, volume: s.volume, trash: func() *trash.Bin {
-			return s.trash
-		}, freed: func() { s.committer.SpaceFreed() },
+		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, wakeWatcher: s.watcher.Wake, volume: s.volume,
+		trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.SpaceFreed() },
 		problems: &s.problems, metrics: s.metrics, logger: s.logger,
 		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,
 			shards: map[string]reportedWeight{}},
-		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
+		woken: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
 		progress: make(chan struct{}),
 	}
 }
@@ -89,7 +88,7 @@ func (c *compactor) run(ctx context.Context) {
 		case <-settled:
 			settled = nil
 			c.lookAtSealed(ctx)
-		case <-c.wake:
+		case <-c.woken:
 			if c.isShort() {
 				c.freeSpace(ctx)
 			} else if settled == nil {
@@ -103,9 +102,9 @@ func (c *compactor) run(ctx context.Context) {
 	}
 }
 
-func (c *compactor) notify() {
+func (c *compactor) wake() {
 	select {
-	case c.wake <- struct{}{}:
+	case c.woken <- struct{}{}:
 	default:
 	}
 }
@@ -115,7 +114,7 @@ func (c *compactor) noteSealed(name string) {
 	c.mu.Lock()
 	c.sealed[name] = struct{}{}
 	c.mu.Unlock()
-	c.notify()
+	c.wake()
 }
 
 // servedGroup is a group that is served here.

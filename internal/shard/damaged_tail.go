@@ -123,7 +123,7 @@ func (i *installer) giveUp(g *replicas.Replica, why error) {
 	i.logger.Error(
 		"a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
 		"group", g.Name, "raft_id", g.State().RaftID, "reason", why)
-	i.watcher.Nudge()
+	i.watcher.Wake()
 }
 
 // withdraw takes a replica out of service if it lacks entries on which its leader relies.

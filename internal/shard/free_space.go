@@ -79,7 +79,7 @@ func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	if c.hurry != nil {
 		c.hurry()
 	}
-	c.notify()
+	c.wake()
 	return c.progress, c.passes, true
 }
 
@@ -136,7 +136,7 @@ func (c *compactor) freeSpace(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.nudge() // groups may wait for space to join
+		c.wakeWatcher() // groups may wait for space to join
 	case refused:
 		c.barren = time.Now()
 	}

@@ -63,7 +63,7 @@ func newInstaller(s *Shard) *installer {
 // endFetch ends what BeginFetch began, and wakes what waited for that.
 func (i *installer) endFetch(g *replicas.Replica) {
 	if g.EndFetch() {
-		i.watcher.Nudge()
+		i.watcher.Wake()
 	}
 }
 

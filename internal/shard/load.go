@@ -33,14 +33,14 @@ const (
 // loading brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
 // progress, and therefore the state of the shard. Safe for concurrent use.
 type loading struct {
-	cfg      *Config
-	nudge    func() // makes the watcher look again
-	replicas *replicas.Set
-	volume   *storage
-	serve    func(g *replicas.Replica, log *group.Log) error // serves a loaded group
-	health   func(g *replicas.Replica, serving bool)
-	tails    *prometheus.CounterVec
-	logger   *slog.Logger
+	cfg         *Config
+	wakeWatcher func() // makes the watcher look again
+	replicas    *replicas.Set
+	volume      *storage
+	serve       func(g *replicas.Replica, log *group.Log) error // serves a loaded group
+	health      func(g *replicas.Replica, serving bool)
+	tails       *prometheus.CounterVec
+	logger      *slog.Logger
 
 	done chan struct{} // closed when the first load is over
 
@@ -56,8 +56,9 @@ type loading struct {
 
 func newLoading(s *Shard) *loading {
 	return &loading{
-		cfg: &s.cfg, nudge: s.watcher.Nudge, replicas: s.replicas, volume: s.volume, serve: s.serve, health: s.setHealth,
-		tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}), needs: map[*replicas.Replica]group.Need{},
+		cfg: &s.cfg, wakeWatcher: s.watcher.Wake, replicas: s.replicas, volume: s.volume, serve: s.serve,
+		health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
+		needs: map[*replicas.Replica]group.Need{},
 	}
 }
 
@@ -65,7 +66,7 @@ func newLoading(s *Shard) *loading {
 func (l *loading) loadFirst(ctx context.Context) {
 	defer close(l.done)
 	groups := l.takePending()
-	l.nudge() // joins wait until the first load has begun
+	l.wakeWatcher() // joins wait until the first load has begun
 	l.plan(groups)
 	l.measureDevice()
 	durable := l.syncVolume()
@@ -230,7 +231,7 @@ func (l *loading) open(
 // foundTail counts a damaged tail, and has the watcher see to it.
 func (l *loading) foundTail() {
 	l.tails.WithLabelValues(tailFound).Inc()
-	l.nudge()
+	l.wakeWatcher()
 }
 
 // status sums up the first load.

@@ -36,7 +36,7 @@ func (s *Shard) serve(g *replicas.Replica, log *group.Log) error {
 		},
 		OnChange: func() {
 			s.steerer.ask(g)
-			s.quotas.Kick()
+			s.quotas.Wake()
 		},
 		Quiet: true,
 		Lease: !s.cfg.NoReadLease,

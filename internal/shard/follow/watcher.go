@@ -95,13 +95,13 @@ type Actions interface {
 // are safe for concurrent use.
 type Watcher struct {
 	Options
-	seen   memory
-	views  <-chan placement.View // set by Start
-	nudged chan struct{}         // makes Run look again
+	seen  memory
+	views <-chan placement.View // set by Start
+	woken chan struct{}         // makes Run look again
 }
 
 // New makes a Watcher. It follows nothing before Start.
-func New(opts Options) *Watcher { return &Watcher{Options: opts, nudged: make(chan struct{}, 1)} }
+func New(opts Options) *Watcher { return &Watcher{Options: opts, woken: make(chan struct{}, 1)} }
 
 // Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
 // was set back, Start records that in etcd before it returns, so that nobody assigns anything to the shard on the word
@@ -168,7 +168,7 @@ func (f *Watcher) Run(ctx context.Context) {
 			if cost := time.Since(began); cost > viewCostMax {
 				backoff.Sleep(ctx, min(2*cost, viewPauseMax))
 			}
-		case <-f.nudged:
+		case <-f.woken:
 			unfinished = f.Reconcile(ctx)
 		case <-again.C:
 			if unfinished {
@@ -178,10 +178,10 @@ func (f *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// Nudge makes Run look again. It never blocks.
-func (f *Watcher) Nudge() {
+// Wake makes Run look again. It never blocks.
+func (f *Watcher) Wake() {
 	select {
-	case f.nudged <- struct{}{}:
+	case f.woken <- struct{}{}:
 	default:
 	}
 }

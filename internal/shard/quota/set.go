@@ -42,7 +42,7 @@ type Config struct {
 type Set struct {
 	cfg     Config
 	current atomic.Pointer[tenants]
-	kick    chan struct{}
+	woken   chan struct{}
 	closed  chan struct{}
 	closing sync.Once
 	taking  sync.Mutex
@@ -55,7 +55,7 @@ type tenants struct{ byPrefix []*Tenant }
 
 // New makes a Set without tenants. Run does its background work.
 func New(cfg Config) *Set {
-	return &Set{cfg: cfg, kick: make(chan struct{}, 1), closed: make(chan struct{})}
+	return &Set{cfg: cfg, woken: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 // ErrStopping is the error of calls that wait when the Set is closed.
@@ -120,7 +120,7 @@ func (s *Set) Take(list []access.Tenant) {
 		next = nil
 	}
 	s.current.Store(next)
-	s.Kick()
+	s.Wake()
 }
 
 func (s *Set) all() []*Tenant {
@@ -178,17 +178,17 @@ func (o *Of) Tenant() *Tenant {
 	return k.tenant
 }
 
-// Kick makes Run look now, because groups have other leaders or a call waits for storage.
-func (s *Set) Kick() {
+// Wake makes Run look now, because groups have other leaders or a call waits for storage.
+func (s *Set) Wake() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.woken <- struct{}{}:
 	default:
 	}
 }
 
 const (
-	// kicksApart is the shortest time between two looks.
-	kicksApart = 100 * time.Millisecond
+	// wakesApart is the shortest time between two looks.
+	wakesApart = 100 * time.Millisecond
 	// lookShare is a factor: the pause after a look is lookShare times as long as the look, because a look at thousands
 	// of groups takes a while.
 	lookShare = 20
@@ -204,7 +204,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-s.kick:
+		case <-s.woken:
 		}
 		if s.current.Load() == nil {
 			continue
@@ -215,7 +215,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 			return
 		}
 		told(err)
-		rest := time.NewTimer(min(max(kicksApart, lookShare*time.Since(began)), s.cfg.Every))
+		rest := time.NewTimer(min(max(wakesApart, lookShare*time.Since(began)), s.cfg.Every))
 		select {
 		case <-rest.C:
 		case <-ctx.Done():

@@ -376,7 +376,7 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 			defer timer.Stop()
 			patience = timer.C
 		}
-		t.set.Kick()
+		t.set.Wake()
 		select {
 		case <-changed:
 		case <-ctx.Done():
