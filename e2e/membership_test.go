@@ -198,7 +198,7 @@ func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 		voters, behind := map[string]int{}, map[string]any{}
 		for _, row := range status.Groups {
 			behind[row.Group] = row
-			if row.State != "Serving" || row.Role != "voter" && row.Role != "leader" || row.LagEntries == nil ||
+			if row.State != "Serving" || row.Role != "Voter" && row.Role != "Leader" || row.LagEntries == nil ||
 				*row.LagEntries > lagMax {
 				continue
 			}

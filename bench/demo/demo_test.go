@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/dev"
-	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
@@ -61,16 +61,19 @@ func fakeDev(how, address string) {
 		}
 	}
 	began := time.Now()
-	var status dev.Status
+	status := dev.Status{Load: &recordv1.Load{}}
 	status.NotYet = "15 of 16 groups serve"
-	status.Shards = []shardstatus.Shard{{Name: "shard-1", Problems: []string{"the disk is very odd"},
-		Groups: []shardstatus.Group{
-			{Group: "3", State: "Loading"}, {Group: "4", State: "Serving"},
+	status.Shards = []*recordv1.ShardStatus{{
+		Shard: &recordv1.Shard{Name: "shard-1", Problems: []string{"the disk is very odd"}},
+		Groups: []*recordv1.Group{
+			{Group: "3", State: recordv1.GroupState_GROUP_STATE_LOADING},
+			{Group: "4", State: recordv1.GroupState_GROUP_STATE_SERVING},
 		}}}
 	status.Load.GroupsTotal = 16
 	if how == "failed" {
 		status.Load.Done, status.Load.GroupsFailed = true, 1
-		status.Shards[0].Groups[0] = shardstatus.Group{Group: "3", State: "Failed", Message: "its manifest is gone"}
+		status.Shards[0].Groups[0] = &recordv1.Group{Group: "3", State: recordv1.GroupState_GROUP_STATE_FAILED,
+			Message: "its manifest is gone"}
 	}
 	panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := status
@@ -216,10 +219,10 @@ func TestWorkEndsWithTheStore(t *testing.T) {
 }
 
 func TestAGroupThatMovesIsCountedOnce(t *testing.T) {
-	s := dev.Status{Shards: []shardstatus.Shard{
-		{Groups: []shardstatus.Group{{Group: "1", Records: 10, StoredBytes: 100}, {Group: "2", Records: 1, StoredBytes: 5}}},
-		{Groups: []shardstatus.Group{{Group: "1", Records: 7, StoredBytes: 90}}},
-		{Groups: []shardstatus.Group{{Group: "2", Records: 2, StoredBytes: 6}}},
+	s := dev.Status{Shards: []*recordv1.ShardStatus{
+		{Groups: []*recordv1.Group{{Group: "1", Records: 10, StoredBytes: 100}, {Group: "2", Records: 1, StoredBytes: 5}}},
+		{Groups: []*recordv1.Group{{Group: "1", Records: 7, StoredBytes: 90}}},
+		{Groups: []*recordv1.Group{{Group: "2", Records: 2, StoredBytes: 6}}},
 	}}
 	if records, bytes := inGroups(s); records != 12 || bytes != 106 {
 		t.Errorf("%d records of %d bytes, want 12 of 106", records, bytes)

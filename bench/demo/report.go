@@ -21,9 +21,9 @@ import (
 	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/dev"
-	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -93,17 +93,17 @@ func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) lo
 // inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies. Of these,
 // inGroups adds only the one with more records.
 func inGroups(s dev.Status) (records, bytes int64) {
-	groups := map[string]shardstatus.Group{}
+	groups := map[string]*recordv1.Group{}
 	for _, one := range s.Shards {
-		for _, g := range one.Groups {
-			if other, twice := groups[g.Group]; !twice || other.Records < g.Records {
-				groups[g.Group] = g
+		for _, g := range one.GetGroups() {
+			if other, twice := groups[g.GetGroup()]; !twice || other.GetRecords() < g.GetRecords() {
+				groups[g.GetGroup()] = g
 			}
 		}
 	}
 	for _, g := range groups {
-		records += g.Records
-		bytes += g.StoredBytes
+		records += g.GetRecords()
+		bytes += g.GetStoredBytes()
 	}
 	return records, bytes
 }

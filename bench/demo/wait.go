@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/dev"
 )
@@ -96,7 +97,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 			return err
 		}
 		// A group whose load failed never serves.
-		if l := d.last.Load; l.Done && l.GroupsFailed > 0 {
+		if l := d.last.Load; l.GetDone() && l.GetGroupsFailed() > 0 {
 			return fmt.Errorf("%d of %d groups cannot be loaded", l.GroupsFailed, l.GroupsTotal)
 		}
 		select {
@@ -114,10 +115,10 @@ var errChildEnded = errors.New("sheaf dev has ended by itself")
 
 // loadMark returns a text that changes as long as a load makes progress.
 func loadMark(s dev.Status) string {
-	mark := fmt.Sprint(s.NotYet, s.Load.BytesDone, s.Load.GroupsLoaded, s.Load.GroupsFailed, s.Load.Done)
+	mark := fmt.Sprint(s.NotYet, s.Load.GetBytesDone(), s.Load.GetGroupsLoaded(), s.Load.GetGroupsFailed(), s.Load.GetDone())
 	for _, one := range s.Shards {
 		for _, g := range one.Groups {
-			mark += g.State
+			mark += g.GetState().Word()
 		}
 	}
 	return mark
@@ -128,7 +129,7 @@ func loadMark(s dev.Status) string {
 func writeMark(s dev.Status) string {
 	mark := ""
 	for _, one := range s.Shards {
-		mark += fmt.Sprint(one.FreeBytes, " ")
+		mark += fmt.Sprint(one.GetShard().GetFreeBytes(), " ")
 		for _, g := range one.Groups {
 			mark += fmt.Sprint(g.AppliedIndex, " ", g.StoredBytes, " ")
 		}
@@ -211,18 +212,20 @@ func (d *demo) writeStatus(b *strings.Builder) {
 	}
 	s, l := d.last, d.last.Load
 	fmt.Fprintf(b, "/status said last: ready %v; %s; %d of %d groups loaded, %d failed, %s of %s\n", s.Ready, d.waitsFor(),
-		l.GroupsLoaded, l.GroupsTotal, l.GroupsFailed, cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal))
+		l.GetGroupsLoaded(), l.GetGroupsTotal(), l.GetGroupsFailed(), cli.FormatBytes(l.GetBytesDone()),
+		cli.FormatBytes(l.GetBytesTotal()))
 	said := 0
 	for _, one := range s.Shards {
-		for _, problem := range one.Problems {
-			fmt.Fprintf(b, "  %s: %s\n", one.Name, problem)
+		for _, problem := range one.GetShard().GetProblems() {
+			fmt.Fprintf(b, "  %s: %s\n", one.GetShard().GetName(), problem)
 		}
-		for _, g := range one.Groups {
-			if g.State == "Serving" {
+		for _, g := range one.GetGroups() {
+			if g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING {
 				continue
 			}
 			if said++; said <= groupsSaidMax {
-				fmt.Fprintf(b, "  %s: group %s is %s %s\n", one.Name, g.Group, g.State, g.Message)
+				fmt.Fprintf(b, "  %s: group %s is %s %s\n", one.GetShard().GetName(), g.GetGroup(),
+					g.GetState().Word(), g.GetMessage())
 			}
 		}
 	}

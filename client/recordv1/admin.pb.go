@@ -513,9 +513,11 @@ type Group struct {
 	Copy *Copy `protobuf:"bytes,21,opt,name=copy,proto3" json:"copy,omitempty"`
 	// Number of all places of damage found so far, including those that are not in damages. If it is 0 and damages are
 	// listed, the shard is older than this field.
-	DamagesTotal  int32 `protobuf:"varint,22,opt,name=damages_total,json=damagesTotal,proto3" json:"damages_total,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DamagesTotal int32 `protobuf:"varint,22,opt,name=damages_total,json=damagesTotal,proto3" json:"damages_total,omitempty"`
+	// Bytes of a torn tail that loading truncated; nothing in them was acknowledged.
+	TruncatedBytes int64 `protobuf:"varint,23,opt,name=truncated_bytes,json=truncatedBytes,proto3" json:"truncated_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
@@ -698,6 +700,13 @@ func (x *Group) GetCopy() *Copy {
 func (x *Group) GetDamagesTotal() int32 {
 	if x != nil {
 		return x.DamagesTotal
+	}
+	return 0
+}
+
+func (x *Group) GetTruncatedBytes() int64 {
+	if x != nil {
+		return x.TruncatedBytes
 	}
 	return 0
 }
@@ -923,7 +932,10 @@ type Damage struct {
 	// True if further ids may be damaged that are not known, or that are too many for this list.
 	IdsUnknown bool `protobuf:"varint,7,opt,name=ids_unknown,json=idsUnknown,proto3" json:"ids_unknown,omitempty"`
 	// The shard whose copy is damaged, in the answer of Verify; otherwise empty.
-	Shard         string `protobuf:"bytes,8,opt,name=shard,proto3" json:"shard,omitempty"`
+	Shard string `protobuf:"bytes,8,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Number of records that are known to be damaged. /status of a shard has it and leaves ids out, because its callers
+	// are not known. Absent: the shard is older than this field.
+	Records       *int32 `protobuf:"varint,9,opt,name=records,proto3,oneof" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1012,6 +1024,13 @@ func (x *Damage) GetShard() string {
 		return x.Shard
 	}
 	return ""
+}
+
+func (x *Damage) GetRecords() int32 {
+	if x != nil && x.Records != nil {
+		return *x.Records
+	}
+	return 0
 }
 
 type ListGroupsRequest struct {
@@ -1333,9 +1352,15 @@ type Shard struct {
 	// Why groups cannot leave a shard that is being drained, as text; empty: they can, or none has to.
 	PlacementWaits string `protobuf:"bytes,44,opt,name=placement_waits,json=placementWaits,proto3" json:"placement_waits,omitempty"`
 	// What callers did; absent: the shard serves no volume, or is older than this field.
-	Traffic       *Traffic `protobuf:"bytes,45,opt,name=traffic,proto3" json:"traffic,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Traffic *Traffic `protobuf:"bytes,45,opt,name=traffic,proto3" json:"traffic,omitempty"`
+	// Revision of etcd that the shard has seen; 0: none yet.
+	RoutingEpoch uint64 `protobuf:"varint,46,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	// The shard is being stopped.
+	Stopping bool `protobuf:"varint,47,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	// Time since etcd last answered; absent: it has never answered, or the shard is older than this field.
+	EtcdSilentSeconds *float64 `protobuf:"fixed64,48,opt,name=etcd_silent_seconds,json=etcdSilentSeconds,proto3,oneof" json:"etcd_silent_seconds,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Shard) Reset() {
@@ -1648,6 +1673,671 @@ func (x *Shard) GetTraffic() *Traffic {
 	return nil
 }
 
+func (x *Shard) GetRoutingEpoch() uint64 {
+	if x != nil {
+		return x.RoutingEpoch
+	}
+	return 0
+}
+
+func (x *Shard) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
+}
+
+func (x *Shard) GetEtcdSilentSeconds() float64 {
+	if x != nil && x.EtcdSilentSeconds != nil {
+		return *x.EtcdSilentSeconds
+	}
+	return 0
+}
+
+// ShardStatus is everything that a shard says of itself. As JSON, it is /status of the shard's HTTP port.
+type ShardStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state in a sentence.
+	Summary *StatusSummary `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
+	Shard   *Shard         `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The replicas of the shard. Their damages have no ids.
+	Groups []*Group `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The copies that are being made on the shard.
+	Moves []*Move `protobuf:"bytes,4,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Why superseded bytes are still stored, the reason with the most bytes first.
+	Uncompacted []*UncompactedBytes `protobuf:"bytes,5,rep,name=uncompacted,proto3" json:"uncompacted,omitempty"`
+	// Absent: the shard serves no volume.
+	Slow *SlowOperations `protobuf:"bytes,6,opt,name=slow,proto3" json:"slow,omitempty"`
+	// Groups on the volume that etcd places elsewhere or does not know: they are neither served nor deleted.
+	Strays []*StrayGroup `protobuf:"bytes,7,rep,name=strays,proto3" json:"strays,omitempty"`
+	// What sheaf doctor says of the shard, the worst first.
+	Findings      []*Finding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardStatus) Reset() {
+	*x = ShardStatus{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardStatus) ProtoMessage() {}
+
+func (x *ShardStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardStatus.ProtoReflect.Descriptor instead.
+func (*ShardStatus) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ShardStatus) GetSummary() *StatusSummary {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetShard() *Shard {
+	if x != nil {
+		return x.Shard
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetGroups() []*Group {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetMoves() []*Move {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetUncompacted() []*UncompactedBytes {
+	if x != nil {
+		return x.Uncompacted
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetSlow() *SlowOperations {
+	if x != nil {
+		return x.Slow
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetStrays() []*StrayGroup {
+	if x != nil {
+		return x.Strays
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// StatusSummary is a state in one sentence.
+type StatusSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One word: NotReady, Damaged, Loading, Problems or Ready.
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	Text  string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// What to do; empty: nothing.
+	Do            string `protobuf:"bytes,3,opt,name=do,proto3" json:"do,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusSummary) Reset() {
+	*x = StatusSummary{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusSummary) ProtoMessage() {}
+
+func (x *StatusSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusSummary.ProtoReflect.Descriptor instead.
+func (*StatusSummary) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *StatusSummary) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *StatusSummary) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *StatusSummary) GetDo() string {
+	if x != nil {
+		return x.Do
+	}
+	return ""
+}
+
+// Finding is one fact that a person should know.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// problem: calls fail, or data are at risk; warning: nothing fails yet; note: all else.
+	Severity string `protobuf:"bytes,1,opt,name=severity,proto3" json:"severity,omitempty"`
+	// A word for each cause, as sheaf doctor -o json prints it.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// For example: shard s1; group 7 on shard s1.
+	Where string `protobuf:"bytes,3,opt,name=where,proto3" json:"where,omitempty"`
+	What  string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
+	// The next step; empty: what contains it, or there is none.
+	Do            string `protobuf:"bytes,5,opt,name=do,proto3" json:"do,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Finding) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *Finding) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Finding) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *Finding) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Finding) GetDo() string {
+	if x != nil {
+		return x.Do
+	}
+	return ""
+}
+
+// StrayGroup is the folder of a group that the shard does not serve.
+type StrayGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Uuid          string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrayGroup) Reset() {
+	*x = StrayGroup{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrayGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrayGroup) ProtoMessage() {}
+
+func (x *StrayGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrayGroup.ProtoReflect.Descriptor instead.
+func (*StrayGroup) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *StrayGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *StrayGroup) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *StrayGroup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// UncompactedBytes is one reason why superseded bytes are still stored.
+type UncompactedBytes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As CompactionHold.reason.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Of all groups, estimated.
+	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Number of groups.
+	Groups int32 `protobuf:"varint,3,opt,name=groups,proto3" json:"groups,omitempty"`
+	// The group that has the most of these bytes.
+	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
+	// As CompactionHold.text, of that group.
+	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncompactedBytes) Reset() {
+	*x = UncompactedBytes{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncompactedBytes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncompactedBytes) ProtoMessage() {}
+
+func (x *UncompactedBytes) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncompactedBytes.ProtoReflect.Descriptor instead.
+func (*UncompactedBytes) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *UncompactedBytes) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *UncompactedBytes) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *UncompactedBytes) GetGroups() int32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *UncompactedBytes) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *UncompactedBytes) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// SlowOperations counts slow calls and syncs since the shard began to serve its volume, and lists the newest of each.
+type SlowOperations struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Longer than 1 s; without streams, Verify and Compact.
+	CallsTotal int64 `protobuf:"varint,1,opt,name=calls_total,json=callsTotal,proto3" json:"calls_total,omitempty"`
+	// Longer than 500 ms.
+	SyncsTotal int64 `protobuf:"varint,2,opt,name=syncs_total,json=syncsTotal,proto3" json:"syncs_total,omitempty"`
+	// The newest 32, the newest first.
+	Calls         []*SlowCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
+	Syncs         []*SlowSync `protobuf:"bytes,4,rep,name=syncs,proto3" json:"syncs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlowOperations) Reset() {
+	*x = SlowOperations{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlowOperations) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlowOperations) ProtoMessage() {}
+
+func (x *SlowOperations) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlowOperations.ProtoReflect.Descriptor instead.
+func (*SlowOperations) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SlowOperations) GetCallsTotal() int64 {
+	if x != nil {
+		return x.CallsTotal
+	}
+	return 0
+}
+
+func (x *SlowOperations) GetSyncsTotal() int64 {
+	if x != nil {
+		return x.SyncsTotal
+	}
+	return 0
+}
+
+func (x *SlowOperations) GetCalls() []*SlowCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *SlowOperations) GetSyncs() []*SlowSync {
+	if x != nil {
+		return x.Syncs
+	}
+	return nil
+}
+
+// SlowCall is one slow call.
+type SlowCall struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	BeganUnixNs int64                  `protobuf:"varint,1,opt,name=began_unix_ns,json=beganUnixNs,proto3" json:"began_unix_ns,omitempty"`
+	DurationNs  int64                  `protobuf:"varint,2,opt,name=duration_ns,json=durationNs,proto3" json:"duration_ns,omitempty"`
+	Method      string                 `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	// Empty: the call is for no group, or the group is not here.
+	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
+	// The name of the gRPC code, for example Unavailable.
+	Code string `protobuf:"bytes,5,opt,name=code,proto3" json:"code,omitempty"`
+	// The reason in the ErrorInfo; empty: none.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlowCall) Reset() {
+	*x = SlowCall{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlowCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlowCall) ProtoMessage() {}
+
+func (x *SlowCall) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlowCall.ProtoReflect.Descriptor instead.
+func (*SlowCall) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SlowCall) GetBeganUnixNs() int64 {
+	if x != nil {
+		return x.BeganUnixNs
+	}
+	return 0
+}
+
+func (x *SlowCall) GetDurationNs() int64 {
+	if x != nil {
+		return x.DurationNs
+	}
+	return 0
+}
+
+func (x *SlowCall) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *SlowCall) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SlowCall) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *SlowCall) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// SlowSync is one slow sync of a file.
+type SlowSync struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	BeganUnixNs int64                  `protobuf:"varint,1,opt,name=began_unix_ns,json=beganUnixNs,proto3" json:"began_unix_ns,omitempty"`
+	DurationNs  int64                  `protobuf:"varint,2,opt,name=duration_ns,json=durationNs,proto3" json:"duration_ns,omitempty"`
+	// journal, segment, blob or other.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Name of the file, without its folder.
+	File string `protobuf:"bytes,4,opt,name=file,proto3" json:"file,omitempty"`
+	// Empty: the file belongs to no group, or the group is not served.
+	Group string `protobuf:"bytes,5,opt,name=group,proto3" json:"group,omitempty"`
+	// Empty: it succeeded.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlowSync) Reset() {
+	*x = SlowSync{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlowSync) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlowSync) ProtoMessage() {}
+
+func (x *SlowSync) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlowSync.ProtoReflect.Descriptor instead.
+func (*SlowSync) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SlowSync) GetBeganUnixNs() int64 {
+	if x != nil {
+		return x.BeganUnixNs
+	}
+	return 0
+}
+
+func (x *SlowSync) GetDurationNs() int64 {
+	if x != nil {
+		return x.DurationNs
+	}
+	return 0
+}
+
+func (x *SlowSync) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SlowSync) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *SlowSync) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SlowSync) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Traffic are sums over the calls of RecordService that a shard answered, with or without an error, since it serves its
 // volume. Two of them of one generation, and the time in between, make a rate.
 type Traffic struct {
@@ -1664,7 +2354,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +2366,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +2379,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Traffic) GetCallsTotal() int64 {
@@ -1735,7 +2425,7 @@ type SlowSyncs struct {
 
 func (x *SlowSyncs) Reset() {
 	*x = SlowSyncs{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +2437,7 @@ func (x *SlowSyncs) String() string {
 func (*SlowSyncs) ProtoMessage() {}
 
 func (x *SlowSyncs) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +2450,7 @@ func (x *SlowSyncs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlowSyncs.ProtoReflect.Descriptor instead.
 func (*SlowSyncs) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SlowSyncs) GetTotal() int64 {
@@ -1808,13 +2498,17 @@ type Load struct {
 	// Seconds since the load began, or that it took.
 	ElapsedSeconds float64 `protobuf:"fixed64,9,opt,name=elapsed_seconds,json=elapsedSeconds,proto3" json:"elapsed_seconds,omitempty"`
 	Done           bool    `protobuf:"varint,10,opt,name=done,proto3" json:"done,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Groups that cannot be loaded.
+	GroupsFailed int32 `protobuf:"varint,11,opt,name=groups_failed,json=groupsFailed,proto3" json:"groups_failed,omitempty"`
+	// bytes_per_second in percent of device_bytes_per_second; 0: not measured, or the shard is older than this field.
+	DevicePercent float64 `protobuf:"fixed64,12,opt,name=device_percent,json=devicePercent,proto3" json:"device_percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +2520,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +2533,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Load) GetGroupsTotal() int32 {
@@ -1912,6 +2606,20 @@ func (x *Load) GetDone() bool {
 	return false
 }
 
+func (x *Load) GetGroupsFailed() int32 {
+	if x != nil {
+		return x.GroupsFailed
+	}
+	return 0
+}
+
+func (x *Load) GetDevicePercent() float64 {
+	if x != nil {
+		return x.DevicePercent
+	}
+	return 0
+}
+
 type WatchLoadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1920,7 +2628,7 @@ type WatchLoadRequest struct {
 
 func (x *WatchLoadRequest) Reset() {
 	*x = WatchLoadRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2640,7 @@ func (x *WatchLoadRequest) String() string {
 func (*WatchLoadRequest) ProtoMessage() {}
 
 func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2653,7 @@ func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadRequest.ProtoReflect.Descriptor instead.
 func (*WatchLoadRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type WatchLoadResponse struct {
@@ -1960,7 +2668,7 @@ type WatchLoadResponse struct {
 
 func (x *WatchLoadResponse) Reset() {
 	*x = WatchLoadResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2680,7 @@ func (x *WatchLoadResponse) String() string {
 func (*WatchLoadResponse) ProtoMessage() {}
 
 func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2693,7 @@ func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadResponse.ProtoReflect.Descriptor instead.
 func (*WatchLoadResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchLoadResponse) GetLoad() *Load {
@@ -2012,7 +2720,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2732,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2745,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -2057,7 +2765,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +2777,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +2790,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateGroupResponse) GetGroup() string {
@@ -2116,7 +2824,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2836,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2849,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -2175,7 +2883,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2895,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2908,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteGroupResponse) GetGroupUuid() string {
@@ -2223,7 +2931,7 @@ type PlanMovesRequest struct {
 
 func (x *PlanMovesRequest) Reset() {
 	*x = PlanMovesRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2943,7 @@ func (x *PlanMovesRequest) String() string {
 func (*PlanMovesRequest) ProtoMessage() {}
 
 func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2956,7 @@ func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
 func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PlanMovesRequest) GetPageSize() int32 {
@@ -2276,7 +2984,7 @@ type PlanMovesResponse struct {
 
 func (x *PlanMovesResponse) Reset() {
 	*x = PlanMovesResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2996,7 @@ func (x *PlanMovesResponse) String() string {
 func (*PlanMovesResponse) ProtoMessage() {}
 
 func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +3009,7 @@ func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
 func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PlanMovesResponse) GetMoves() []*Move {
@@ -2351,7 +3059,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +3071,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +3084,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Move) GetGroup() string {
@@ -2475,7 +3183,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +3195,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +3208,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *VerifyRequest) GetGroup() string {
@@ -2532,7 +3240,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +3252,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +3265,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *VerifyResponse) GetBytes() int64 {
@@ -2604,7 +3312,7 @@ type VerifiedCopy struct {
 
 func (x *VerifiedCopy) Reset() {
 	*x = VerifiedCopy{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +3324,7 @@ func (x *VerifiedCopy) String() string {
 func (*VerifiedCopy) ProtoMessage() {}
 
 func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +3337,7 @@ func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifiedCopy.ProtoReflect.Descriptor instead.
 func (*VerifiedCopy) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerifiedCopy) GetShard() string {
@@ -2683,7 +3391,7 @@ type CompactRequest struct {
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +3403,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +3416,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -2753,7 +3461,7 @@ type CompactResponse struct {
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2765,7 +3473,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2778,7 +3486,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -2832,7 +3540,7 @@ type CompactionHold struct {
 
 func (x *CompactionHold) Reset() {
 	*x = CompactionHold{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +3552,7 @@ func (x *CompactionHold) String() string {
 func (*CompactionHold) ProtoMessage() {}
 
 func (x *CompactionHold) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +3565,7 @@ func (x *CompactionHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactionHold.ProtoReflect.Descriptor instead.
 func (*CompactionHold) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CompactionHold) GetReason() string {
@@ -2891,7 +3599,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3611,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3624,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -2939,7 +3647,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3659,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3672,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -2993,7 +3701,7 @@ type SetShardStateRequest struct {
 
 func (x *SetShardStateRequest) Reset() {
 	*x = SetShardStateRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3713,7 @@ func (x *SetShardStateRequest) String() string {
 func (*SetShardStateRequest) ProtoMessage() {}
 
 func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3726,7 @@ func (x *SetShardStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardStateRequest.ProtoReflect.Descriptor instead.
 func (*SetShardStateRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetShardStateRequest) GetShard() string {
@@ -3043,7 +3751,7 @@ type SetShardStateResponse struct {
 
 func (x *SetShardStateResponse) Reset() {
 	*x = SetShardStateResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3763,7 @@ func (x *SetShardStateResponse) String() string {
 func (*SetShardStateResponse) ProtoMessage() {}
 
 func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3776,7 @@ func (x *SetShardStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardStateResponse.ProtoReflect.Descriptor instead.
 func (*SetShardStateResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 type RemoveShardRequest struct {
@@ -3081,7 +3789,7 @@ type RemoveShardRequest struct {
 
 func (x *RemoveShardRequest) Reset() {
 	*x = RemoveShardRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +3801,7 @@ func (x *RemoveShardRequest) String() string {
 func (*RemoveShardRequest) ProtoMessage() {}
 
 func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +3814,7 @@ func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardRequest.ProtoReflect.Descriptor instead.
 func (*RemoveShardRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RemoveShardRequest) GetShard() string {
@@ -3124,7 +3832,7 @@ type RemoveShardResponse struct {
 
 func (x *RemoveShardResponse) Reset() {
 	*x = RemoveShardResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3844,7 @@ func (x *RemoveShardResponse) String() string {
 func (*RemoveShardResponse) ProtoMessage() {}
 
 func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[32]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3857,7 @@ func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardResponse.ProtoReflect.Descriptor instead.
 func (*RemoveShardResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 type DescribeVolumeRequest struct {
@@ -3160,7 +3868,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3172,7 +3880,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[33]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3185,7 +3893,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 type DescribeVolumeResponse struct {
@@ -3216,7 +3924,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3936,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[34]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3949,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -3334,7 +4042,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3346,7 +4054,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[35]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3359,7 +4067,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -3443,7 +4151,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[36]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +4163,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[36]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +4176,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -3594,7 +4302,7 @@ var File_sheaf_record_v1_admin_proto protoreflect.FileDescriptor
 
 const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xb0\x06\n" +
+	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xd9\x06\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x14\n" +
@@ -3620,7 +4328,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\araft_id\x18\x13 \x01(\x04R\x06raftId\x121\n" +
 	"\amembers\x18\x14 \x03(\v2\x17.sheaf.record.v1.MemberR\amembers\x12)\n" +
 	"\x04copy\x18\x15 \x01(\v2\x15.sheaf.record.v1.CopyR\x04copy\x12#\n" +
-	"\rdamages_total\x18\x16 \x01(\x05R\fdamagesTotalB\x0e\n" +
+	"\rdamages_total\x18\x16 \x01(\x05R\fdamagesTotal\x12'\n" +
+	"\x0ftruncated_bytes\x18\x17 \x01(\x03R\x0etruncatedBytesB\x0e\n" +
 	"\f_match_indexB\x0e\n" +
 	"\f_lag_entries\"\x80\x02\n" +
 	"\x06Member\x12\x17\n" +
@@ -3646,7 +4355,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\x06 \x01(\x01R\x0ebytesPerSecond\x12$\n" +
 	"\veta_seconds\x18\a \x01(\x01H\x00R\n" +
 	"etaSeconds\x88\x01\x01B\x0e\n" +
-	"\f_eta_seconds\"\xd5\x01\n" +
+	"\f_eta_seconds\"\x80\x02\n" +
 	"\x06Damage\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12!\n" +
@@ -3656,7 +4365,10 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x03ids\x18\x06 \x03(\x10R\x03ids\x12\x1f\n" +
 	"\vids_unknown\x18\a \x01(\bR\n" +
 	"idsUnknown\x12\x14\n" +
-	"\x05shard\x18\b \x01(\tR\x05shard\"e\n" +
+	"\x05shard\x18\b \x01(\tR\x05shard\x12\x1d\n" +
+	"\arecords\x18\t \x01(\x05H\x00R\arecords\x88\x01\x01B\n" +
+	"\n" +
+	"\b_records\"e\n" +
 	"\x11ListGroupsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -3673,7 +4385,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
 	"\bproblems\x18\x02 \x03(\tR\bproblems\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\x1a\n" +
-	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xa1\v\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xaf\f\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -3724,8 +4436,65 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x0fplacement_state\x18* \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateR\x0eplacementState\x12#\n" +
 	"\rplaced_groups\x18+ \x01(\x05R\fplacedGroups\x12'\n" +
 	"\x0fplacement_waits\x18, \x01(\tR\x0eplacementWaits\x122\n" +
-	"\atraffic\x18- \x01(\v2\x18.sheaf.record.v1.TrafficR\atrafficB\r\n" +
-	"\v_rotational\"\xb4\x01\n" +
+	"\atraffic\x18- \x01(\v2\x18.sheaf.record.v1.TrafficR\atraffic\x12#\n" +
+	"\rrouting_epoch\x18. \x01(\x04R\froutingEpoch\x12\x1a\n" +
+	"\bstopping\x18/ \x01(\bR\bstopping\x123\n" +
+	"\x13etcd_silent_seconds\x180 \x01(\x01H\x01R\x11etcdSilentSeconds\x88\x01\x01B\r\n" +
+	"\v_rotationalB\x16\n" +
+	"\x14_etcd_silent_seconds\"\xb7\x03\n" +
+	"\vShardStatus\x128\n" +
+	"\asummary\x18\x01 \x01(\v2\x1e.sheaf.record.v1.StatusSummaryR\asummary\x12,\n" +
+	"\x05shard\x18\x02 \x01(\v2\x16.sheaf.record.v1.ShardR\x05shard\x12.\n" +
+	"\x06groups\x18\x03 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\x12+\n" +
+	"\x05moves\x18\x04 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\x12C\n" +
+	"\vuncompacted\x18\x05 \x03(\v2!.sheaf.record.v1.UncompactedBytesR\vuncompacted\x123\n" +
+	"\x04slow\x18\x06 \x01(\v2\x1f.sheaf.record.v1.SlowOperationsR\x04slow\x123\n" +
+	"\x06strays\x18\a \x03(\v2\x1b.sheaf.record.v1.StrayGroupR\x06strays\x124\n" +
+	"\bfindings\x18\b \x03(\v2\x18.sheaf.record.v1.FindingR\bfindings\"I\n" +
+	"\rStatusSummary\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x0e\n" +
+	"\x02do\x18\x03 \x01(\tR\x02do\"s\n" +
+	"\aFinding\x12\x1a\n" +
+	"\bseverity\x18\x01 \x01(\tR\bseverity\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05where\x18\x03 \x01(\tR\x05where\x12\x12\n" +
+	"\x04what\x18\x04 \x01(\tR\x04what\x12\x0e\n" +
+	"\x02do\x18\x05 \x01(\tR\x02do\"N\n" +
+	"\n" +
+	"StrayGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x82\x01\n" +
+	"\x10UncompactedBytes\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06groups\x18\x03 \x01(\x05R\x06groups\x12\x14\n" +
+	"\x05group\x18\x04 \x01(\tR\x05group\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"\xb4\x01\n" +
+	"\x0eSlowOperations\x12\x1f\n" +
+	"\vcalls_total\x18\x01 \x01(\x03R\n" +
+	"callsTotal\x12\x1f\n" +
+	"\vsyncs_total\x18\x02 \x01(\x03R\n" +
+	"syncsTotal\x12/\n" +
+	"\x05calls\x18\x03 \x03(\v2\x19.sheaf.record.v1.SlowCallR\x05calls\x12/\n" +
+	"\x05syncs\x18\x04 \x03(\v2\x19.sheaf.record.v1.SlowSyncR\x05syncs\"\xa9\x01\n" +
+	"\bSlowCall\x12\"\n" +
+	"\rbegan_unix_ns\x18\x01 \x01(\x03R\vbeganUnixNs\x12\x1f\n" +
+	"\vduration_ns\x18\x02 \x01(\x03R\n" +
+	"durationNs\x12\x16\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\x12\x14\n" +
+	"\x05group\x18\x04 \x01(\tR\x05group\x12\x12\n" +
+	"\x04code\x18\x05 \x01(\tR\x04code\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xa3\x01\n" +
+	"\bSlowSync\x12\"\n" +
+	"\rbegan_unix_ns\x18\x01 \x01(\x03R\vbeganUnixNs\x12\x1f\n" +
+	"\vduration_ns\x18\x02 \x01(\x03R\n" +
+	"durationNs\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04file\x18\x04 \x01(\tR\x04file\x12\x14\n" +
+	"\x05group\x18\x05 \x01(\tR\x05group\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\xb4\x01\n" +
 	"\aTraffic\x12\x1f\n" +
 	"\vcalls_total\x18\x01 \x01(\x03R\n" +
 	"callsTotal\x12,\n" +
@@ -3737,7 +4506,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x0enewest_seconds\x18\x02 \x01(\x01R\rnewestSeconds\x12,\n" +
 	"\x12newest_seconds_ago\x18\x03 \x01(\x01R\x10newestSecondsAgo\x12\x1f\n" +
 	"\vnewest_file\x18\x04 \x01(\tR\n" +
-	"newestFile\"\xf4\x02\n" +
+	"newestFile\"\xc0\x03\n" +
 	"\x04Load\x12!\n" +
 	"\fgroups_total\x18\x01 \x01(\x05R\vgroupsTotal\x12#\n" +
 	"\rgroups_loaded\x18\x02 \x01(\x05R\fgroupsLoaded\x12%\n" +
@@ -3752,7 +4521,9 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"etaSeconds\x12'\n" +
 	"\x0felapsed_seconds\x18\t \x01(\x01R\x0eelapsedSeconds\x12\x12\n" +
 	"\x04done\x18\n" +
-	" \x01(\bR\x04done\"\x12\n" +
+	" \x01(\bR\x04done\x12#\n" +
+	"\rgroups_failed\x18\v \x01(\x05R\fgroupsFailed\x12%\n" +
+	"\x0edevice_percent\x18\f \x01(\x01R\rdevicePercent\"\x12\n" +
 	"\x10WatchLoadRequest\"\xd8\x01\n" +
 	"\x11WatchLoadResponse\x12)\n" +
 	"\x04load\x18\x01 \x01(\v2\x15.sheaf.record.v1.LoadR\x04load\x12F\n" +
@@ -3968,7 +4739,7 @@ func file_sheaf_record_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
@@ -3986,35 +4757,43 @@ var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(*ListShardsRequest)(nil),      // 13: sheaf.record.v1.ListShardsRequest
 	(*ListShardsResponse)(nil),     // 14: sheaf.record.v1.ListShardsResponse
 	(*Shard)(nil),                  // 15: sheaf.record.v1.Shard
-	(*Traffic)(nil),                // 16: sheaf.record.v1.Traffic
-	(*SlowSyncs)(nil),              // 17: sheaf.record.v1.SlowSyncs
-	(*Load)(nil),                   // 18: sheaf.record.v1.Load
-	(*WatchLoadRequest)(nil),       // 19: sheaf.record.v1.WatchLoadRequest
-	(*WatchLoadResponse)(nil),      // 20: sheaf.record.v1.WatchLoadResponse
-	(*CreateGroupRequest)(nil),     // 21: sheaf.record.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),    // 22: sheaf.record.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),     // 23: sheaf.record.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),    // 24: sheaf.record.v1.DeleteGroupResponse
-	(*PlanMovesRequest)(nil),       // 25: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),      // 26: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                   // 27: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),          // 28: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 29: sheaf.record.v1.VerifyResponse
-	(*VerifiedCopy)(nil),           // 30: sheaf.record.v1.VerifiedCopy
-	(*CompactRequest)(nil),         // 31: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 32: sheaf.record.v1.CompactResponse
-	(*CompactionHold)(nil),         // 33: sheaf.record.v1.CompactionHold
-	(*AcceptLossRequest)(nil),      // 34: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 35: sheaf.record.v1.AcceptLossResponse
-	(*SetShardStateRequest)(nil),   // 36: sheaf.record.v1.SetShardStateRequest
-	(*SetShardStateResponse)(nil),  // 37: sheaf.record.v1.SetShardStateResponse
-	(*RemoveShardRequest)(nil),     // 38: sheaf.record.v1.RemoveShardRequest
-	(*RemoveShardResponse)(nil),    // 39: sheaf.record.v1.RemoveShardResponse
-	(*DescribeVolumeRequest)(nil),  // 40: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 41: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 42: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 43: sheaf.record.v1.GroupFacts
-	nil,                            // 44: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(*ShardStatus)(nil),            // 16: sheaf.record.v1.ShardStatus
+	(*StatusSummary)(nil),          // 17: sheaf.record.v1.StatusSummary
+	(*Finding)(nil),                // 18: sheaf.record.v1.Finding
+	(*StrayGroup)(nil),             // 19: sheaf.record.v1.StrayGroup
+	(*UncompactedBytes)(nil),       // 20: sheaf.record.v1.UncompactedBytes
+	(*SlowOperations)(nil),         // 21: sheaf.record.v1.SlowOperations
+	(*SlowCall)(nil),               // 22: sheaf.record.v1.SlowCall
+	(*SlowSync)(nil),               // 23: sheaf.record.v1.SlowSync
+	(*Traffic)(nil),                // 24: sheaf.record.v1.Traffic
+	(*SlowSyncs)(nil),              // 25: sheaf.record.v1.SlowSyncs
+	(*Load)(nil),                   // 26: sheaf.record.v1.Load
+	(*WatchLoadRequest)(nil),       // 27: sheaf.record.v1.WatchLoadRequest
+	(*WatchLoadResponse)(nil),      // 28: sheaf.record.v1.WatchLoadResponse
+	(*CreateGroupRequest)(nil),     // 29: sheaf.record.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),    // 30: sheaf.record.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),     // 31: sheaf.record.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),    // 32: sheaf.record.v1.DeleteGroupResponse
+	(*PlanMovesRequest)(nil),       // 33: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 34: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 35: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 36: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 37: sheaf.record.v1.VerifyResponse
+	(*VerifiedCopy)(nil),           // 38: sheaf.record.v1.VerifiedCopy
+	(*CompactRequest)(nil),         // 39: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 40: sheaf.record.v1.CompactResponse
+	(*CompactionHold)(nil),         // 41: sheaf.record.v1.CompactionHold
+	(*AcceptLossRequest)(nil),      // 42: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 43: sheaf.record.v1.AcceptLossResponse
+	(*SetShardStateRequest)(nil),   // 44: sheaf.record.v1.SetShardStateRequest
+	(*SetShardStateResponse)(nil),  // 45: sheaf.record.v1.SetShardStateResponse
+	(*RemoveShardRequest)(nil),     // 46: sheaf.record.v1.RemoveShardRequest
+	(*RemoveShardResponse)(nil),    // 47: sheaf.record.v1.RemoveShardResponse
+	(*DescribeVolumeRequest)(nil),  // 48: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 49: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 50: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 51: sheaf.record.v1.GroupFacts
+	nil,                            // 52: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
@@ -4027,53 +4806,63 @@ var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	3,  // 7: sheaf.record.v1.Copy.phase:type_name -> sheaf.record.v1.CopyPhase
 	7,  // 8: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
 	15, // 9: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
-	18, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
+	26, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
 	5,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
-	17, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
+	25, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
 	4,  // 13: sheaf.record.v1.Shard.placement_state:type_name -> sheaf.record.v1.PlacementState
-	16, // 14: sheaf.record.v1.Shard.traffic:type_name -> sheaf.record.v1.Traffic
-	18, // 15: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	44, // 16: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	27, // 17: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
-	6,  // 18: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
-	9,  // 19: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
-	10, // 20: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	30, // 21: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
-	33, // 22: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
-	10, // 23: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	4,  // 24: sheaf.record.v1.SetShardStateRequest.state:type_name -> sheaf.record.v1.PlacementState
-	42, // 25: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	43, // 26: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
-	18, // 27: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	11, // 28: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	13, // 29: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	19, // 30: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	21, // 31: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	23, // 32: sheaf.record.v1.AdminService.DeleteGroup:input_type -> sheaf.record.v1.DeleteGroupRequest
-	25, // 33: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	28, // 34: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	31, // 35: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	34, // 36: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	36, // 37: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
-	38, // 38: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
-	40, // 39: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	12, // 40: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	14, // 41: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	20, // 42: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	22, // 43: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	24, // 44: sheaf.record.v1.AdminService.DeleteGroup:output_type -> sheaf.record.v1.DeleteGroupResponse
-	26, // 45: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	29, // 46: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	32, // 47: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	35, // 48: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	37, // 49: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
-	39, // 50: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
-	41, // 51: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	40, // [40:52] is the sub-list for method output_type
-	28, // [28:40] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	24, // 14: sheaf.record.v1.Shard.traffic:type_name -> sheaf.record.v1.Traffic
+	17, // 15: sheaf.record.v1.ShardStatus.summary:type_name -> sheaf.record.v1.StatusSummary
+	15, // 16: sheaf.record.v1.ShardStatus.shard:type_name -> sheaf.record.v1.Shard
+	7,  // 17: sheaf.record.v1.ShardStatus.groups:type_name -> sheaf.record.v1.Group
+	35, // 18: sheaf.record.v1.ShardStatus.moves:type_name -> sheaf.record.v1.Move
+	20, // 19: sheaf.record.v1.ShardStatus.uncompacted:type_name -> sheaf.record.v1.UncompactedBytes
+	21, // 20: sheaf.record.v1.ShardStatus.slow:type_name -> sheaf.record.v1.SlowOperations
+	19, // 21: sheaf.record.v1.ShardStatus.strays:type_name -> sheaf.record.v1.StrayGroup
+	18, // 22: sheaf.record.v1.ShardStatus.findings:type_name -> sheaf.record.v1.Finding
+	22, // 23: sheaf.record.v1.SlowOperations.calls:type_name -> sheaf.record.v1.SlowCall
+	23, // 24: sheaf.record.v1.SlowOperations.syncs:type_name -> sheaf.record.v1.SlowSync
+	26, // 25: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
+	52, // 26: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	35, // 27: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	6,  // 28: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
+	9,  // 29: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
+	10, // 30: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
+	38, // 31: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
+	41, // 32: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
+	10, // 33: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	4,  // 34: sheaf.record.v1.SetShardStateRequest.state:type_name -> sheaf.record.v1.PlacementState
+	50, // 35: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	51, // 36: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	26, // 37: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	11, // 38: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	13, // 39: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	27, // 40: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	29, // 41: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	31, // 42: sheaf.record.v1.AdminService.DeleteGroup:input_type -> sheaf.record.v1.DeleteGroupRequest
+	33, // 43: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	36, // 44: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	39, // 45: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	42, // 46: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	44, // 47: sheaf.record.v1.AdminService.SetShardState:input_type -> sheaf.record.v1.SetShardStateRequest
+	46, // 48: sheaf.record.v1.AdminService.RemoveShard:input_type -> sheaf.record.v1.RemoveShardRequest
+	48, // 49: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	12, // 50: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	14, // 51: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	28, // 52: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	30, // 53: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	32, // 54: sheaf.record.v1.AdminService.DeleteGroup:output_type -> sheaf.record.v1.DeleteGroupResponse
+	34, // 55: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	37, // 56: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	40, // 57: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	43, // 58: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	45, // 59: sheaf.record.v1.AdminService.SetShardState:output_type -> sheaf.record.v1.SetShardStateResponse
+	47, // 60: sheaf.record.v1.AdminService.RemoveShard:output_type -> sheaf.record.v1.RemoveShardResponse
+	49, // 61: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	50, // [50:62] is the sub-list for method output_type
+	38, // [38:50] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_sheaf_record_v1_admin_proto_init() }
@@ -4083,15 +4872,16 @@ func file_sheaf_record_v1_admin_proto_init() {
 	}
 	file_sheaf_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_sheaf_record_v1_admin_proto_msgTypes[20].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   38,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

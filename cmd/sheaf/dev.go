@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // devFlags holds the flags of dev.
@@ -171,17 +171,17 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 
 // devWaitWords says what a store waits for, and the progress of the load.
 func devWaitWords(s dev.Status) string {
-	if s.Load.BytesTotal == 0 {
+	if s.Load.GetBytesTotal() == 0 {
 		return s.NotYet
 	}
 	return s.NotYet + ", " + devLoadWords(s.Load)
 }
 
-func devLoadWords(l status.Load) string {
-	words := fmt.Sprintf("%s of %s, %s/s", cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal),
-		cli.FormatBytes(int64(l.BytesPerSecond)))
-	if l.DevicePercent > 0 {
-		words += fmt.Sprintf(" (%.0f%% of the device)", l.DevicePercent)
+func devLoadWords(l *recordv1.Load) string {
+	words := fmt.Sprintf("%s of %s, %s/s", cli.FormatBytes(l.GetBytesDone()), cli.FormatBytes(l.GetBytesTotal()),
+		cli.FormatBytes(int64(l.GetBytesPerSecond())))
+	if percent := l.GetDevicePercent(); percent > 0 {
+		words += fmt.Sprintf(" (%.0f%% of the device)", percent)
 	}
 	return words
 }
@@ -200,8 +200,8 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 	s := d.Status()
 	a.Out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed,
 		cfg.Dir)
-	if s.Load.GroupsTotal > 0 {
-		a.Out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GroupsTotal, s.Load.ElapsedSeconds,
+	if s.Load.GetGroupsTotal() > 0 {
+		a.Out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GetGroupsTotal(), s.Load.GetElapsedSeconds(),
 			devLoadWords(s.Load))
 	}
 	a.sayProblems(s)
@@ -228,15 +228,16 @@ func (a *app) sayProblems(s dev.Status) {
 	const most = 5
 	unwell := 0
 	for _, one := range s.Shards {
-		for _, problem := range one.Problems {
-			a.Out.Sayf("sheaf dev: %s: %s", one.Name, problem)
+		for _, problem := range one.GetShard().GetProblems() {
+			a.Out.Sayf("sheaf dev: %s: %s", one.GetShard().GetName(), problem)
 		}
-		for _, g := range one.Groups {
-			if g.State == "Serving" {
+		for _, g := range one.GetGroups() {
+			if g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING {
 				continue
 			}
 			if unwell++; unwell <= most {
-				a.Out.Sayf("sheaf dev: group %s on %s: %s %s", g.Group, one.Name, g.State, g.Message)
+				a.Out.Sayf("sheaf dev: group %s on %s: %s %s", g.GetGroup(), one.GetShard().GetName(),
+					g.GetState().Word(), g.GetMessage())
 			}
 		}
 	}

@@ -166,7 +166,7 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 		var status dev.Status
 		must(t, json.Unmarshal([]byte(get(t, p.http, "/status")), &status))
 		p.kill()
-		l, err := net.Listen("tcp", status.Shards[1].Address)
+		l, err := net.Listen("tcp", status.Shards[1].GetShard().GetAddress())
 		must(t, err)
 		defer l.Close()
 		p = launch(t, dir, freeAddress(t), freeAddress(t))

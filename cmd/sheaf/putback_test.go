@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -18,7 +19,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	a := c.shards["a"]
-	right, id := c.dirs["a"], statusOf(t, a.http).VolumeUUID
+	right, id := c.dirs["a"], statusOf(t, a.http).Shard.GetVolumeUuid()
 	step := func() volume.Step {
 		sb, _, err := volume.VerifySuperblock(vfs.OS{}, right)
 		must(t, err)
@@ -48,7 +49,8 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	eventually(t, func() bool { return c.shards["a"].alive() })
 	eventually(t, func() bool {
 		st := statusOf(t, c.shards["a"].http)
-		return st.State == "DiskLost" && strings.Contains(st.Message, "earlier state of itself")
+		return st.Shard.GetState() == recordv1.ShardState_SHARD_STATE_DISK_LOST &&
+			strings.Contains(st.Shard.GetMessage(), "earlier state of itself")
 	})
 	if sb, _, err := volume.VerifySuperblock(vfs.OS{}, image); err != nil || sb.Volume != uuid.MustParse(id) {
 		t.Errorf("the image is volume %s now, %v", sb.Volume, err)

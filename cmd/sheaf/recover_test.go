@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // cluster is a store of real processes: etcd, shards and a gateway.
@@ -104,8 +106,8 @@ func (c *cluster) holds(what string, mayWait bool) {
 
 // statusOf reads the status of a process over HTTP.
 func statusOf(t *testing.T, address string) (out struct {
-	State, Message, StoreUUID, VolumeUUID string
-	Revision                              int64
+	Shard    *recordv1.Shard // of a shard
+	Revision int64           // of a member of etcd
 }) {
 	t.Helper()
 	response, err := http.Get("http://" + address + "/status")
@@ -121,7 +123,7 @@ func TestRecoverPlacement(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.holds("before", false)
-	store := statusOf(t, c.shards["a"].http).StoreUUID
+	store := statusOf(t, c.shards["a"].http).Shard.GetStoreUuid()
 
 	c.etcd.kill()
 	must(t, os.RemoveAll(c.etcdDir))
@@ -145,7 +147,7 @@ func TestRecoverPlacement(t *testing.T) {
 	eventually(t, func() bool { return c.shards["b"].alive() })
 	eventually(t, func() bool {
 		st := statusOf(t, c.shards["b"].http)
-		return st.State == "Pending" && strings.Contains(st.Message, "recover placement")
+		return st.Shard.GetState() == recordv1.ShardState_SHARD_STATE_PENDING && strings.Contains(st.Shard.GetMessage(), "recover placement")
 	})
 	all := append(slices.Clone(recover), "--shards", c.address["a"]+","+c.address["b"])
 	sheaf(t, nil, all...).Want(t, 0).Has(t, "Nothing was written")
@@ -167,10 +169,11 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 	c.startEtcd("existing")
 	c.startGateway("--store-uid", store)
-	c.startShard("a", "--store-uid", store, "--expect-volume", before.VolumeUUID)
+	c.startShard("a", "--store-uid", store, "--expect-volume", before.Shard.GetVolumeUuid())
 	c.startShard("b", "--store-uid", store)
 	c.holds("after restarts of all", true)
-	if after := statusOf(t, c.shards["a"].http); after.StoreUUID != store || after.VolumeUUID != before.VolumeUUID {
+	if after := statusOf(t, c.shards["a"].http); after.Shard.GetStoreUuid() != store ||
+		after.Shard.GetVolumeUuid() != before.Shard.GetVolumeUuid() {
 		t.Errorf("shard a: %+v, was %+v", after, before)
 	}
 }
@@ -180,7 +183,7 @@ func TestRecoverPlacement(t *testing.T) {
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	t.Parallel()
 	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
-	store := statusOf(t, c.shards["a"].http).StoreUUID
+	store := statusOf(t, c.shards["a"].http).Shard.GetStoreUuid()
 	for _, p := range []*process{c.etcd, c.shards["b"], c.shards["c"]} {
 		p.kill()
 	}
@@ -278,7 +281,7 @@ func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 		o.Want(t, 1).Has(t, "holds another store")
 		o.Has(t, "--etcd-prefix")
 	}
-	store := statusOf(t, c.shards["a"].http).StoreUUID
+	store := statusOf(t, c.shards["a"].http).Shard.GetStoreUuid()
 	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", freeAddress(t), "--http", "", "--etcd",
 		c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, "shard \"b\"")

@@ -34,7 +34,8 @@ func (a *app) statusCommand() *cobra.Command {
 				return fmt.Errorf("listing groups: %w", err)
 			}
 			if a.Out.JSON {
-				err = a.Out.WriteJSON(statusJSON(shards.GetShards(), list.GetGroups()))
+				err = a.Out.WriteJSON(rows{append([]*recordv1.Shard{}, shards.GetShards()...),
+					append([]*recordv1.Group{}, list.GetGroups()...)})
 			} else {
 				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
 			}
@@ -48,6 +49,12 @@ func (a *app) statusCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&groups, "groups", true, "list the groups too")
 	return cmd
+}
+
+// rows is the JSON of the status.
+type rows struct {
+	Shards []*recordv1.Shard `json:"shards"`
+	Groups []*recordv1.Group `json:"groups"`
 }
 
 func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
@@ -71,8 +78,7 @@ func groupTable(groups []*recordv1.Group) cli.Table {
 		}
 		figure := func(n int64, words func(int64) string) cli.Cell {
 			switch {
-			case n != 0, g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING,
-				g.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED:
+			case n != 0, g.GetState().Serves():
 				return cli.Number(words(n))
 			case g.GetShard() == "": // there is no copy
 				return cli.Number("")
@@ -168,8 +174,8 @@ func lagWords(g *recordv1.Group) string {
 // loadWords returns a text such as "done in 1.2 s, 1.9 GiB/s" or "62% 1.9 GiB/s ETA 2m".
 func loadWords(l *recordv1.Load) string {
 	rate := cli.FormatBytes(int64(l.GetBytesPerSecond())) + "/s"
-	if device := l.GetDeviceBytesPerSecond(); device > 0 {
-		rate += fmt.Sprintf(" (%.0f%% of the device)", 100*l.GetBytesPerSecond()/device)
+	if percent := l.PercentOfDevice(); percent > 0 {
+		rate += fmt.Sprintf(" (%.0f%% of the device)", percent)
 	}
 	if l.GetDone() {
 		words := fmt.Sprintf("done in %.1f s", l.GetElapsedSeconds())
@@ -187,97 +193,4 @@ func loadWords(l *recordv1.Load) string {
 	}
 	eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)
 	return fmt.Sprintf("%d%% %s ETA %v", percent, rate, eta)
-}
-
-// shardRow and groupRow are the printed forms of a shard and a group. Figures are null if the shard does not answer.
-type shardRow struct {
-	Name          string   `json:"name"`
-	Address       string   `json:"address"`
-	Alive         bool     `json:"alive"`
-	VolumeUUID    string   `json:"volumeUUID"`
-	Generation    uint64   `json:"generation"`
-	Path          string   `json:"path"`
-	FileSystem    string   `json:"fileSystem"`
-	CapacityBytes *int64   `json:"capacityBytes"`
-	FreeBytes     *int64   `json:"freeBytes"`
-	ReserveBytes  *int64   `json:"reserveBytes"`
-	MemoryNeed    *int64   `json:"memoryNeedBytes"`
-	MemoryUsed    *int64   `json:"memoryUsedBytes"`
-	MemoryLimit   *int64   `json:"memoryLimitBytes"`
-	Residency     string   `json:"residency"`
-	Groups        int32    `json:"groups"`
-	Leaders       int32    `json:"leaders"`
-	Version       string   `json:"version"`
-	Load          *loadRow `json:"load"`
-}
-
-// loadRow has the names that the shard's own /status uses.
-type loadRow struct {
-	Done                 bool    `json:"done"`
-	BytesTotal           int64   `json:"bytesTotal"`
-	BytesDone            int64   `json:"bytesDone"`
-	BytesPerSecond       float64 `json:"bytesPerSecond"`
-	DeviceBytesPerSecond float64 `json:"deviceBytesPerSecond"` // 0: not measured
-	ElapsedSeconds       float64 `json:"elapsedSeconds"`
-	ETASeconds           float64 `json:"etaSeconds"`
-}
-
-type groupRow struct {
-	Group           string           `json:"group"`
-	UUID            string           `json:"uuid"`
-	Shard           string           `json:"shard"`
-	State           string           `json:"state"`
-	Outcome         string           `json:"outcome"`
-	Message         string           `json:"message,omitempty"`
-	Leader          bool             `json:"leader"`
-	Role            string           `json:"role,omitempty"`
-	RaftID          uint64           `json:"raftId,omitempty"`
-	MatchIndex      *uint64          `json:"matchIndex,omitempty"`
-	LagEntries      *uint64          `json:"lagEntries,omitempty"`
-	Records         int64            `json:"records"`
-	StoredBytes     int64            `json:"storedBytes"`
-	SupersededBytes *int64           `json:"supersededBytes"`
-	Segments        *int32           `json:"segments"`
-	AppliedIndex    *uint64          `json:"appliedIndex"`
-	MemoryBytes     *int64           `json:"memoryBytes"`
-	Damages         []cli.DamageJSON `json:"damages,omitempty"`
-}
-
-// statusJSON returns the JSON form of the status.
-func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
-	out := struct {
-		Shards []shardRow `json:"shards"`
-		Groups []groupRow `json:"groups"`
-	}{Shards: []shardRow{}, Groups: []groupRow{}}
-	for _, s := range shards {
-		row := shardRow{
-			Name: s.GetName(), Address: s.GetAddress(), Alive: s.GetAlive(), VolumeUUID: s.GetVolumeUuid(),
-			Generation: s.GetGeneration(), Path: s.GetPath(), FileSystem: s.GetFileSystem(),
-			Residency: s.GetResidency(), Groups: s.GetGroups(), Leaders: s.GetLeaders(), Version: s.GetVersion(),
-		}
-		if s.GetAlive() {
-			row.CapacityBytes, row.FreeBytes, row.ReserveBytes = &s.CapacityBytes, &s.FreeBytes, &s.ReserveBytes
-			row.MemoryNeed, row.MemoryUsed, row.MemoryLimit = &s.MemoryNeedBytes, &s.MemoryUsedBytes, &s.MemoryLimitBytes
-			if l := s.GetLoad(); l != nil {
-				row.Load = &loadRow{l.GetDone(), l.GetBytesTotal(), l.GetBytesDone(), l.GetBytesPerSecond(),
-					l.GetDeviceBytesPerSecond(), l.GetElapsedSeconds(), l.GetEtaSeconds()}
-			}
-		}
-		out.Shards = append(out.Shards, row)
-	}
-	for _, g := range groups {
-		row := groupRow{
-			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: g.GetOutcome().
-				Word(),
-			Message: g.GetMessage(), Leader: g.GetLeader(), Role: roleWord(g), RaftID: g.GetRaftId(),
-			MatchIndex: g.MatchIndex, LagEntries: g.LagEntries, Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
-			Damages: cli.DamagesJSON(g.GetDamages()),
-		}
-		if g.GetState() != recordv1.GroupState_GROUP_STATE_UNAVAILABLE {
-			row.SupersededBytes, row.Segments = &g.SupersededBytes, &g.Segments
-			row.AppliedIndex, row.MemoryBytes = &g.AppliedIndex, &g.MemoryBytes
-		}
-		out.Groups = append(out.Groups, row)
-	}
-	return out
 }

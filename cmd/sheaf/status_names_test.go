@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/local/dev"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // namesIn adds the names that the JSON of a type has.
@@ -23,6 +25,10 @@ func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
 		return
 	}
 	seen[t] = true
+	if m, ok := reflect.New(t).Interface().(proto.Message); ok {
+		namesOf(m.ProtoReflect().Descriptor(), to, map[protoreflect.FullName]bool{})
+		return
+	}
 	for n := range t.NumField() {
 		f := t.Field(n)
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
@@ -32,11 +38,25 @@ func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
 	}
 }
 
+// namesOf adds the names that the JSON of a message has.
+func namesOf(of protoreflect.MessageDescriptor, to map[string]bool, seen map[protoreflect.FullName]bool) {
+	if seen[of.FullName()] {
+		return
+	}
+	seen[of.FullName()] = true
+	for i := range of.Fields().Len() {
+		f := of.Fields().Get(i)
+		if to[f.JSONName()] = true; f.Message() != nil {
+			namesOf(f.Message(), to, seen)
+		}
+	}
+}
+
 // TestOneSpellingOfNamesInJSON checks that sheaf status -o json, and /status of shards, of gateways and of sheaf dev,
 // spell one name in one way: lowerCamelCase, and the same letters.
 func TestOneSpellingOfNamesInJSON(t *testing.T) {
 	spelled := map[string]string{} // by the name in small letters, without underscores
-	for _, of := range []any{status.Shard{}, gateway.Status{}, dev.Status{}, shardRow{}, groupRow{}} {
+	for _, of := range []any{&recordv1.ShardStatus{}, gateway.Status{}, dev.Status{}, rows{}} {
 		names := map[string]bool{}
 		namesIn(reflect.TypeOf(of), names, map[reflect.Type]bool{})
 		if len(names) < 10 {
@@ -54,11 +74,11 @@ func TestOneSpellingOfNamesInJSON(t *testing.T) {
 	}
 }
 
-// TestJSONOfStatus pins the output of sheaf status -o json, which scripts read. Figures that only a
-// silent shard knows are null.
+// TestJSONOfStatus pins the output of sheaf status -o json, which scripts read. Figures that only a silent shard knows
+// are absent.
 func TestJSONOfStatus(t *testing.T) {
 	lag := uint64(3)
-	text, err := json.MarshalIndent(statusJSON([]*recordv1.Shard{
+	text, err := json.MarshalIndent(rows{[]*recordv1.Shard{
 		{
 			Name: "a", Address: "h:1", Alive: true, VolumeUuid: "v", Generation: 2, Path: "/d", FileSystem: "xfs",
 			CapacityBytes: 4, FreeBytes: 3, ReserveBytes: 1, MemoryNeedBytes: 5, MemoryUsedBytes: 6, MemoryLimitBytes: 7,
@@ -75,7 +95,7 @@ func TestJSONOfStatus(t *testing.T) {
 		Outcome: recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED, Message: "m", Role: recordv1.MemberRole_MEMBER_ROLE_VOTER,
 		RaftId: 12, MatchIndex: &lag, Damages: []*recordv1.Damage{{Group: "1", File: "f", OffsetBytes: 13, LengthBytes: 14,
 			What: "bad", Ids: []int64{15, 1 << 60}}}, DamagesTotal: 1,
-	}}), "", " ")
+	}}}, "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,49 +105,85 @@ func TestJSONOfStatus(t *testing.T) {
    "name": "a",
    "address": "h:1",
    "alive": true,
-   "volumeUUID": "v",
+   "volumeUuid": "v",
    "generation": 2,
    "path": "/d",
    "fileSystem": "xfs",
+   "mountOptions": [],
+   "source": "",
    "capacityBytes": 4,
    "freeBytes": 3,
    "reserveBytes": 1,
    "memoryNeedBytes": 5,
-   "memoryUsedBytes": 6,
    "memoryLimitBytes": 7,
    "residency": "Index",
    "groups": 1,
    "leaders": 1,
-   "version": "v1",
    "load": {
-    "done": true,
+    "groupsTotal": 0,
+    "groupsLoaded": 0,
+    "groupsDamaged": 0,
     "bytesTotal": 8,
     "bytesDone": 0,
     "bytesPerSecond": 0,
     "deviceBytesPerSecond": 0,
+    "etaSeconds": 0,
     "elapsedSeconds": 0,
-    "etaSeconds": 0
-   }
+    "done": true,
+    "groupsFailed": 0,
+    "devicePercent": 0
+   },
+   "version": "v1",
+   "state": "",
+   "message": "",
+   "wantedFileSystem": "",
+   "wantedMountOptions": [],
+   "storeUuid": "",
+   "wantedStoreUuid": "",
+   "wantedVolumeUuid": "",
+   "volumeShard": "",
+   "node": "",
+   "zone": "",
+   "domain": "",
+   "medium": "",
+   "memoryUsedBytes": 6,
+   "problems": [],
+   "volumeSilent": false,
+   "placementState": "",
+   "placedGroups": 0,
+   "placementWaits": "",
+   "routingEpoch": 0,
+   "stopping": false
   },
   {
    "name": "b",
    "address": "",
    "alive": false,
-   "volumeUUID": "",
-   "generation": 0,
+   "volumeUuid": "",
    "path": "",
    "fileSystem": "",
-   "capacityBytes": null,
-   "freeBytes": null,
-   "reserveBytes": null,
-   "memoryNeedBytes": null,
-   "memoryUsedBytes": null,
-   "memoryLimitBytes": null,
+   "mountOptions": [],
+   "source": "",
+   "freeBytes": 9,
    "residency": "",
-   "groups": 0,
-   "leaders": 0,
    "version": "",
-   "load": null
+   "state": "",
+   "message": "",
+   "wantedFileSystem": "",
+   "wantedMountOptions": [],
+   "storeUuid": "",
+   "wantedStoreUuid": "",
+   "wantedVolumeUuid": "",
+   "volumeShard": "",
+   "node": "",
+   "zone": "",
+   "domain": "",
+   "medium": "",
+   "problems": [],
+   "volumeSilent": false,
+   "placementState": "",
+   "placementWaits": "",
+   "stopping": false
   }
  ],
  "groups": [
@@ -137,14 +193,22 @@ func TestJSONOfStatus(t *testing.T) {
    "shard": "a",
    "state": "Serving",
    "outcome": "",
+   "message": "",
    "leader": true,
-   "lagEntries": 3,
    "records": 10,
    "storedBytes": 11,
    "supersededBytes": 0,
    "segments": 0,
    "appliedIndex": 0,
-   "memoryBytes": 0
+   "memoryBytes": 0,
+   "damages": [],
+   "lost": false,
+   "role": "",
+   "lagEntries": 3,
+   "raftId": 0,
+   "members": [],
+   "damagesTotal": 0,
+   "truncatedBytes": 0
   },
   {
    "group": "0",
@@ -152,13 +216,14 @@ func TestJSONOfStatus(t *testing.T) {
    "shard": "b",
    "state": "Unavailable",
    "outcome": "",
+   "message": "",
    "leader": false,
    "records": 10,
    "storedBytes": 11,
-   "supersededBytes": null,
-   "segments": null,
-   "appliedIndex": null,
-   "memoryBytes": null
+   "damages": [],
+   "lost": false,
+   "role": "",
+   "members": []
   },
   {
    "group": "1",
@@ -168,9 +233,6 @@ func TestJSONOfStatus(t *testing.T) {
    "outcome": "Damaged",
    "message": "m",
    "leader": false,
-   "role": "voter",
-   "raftId": 12,
-   "matchIndex": 3,
    "records": 0,
    "storedBytes": 0,
    "supersededBytes": 0,
@@ -188,9 +250,17 @@ func TestJSONOfStatus(t *testing.T) {
       "15",
       "1152921504606846976"
      ],
-     "idsUnknown": false
+     "idsUnknown": false,
+     "shard": ""
     }
-   ]
+   ],
+   "lost": false,
+   "role": "Voter",
+   "matchIndex": 3,
+   "raftId": 12,
+   "members": [],
+   "damagesTotal": 1,
+   "truncatedBytes": 0
   }
  ]
 }`

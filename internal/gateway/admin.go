@@ -52,17 +52,11 @@ func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 	l.changed = false
 	out := &recordv1.WatchLoadResponse{Load: &recordv1.Load{Done: true}, Shards: maps.Clone(l.newest)}
 	for _, load := range l.newest {
-		out.Load.GroupsTotal += load.GetGroupsTotal()
-		out.Load.GroupsLoaded += load.GetGroupsLoaded()
-		out.Load.GroupsDamaged += load.GetGroupsDamaged()
-		out.Load.BytesTotal += load.GetBytesTotal()
-		out.Load.BytesDone += load.GetBytesDone()
+		out.Load.Add(load)
 		out.Load.BytesPerSecond += load.GetBytesPerSecond()
 		out.Load.DeviceBytesPerSecond += load.GetDeviceBytesPerSecond()
-		out.Load.EtaSeconds = max(out.Load.GetEtaSeconds(), load.GetEtaSeconds())
-		out.Load.ElapsedSeconds = max(out.Load.GetElapsedSeconds(), load.GetElapsedSeconds())
-		out.Load.Done = out.Load.GetDone() && load.GetDone()
 	}
+	out.Load.DevicePercent = out.Load.PercentOfDevice()
 	return out
 }
 

@@ -16,17 +16,17 @@ import (
 // Status is the status of a gateway: what it knows from etcd, and the age of that knowledge. Its JSON is served at
 // /status. Shards are not asked: their own status reports what they hold, load and need.
 type Status struct {
-	Summary page.Summary `json:"summary"` // the state in a sentence, and what to do
-	Store   string       `json:"store"`
-	Address string       `json:"address"`
-	Version string       `json:"version"`
+	Summary *recordv1.StatusSummary `json:"summary"` // the state in a sentence, and what to do
+	Store   string                  `json:"store"`
+	Address string                  `json:"address"`
+	Version string                  `json:"version"`
 	// StoreUUID, Routing and Copies are known once etcd has been read.
-	StoreUUID string             `json:"storeUUID,omitempty"`
+	StoreUUID string             `json:"storeUuid,omitempty"`
 	Routing   *placement.Routing `json:"routing,omitempty"`
 	Copies    int                `json:"copies,omitempty"`
 	Epoch     uint64             `json:"routingEpoch"` // 0: etcd has not been read yet
-	// EtcdSilentSeconds is the time since etcd last answered. It is -1 if etcd has never answered.
-	EtcdSilentSeconds float64       `json:"etcdSilentSeconds"`
+	// EtcdSilentSeconds is the time since etcd last answered. It is nil if etcd has never answered.
+	EtcdSilentSeconds *float64      `json:"etcdSilentSeconds,omitempty"`
 	Calls             int64         `json:"calls"` // calls in progress
 	Stopping          bool          `json:"stopping"`
 	Shards            []ShardStatus `json:"shards"`
@@ -104,11 +104,11 @@ type MoveStatus struct {
 func (g *Gateway) Status() Status {
 	last, held := g.cfg.Store.LastAnswer()
 	st := Status{
-		Store: g.cfg.Store.Name(), Address: g.Addr(), Version: g.cfg.Version, EtcdSilentSeconds: -1, Calls: g.calls.Load(),
+		Store: g.cfg.Store.Name(), Address: g.Addr(), Version: g.cfg.Version, Calls: g.calls.Load(),
 		Shards: []ShardStatus{}, Groups: []GroupStatus{},
 	}
 	if !last.IsZero() {
-		st.EtcdSilentSeconds = time.Since(last).Seconds()
+		st.EtcdSilentSeconds = new(time.Since(last).Seconds())
 	}
 	select {
 	case <-g.stopping:
@@ -341,8 +341,10 @@ func groupState(copies, there int) string {
 // summarize sets the summary sentence.
 func (st *Status) summarize(p *places, known bool, held string) {
 	f := page.Facts{
-		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), EtcdHeld: held, Problems: p.problems,
-		Groups: p.groupCount, Shards: p.shardCount, Routes: true, Failed: p.failed,
+		EtcdHeld: held, Problems: p.problems, Groups: p.groupCount, Shards: p.shardCount, Routes: true, Failed: p.failed,
+	}
+	if st.EtcdSilentSeconds != nil {
+		f.EtcdSilent = time.Duration(*st.EtcdSilentSeconds * float64(time.Second))
 	}
 	switch {
 	case st.Stopping:

@@ -69,12 +69,13 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 			})
 		}
 		st := statusOf(t, c.gateway)
-		if st.Summary != (page.Summary{State: page.Ready, Text: "Ready: 4 groups on 4 shards have a route"}) {
+		if st.Summary.GetState() != page.Ready ||
+			st.Summary.GetText() != "Ready: 4 groups on 4 shards have a route" || st.Summary.GetDo() != "" {
 			t.Errorf("all well: %+v", st.Summary)
 		}
 		if st.Store != c.store.Name() || st.StoreUUID != meta.StoreUUID.String() || st.Copies != 3 || st.Version != "v9" ||
 			st.Address != c.gateway.Addr() ||
-			st.Epoch == 0 || st.EtcdSilentSeconds < 0 || st.EtcdSilentSeconds > 60 || st.Routing == nil ||
+			st.Epoch == 0 || st.EtcdSilentSeconds == nil || *st.EtcdSilentSeconds > 60 || st.Routing == nil ||
 			st.Routing.Groups != 4 {
 			t.Errorf("%+v", st)
 		}
@@ -162,17 +163,17 @@ func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		awaitStatus(t, g, "there is a store", func(st gateway.Status) bool {
-			return st.Epoch > 0 && st.EtcdSilentSeconds >= 0
+			return st.Epoch > 0 && st.EtcdSilentSeconds != nil
 		})
 		server.Away()
 		awaitStatus(t, g, "etcd is gone", func(st gateway.Status) bool {
 			return st.Summary.State == page.Problems && strings.HasPrefix(st.Summary.Text, "Without etcd for ") &&
-				st.EtcdSilentSeconds >= page.EtcdSilentMin.Seconds()
+				*st.EtcdSilentSeconds >= page.EtcdSilentMin.Seconds()
 		})
 		server.Back()
 		awaitStatus(t, g, "etcd is back", func(st gateway.Status) bool {
 			return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "no shard runs") &&
-				st.EtcdSilentSeconds < page.EtcdSilentMin.Seconds()
+				*st.EtcdSilentSeconds < page.EtcdSilentMin.Seconds()
 		})
 	})
 }

@@ -19,7 +19,7 @@ import (
 type forAdmin struct{ s *Shard }
 
 // Shard implements serve.Admin.
-func (f forAdmin) Shard() *recordv1.Shard { return f.s.Status().Row() }
+func (f forAdmin) Shard() *recordv1.Shard { return f.s.Status().GetShard() }
 
 // Groups implements serve.Admin.
 func (f forAdmin) Groups(only, behind string, most int) ([]*recordv1.Group, bool) {
@@ -30,7 +30,7 @@ func (f forAdmin) Groups(only, behind string, most int) ([]*recordv1.Group, bool
 func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }
 
 // Load implements serve.Admin.
-func (f forAdmin) Load() *recordv1.Load { return f.s.loading.status().Row() }
+func (f forAdmin) Load() *recordv1.Load { return f.s.loading.status() }
 
 // Loaded implements serve.Admin.
 func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.done }

@@ -5,10 +5,10 @@ import (
 	"maps"
 	"slices"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/serve"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // newCalls makes the server for the calls to the shard.
@@ -85,4 +85,4 @@ func (f forCalls) WithSpace(ctx context.Context, try func() error) error {
 }
 
 // WasSlow implements serve.Replicas.
-func (f forCalls) WasSlow(one status.SlowCall) { f.s.slow.calls.add(one) }
+func (f forCalls) WasSlow(one *recordv1.SlowCall) { f.s.slow.calls.add(one) }

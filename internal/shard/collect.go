@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // collector reads the shard's status when metrics are asked for.
@@ -74,38 +74,39 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- descLoadDone }
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	st := c.shard.Status()
+	row, load := st.GetShard(), st.GetShard().GetLoad()
 	for _, m := range []struct {
 		desc  *prometheus.Desc
 		value float64
 	}{
-		{descLoadDone, float64(st.Load.BytesDone)},
-		{descLoadTotal, float64(st.Load.BytesTotal)},
-		{descLoadRate, st.Load.BytesPerSecond},
-		{descDeviceRate, st.Load.DeviceBytesPerSecond},
-		{descLoadShare, st.Load.DevicePercent},
-		{descLoadETA, st.Load.ETASeconds},
-		{descLoadTime, st.Load.ElapsedSeconds},
-		{descStrays, float64(len(st.Strays))},
-		{descMemoryNeed, float64(st.MemoryNeedBytes)},
-		{descMemoryUsed, float64(st.MemoryUsedBytes)},
-		{descMemoryLimit, float64(st.MemoryLimitBytes)},
-		{descCapacity, float64(st.CapacityBytes)},
-		{descFree, float64(st.FreeBytes)},
-		{descReserve, float64(st.ReserveBytes)},
+		{descLoadDone, float64(load.GetBytesDone())},
+		{descLoadTotal, float64(load.GetBytesTotal())},
+		{descLoadRate, load.GetBytesPerSecond()},
+		{descDeviceRate, load.GetDeviceBytesPerSecond()},
+		{descLoadShare, load.GetDevicePercent()},
+		{descLoadETA, load.GetEtaSeconds()},
+		{descLoadTime, load.GetElapsedSeconds()},
+		{descStrays, float64(len(st.GetStrays()))},
+		{descMemoryNeed, float64(row.GetMemoryNeedBytes())},
+		{descMemoryUsed, float64(row.GetMemoryUsedBytes())},
+		{descMemoryLimit, float64(row.GetMemoryLimitBytes())},
+		{descCapacity, float64(row.GetCapacityBytes())},
+		{descFree, float64(row.GetFreeBytes())},
+		{descReserve, float64(row.GetReserveBytes())},
 		{descInFlight, float64(c.shard.calls.BytesInFlight())},
 		{descAnswers, float64(c.shard.calls.AnswerBytes())},
 		{descCalls, float64(c.shard.calls.Calls())},
-		{descEpoch, float64(st.Epoch)},
-		{descProblems, float64(len(st.Problems))},
+		{descEpoch, float64(row.GetRoutingEpoch())},
+		{descProblems, float64(len(row.GetProblems()))},
 		{descFrozen, map[bool]float64{true: 1}[c.shard.replicas.IsHeld()]},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, m.value)
 	}
-	c.collectGroups(ch, st.Groups)
+	c.collectGroups(ch, st.GetGroups())
 	c.collectSnapshots(ch)
-	uncompacted := make(map[string]int64, len(st.Uncompacted))
-	for _, u := range st.Uncompacted {
-		uncompacted[u.Reason] = u.Bytes
+	uncompacted := make(map[string]int64, len(st.GetUncompacted()))
+	for _, u := range st.GetUncompacted() {
+		uncompacted[u.GetReason()] = u.GetBytes()
 	}
 	for _, reason := range holdReasons {
 		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
@@ -128,27 +129,27 @@ func (c *collector) collectSnapshots(ch chan<- prometheus.Metric) {
 }
 
 // collectGroups collects the sums over all groups, and the metrics of each group if there are few.
-func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []status.Group) {
+func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []*recordv1.Group) {
 	states := map[string]int{"Pending": 0, "Loading": 0, "Serving": 0, "Damaged": 0, "Failed": 0}
 	var records, stored, superseded, damages, leading float64
 	for _, g := range groups {
-		states[g.State]++
+		states[g.GetState().Word()]++
 		leader := 0.0
-		if g.Leader {
+		if g.GetLeader() {
 			leader = 1
 		}
-		records, stored, superseded = records+float64(g.Records), stored+float64(g.StoredBytes),
-			superseded+float64(g.SupersededBytes)
-		damages, leading = damages+float64(g.DamagesTotal), leading+leader
+		records, stored, superseded = records+float64(g.GetRecords()), stored+float64(g.GetStoredBytes()),
+			superseded+float64(g.GetSupersededBytes())
+		damages, leading = damages+float64(g.GetDamagesTotal()), leading+leader
 		if len(groups) > groupSeriesMax {
 			continue
 		}
 		for desc, value := range map[*prometheus.Desc]float64{
-			descGroupRecords: float64(g.Records), descGroupStored: float64(g.StoredBytes),
-			descGroupSuperseded: float64(g.SupersededBytes), descGroupDamages: float64(g.DamagesTotal),
+			descGroupRecords: float64(g.GetRecords()), descGroupStored: float64(g.GetStoredBytes()),
+			descGroupSuperseded: float64(g.GetSupersededBytes()), descGroupDamages: float64(g.GetDamagesTotal()),
 			descGroupLeader: leader,
 		} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, g.Group)
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, g.GetGroup())
 		}
 	}
 	for state, n := range states {

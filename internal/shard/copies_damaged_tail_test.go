@@ -236,7 +236,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		s := c.shards["c"].shard
 		c.eventually("its status says so", func() bool {
 			st := s.Status()
-			return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" &&
+			return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].GetState().Word() == "Failed" &&
 				strings.Contains(st.Groups[0].Message, "start the shards")
 		})
 		if s.replicas.Routes().Served(c.registry.now().Groups["0"].UUID) != nil {

@@ -27,7 +27,7 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 		known := g.State()
 		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: stateOf(known.Phase),
 			Lost: known.Phase == member.Lost}
-		p.Outcome = outcomeOf(known.Report.Outcome)
+		p.Outcome, p.TruncatedBytes = outcomeOf(known.Report.Outcome), known.Report.TornTailBytes
 		p.RaftId, p.Copy = known.RaftID, copyTo(s.cfg.Name, g, known.Phase)
 		if known.Err != nil {
 			p.Message = known.Err.Error()

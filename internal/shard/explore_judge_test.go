@@ -16,7 +16,6 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -128,7 +127,7 @@ func (x *exploration) states() string {
 			continue
 		}
 		st := s.Status()
-		fmt.Fprintf(&b, "\n%s: problems %q, strays %+v", m.name, st.Problems, st.Strays)
+		fmt.Fprintf(&b, "\n%s: problems %q, strays %+v", m.name, st.GetShard().Problems, st.Strays)
 		for _, g := range st.Groups {
 			fmt.Fprintf(&b, "\n  group %s %s, leader %t, applied %d: %s", g.Group, g.State, g.Leader, g.AppliedIndex, g.Message)
 		}
@@ -295,8 +294,8 @@ func (x *exploration) truncated() {
 	s, _ := m.running()
 	if !x.await(func() bool { // the group serves, or cannot
 		st := s.Status()
-		i := slices.IndexFunc(st.Groups, func(s shardstatus.Group) bool { return s.Group == name })
-		return i >= 0 && (st.Groups[i].Leader || st.Groups[i].State == "Failed")
+		i := slices.IndexFunc(st.Groups, func(s *recordv1.Group) bool { return s.Group == name })
+		return i >= 0 && (st.Groups[i].Leader || st.Groups[i].GetState().Word() == "Failed")
 	}) {
 		x.violate(oracleStuck, "group %s with a truncated segment neither serves nor fails%s", name, x.states())
 		return

@@ -17,7 +17,6 @@ import (
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/soaktest"
@@ -302,18 +301,20 @@ func (x *exploration) watch() (end func()) {
 }
 
 // impossible names the figures of a status that are impossible.
-func impossible(st status.Shard) string {
+func impossible(st *recordv1.ShardStatus) string {
+	row := st.GetShard()
 	var bad []string
 	for name, n := range map[string]int64{
-		"capacity": st.CapacityBytes, "free": st.FreeBytes, "reserve": st.ReserveBytes, "memory needed": st.MemoryNeedBytes,
-		"memory used": st.MemoryUsedBytes,
+		"capacity": row.CapacityBytes, "free": row.FreeBytes, "reserve": row.ReserveBytes,
+		"memory needed": row.MemoryNeedBytes,
+		"memory used":   row.MemoryUsedBytes,
 	} {
 		if n < 0 {
 			bad = append(bad, fmt.Sprintf("%s %d", name, n))
 		}
 	}
-	if st.FreeBytes > st.CapacityBytes {
-		bad = append(bad, fmt.Sprintf("%d bytes are free of %d", st.FreeBytes, st.CapacityBytes))
+	if row.FreeBytes > row.CapacityBytes {
+		bad = append(bad, fmt.Sprintf("%d bytes are free of %d", row.FreeBytes, row.CapacityBytes))
 	}
 	for _, g := range st.Groups {
 		if g.Records < 0 || g.StoredBytes < 0 || g.SupersededBytes < 0 || g.MemoryBytes < 0 || g.TruncatedBytes < 0 ||

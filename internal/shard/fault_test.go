@@ -18,7 +18,6 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -158,8 +157,8 @@ func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(st.Groups, func(g status.Group) bool { return g.Group == name })
-		if d := st.Groups[i].Damages; len(d) != 1 || d[0].Records != 1 ||
+		i := slices.IndexFunc(st.Groups, func(g *recordv1.Group) bool { return g.Group == name })
+		if d := st.Groups[i].Damages; len(d) != 1 || d[0].GetRecords() != 1 ||
 			!bytes.Contains(shown, []byte("compacting a group")) || bytes.Contains(shown, []byte(strconv.Itoa(hit))) {
 			t.Errorf("/status of a damaged shard: %s", shown)
 		}
@@ -221,11 +220,11 @@ func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
 			}
 		}
 		st := f.shard.Status()
-		if st.Load.GroupsLoaded != 3 {
-			t.Errorf("load %+v", st.Load)
+		if st.GetShard().Load.GroupsLoaded != 3 {
+			t.Errorf("load %+v", st.GetShard().Load)
 		}
 		for _, g := range st.Groups {
-			if (g.Group == "2") != (g.State == "Failed") || g.Group == "2" && g.Message == "" {
+			if (g.Group == "2") != (g.GetState().Word() == "Failed") || g.Group == "2" && g.Message == "" {
 				t.Errorf("group %+v", g)
 			}
 		}
@@ -268,7 +267,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	f.delete(0)
 	f.absent(0)
 	delete(acknowledged, 0)
-	if st := f.shard.Status(); st.FreeBytes == 0 {
+	if st := f.shard.Status(); st.GetShard().FreeBytes == 0 {
 		t.Errorf("the reserve was eaten: %+v", st)
 	}
 	truncate(t, f.cfg.FS, ballast, 0)
@@ -299,8 +298,8 @@ func theReserveIsNotAllocatedAhead(t testing.TB) {
 		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data(id, 500_000)})
 	}
 	want(t, refused, codes.ResourceExhausted, reason.DiskFull)
-	if st := f.shard.Status(); st.FreeBytes < st.ReserveBytes-mib {
-		t.Errorf("%d bytes are free, %d are kept", st.FreeBytes, st.ReserveBytes)
+	if st := f.shard.Status(); st.GetShard().FreeBytes < st.GetShard().ReserveBytes-mib {
+		t.Errorf("%d bytes are free, %d are kept", st.GetShard().FreeBytes, st.GetShard().ReserveBytes)
 	}
 	for id -= 2; id >= 0; id-- {
 		f.delete(id)

@@ -140,7 +140,7 @@ func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
 					}
 				}
 				for _, g := range f.shard.Status().Groups {
-					if g.Group == "1" && (g.State != "Failed" || !strings.Contains(g.Message, "volume")) {
+					if g.Group == "1" && (g.GetState().Word() != "Failed" || !strings.Contains(g.Message, "volume")) {
 						t.Errorf("status of the lost group: %+v", g)
 					}
 				}
@@ -161,7 +161,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		}
 		// There may be a second problem, that the step of the volume cannot be reported.
 		f.eventually("the failed report is a problem", func() bool {
-			return strings.Contains(fmt.Sprint(f.shard.Status().Problems), "reporting to etcd")
+			return strings.Contains(fmt.Sprint(f.shard.Status().GetShard().Problems), "reporting to etcd")
 		})
 		f.registry.setDown(false)
 		f.eventually("the figures are reported, the problem is gone", func() bool {
@@ -169,7 +169,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 			for _, g := range f.registry.told("s1") {
 				total += g.Records
 			}
-			return total > 0 && len(f.shard.Status().Problems) == 0
+			return total > 0 && len(f.shard.Status().GetShard().Problems) == 0
 		})
 	})
 }
@@ -249,7 +249,7 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 		id := idsOf(hash4, 1, 1)[0]
 		f.put(id, []byte("x"))
 		f.holds(id, []byte("x"))
-		if st := f.shard.Status(); len(st.Problems) > 0 || len(st.Strays) > 0 {
+		if st := f.shard.Status(); len(st.GetShard().Problems) > 0 || len(st.Strays) > 0 {
 			t.Errorf("status %+v", st)
 		}
 	})

@@ -16,7 +16,6 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
@@ -28,7 +27,7 @@ func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	var h *host.Host
 	if err == nil {
 		h, err = host.Start(ctx, host.Options{
-			Identity: cfg.identity(), Server: cfg.serverOptions(), Stay: cfg.Stay, Status: cfg.status(), Registry: cfg.Registry,
+			Identity: cfg.identity(), Server: cfg.serverOptions(), Stay: cfg.Stay, Row: cfg.row, Registry: cfg.Registry,
 			Logger: cfg.Logger,
 			Times:  cfg.times,
 			Start: func(ctx context.Context, id host.Identity, server *host.Server) (host.Shard, error) {
@@ -81,12 +80,11 @@ func (c *Config) dials() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
 }
 
-// status returns the part of the status that follows from the configuration.
-func (c *Config) status() status.Shard {
-	return status.Shard{
-		Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium),
+// row returns the part of the shard's row that follows from the configuration.
+func (c *Config) row() *recordv1.Shard {
+	return &recordv1.Shard{
+		Alive: true, Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium),
 		MemoryLimitBytes: c.MemoryLimitBytes,
-		Groups:           []status.Group{},
 	}
 }
 
@@ -97,7 +95,7 @@ type forHost struct{ *Shard }
 func (f forHost) State() (recordv1.ShardState, string) { return f.loading.state() }
 
 // Load implements host.Shard.
-func (f forHost) Load() status.Load { return f.loading.status() }
+func (f forHost) Load() *recordv1.Load { return f.loading.status() }
 
 // Superblock implements host.Shard.
 func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }

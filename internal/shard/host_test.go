@@ -27,7 +27,6 @@ import (
 	"sheaf.dev/sheaf/internal/base/longlock"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/host"
-	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
@@ -138,12 +137,12 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	}
 	// A host that retries may have reported the same in other words meanwhile. The status and the row are then
 	// requested once more.
-	var st shardstatus.Shard
+	var st recordv1.ShardStatus
 	for end := time.Now().Add(time.Minute); ; row = f.row() {
-		st = shardstatus.Shard{}
+		st = recordv1.ShardStatus{}
 		_, body := f.http("/status")
 		err := json.Unmarshal([]byte(body), &st)
-		if err == nil && st.State == state.Word() && st.Message == row.GetMessage() {
+		if err == nil && st.GetShard().GetState().Word() == state.Word() && st.GetShard().Message == row.GetMessage() {
 			break
 		}
 		if err != nil || f.row().GetMessage() == row.GetMessage() || time.Now().After(end) {

@@ -115,9 +115,9 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 				if c.refused && refused == 0 {
 					t.Error("nothing is refused")
 				}
-				if st := f.shard.Status(); c.refused && (len(st.Problems) == 0 ||
-					!strings.Contains(strings.Join(st.Problems, "\n"), "journal-damaged-1")) {
-					t.Errorf("problems: %q", st.Problems)
+				if st := f.shard.Status(); c.refused && (len(st.GetShard().Problems) == 0 ||
+					!strings.Contains(strings.Join(st.GetShard().Problems, "\n"), "journal-damaged-1")) {
+					t.Errorf("problems: %q", st.GetShard().Problems)
 				}
 				fault.Remove()
 				f.shard.Kill()
@@ -200,7 +200,7 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 		for _, g := range f.shard.Status().Groups {
 			if len(g.Damages) > 0 {
 				damaged++
-				if !hit[g.UUID] {
+				if !hit[g.Uuid] {
 					t.Errorf("group %s is damaged, which the bad record did not touch", g.Group)
 				}
 			}
@@ -237,8 +237,8 @@ func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 				if fault.Fired() == 0 || served == 0 || refused == 0 {
 					t.Fatalf("%d served, %d refused; %d faults", served, refused, fault.Fired())
 				}
-				if st := f.shard.Status(); !strings.Contains(strings.Join(st.Problems, "\n"), "journal") {
-					t.Errorf("problems: %q", st.Problems)
+				if st := f.shard.Status(); !strings.Contains(strings.Join(st.GetShard().Problems, "\n"), "journal") {
+					t.Errorf("problems: %q", st.GetShard().Problems)
 				}
 				fault.Remove()
 				f.shard.Kill()
@@ -247,8 +247,8 @@ func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 				if served, _ := f.servedOrRefused(there); served != len(there) {
 					t.Errorf("%d of %d are served", served, len(there))
 				}
-				if st := f.shard.Status(); len(st.Problems) > 0 {
-					t.Errorf("problems: %q", st.Problems)
+				if st := f.shard.Status(); len(st.GetShard().Problems) > 0 {
+					t.Errorf("problems: %q", st.GetShard().Problems)
 				}
 			})
 		}

@@ -22,7 +22,6 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
-	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/leaktest"
 )
@@ -58,7 +57,7 @@ func TestRestartServesWhatWasAcknowledged(t *testing.T) {
 						there[3] = data(int64(round), 777)
 						f.put(3, there[3])
 						st := f.shard.Status()
-						if !st.Load.Done || st.Load.GroupsLoaded != 4 || st.Generation != uint64(round+2) || len(st.Problems) > 0 {
+						if !st.GetShard().Load.Done || st.GetShard().Load.GroupsLoaded != 4 || st.GetShard().Generation != uint64(round+2) || len(st.GetShard().Problems) > 0 {
 							t.Errorf("status %+v", st)
 						}
 					}
@@ -238,17 +237,17 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 		f.stop()
 		f.again(func(c *Config) { c.MemoryLimitBytes = 5 << 20 })
 		st := f.shard.Status()
-		if st.MemoryNeedBytes <= 5<<20 || st.MemoryLimitBytes != 5<<20 || st.MemoryUsedBytes > 5<<20 ||
-			len(st.Problems) != 1 {
-			t.Errorf("need %d, limit %d, used %d, problems %v", st.MemoryNeedBytes, st.MemoryLimitBytes, st.MemoryUsedBytes,
-				st.Problems)
+		if st.GetShard().MemoryNeedBytes <= 5<<20 || st.GetShard().MemoryLimitBytes != 5<<20 || st.GetShard().MemoryUsedBytes > 5<<20 ||
+			len(st.GetShard().Problems) != 1 {
+			t.Errorf("need %d, limit %d, used %d, problems %v", st.GetShard().MemoryNeedBytes, st.GetShard().MemoryLimitBytes, st.GetShard().MemoryUsedBytes,
+				st.GetShard().Problems)
 		}
 		failed, served := 0, 0
 		for _, g := range st.Groups {
-			switch g.State {
+			switch g.GetState().Word() {
 			case "Failed":
 				failed++
-				if !strings.Contains(g.Message, units.Bytes(st.MemoryNeedBytes)) ||
+				if !strings.Contains(g.Message, units.Bytes(st.GetShard().MemoryNeedBytes)) ||
 					!strings.Contains(g.Message, units.Bytes(5<<20)) {
 					t.Errorf("message %q names neither need nor limit", g.Message)
 				}
@@ -367,9 +366,9 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 			t.Errorf("metrics lack %s", line)
 		}
 	}
-	var st shardstatus.Shard
-	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.Name != "s1" || st.Version != "v1.2.3" ||
-		len(st.Groups) != 4 || st.FileSystem == "" || st.CapacityBytes == 0 {
+	var st recordv1.ShardStatus
+	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.GetShard().Name != "s1" || st.GetShard().Version != "v1.2.3" ||
+		len(st.Groups) != 4 || st.GetShard().FileSystem == "" || st.GetShard().CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)
 	}
 	// A second run in the same process can use the same names.

@@ -18,7 +18,6 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -235,11 +234,11 @@ func (l *loading) foundTail() {
 }
 
 // status sums up the first load.
-func (l *loading) status() status.Load {
+func (l *loading) status() *recordv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	done := !l.endedAt.IsZero()
-	st := status.Load{GroupsTotal: len(l.first), DeviceBytesPerSecond: l.deviceRate, Done: done}
+	st := &recordv1.Load{GroupsTotal: int32(len(l.first)), DeviceBytesPerSecond: l.deviceRate, Done: done}
 	for _, g := range l.first {
 		bytes, known := g.Progress.BytesDone.Load(), g.State()
 		st.BytesDone += bytes
@@ -269,11 +268,9 @@ func (l *loading) status() status.Load {
 	if st.ElapsedSeconds > 0 {
 		st.BytesPerSecond = float64(st.BytesDone) / st.ElapsedSeconds
 	}
-	if l.deviceRate > 0 {
-		st.DevicePercent = 100 * st.BytesPerSecond / l.deviceRate
-	}
+	st.DevicePercent = st.PercentOfDevice()
 	if left := st.BytesTotal - st.BytesDone; left > 0 && st.BytesPerSecond > 0 && !done {
-		st.ETASeconds = float64(left) / st.BytesPerSecond
+		st.EtaSeconds = float64(left) / st.BytesPerSecond
 	}
 	return st
 }
@@ -287,7 +284,7 @@ func (l *loading) memory() (needBytes int64, tooSmall error) {
 
 // eta returns the estimated time until everything is loaded.
 func (l *loading) eta() time.Duration {
-	return time.Duration(l.status().ETASeconds * float64(time.Second))
+	return time.Duration(l.status().GetEtaSeconds() * float64(time.Second))
 }
 
 // state returns the state of a shard whose volume is open, and the reason.

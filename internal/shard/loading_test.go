@@ -39,7 +39,7 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 			Before: func(vfstest.Op) { <-held },
 		})
 		f.start()
-		f.eventually("three groups are loaded", func() bool { return f.shard.Status().Load.GroupsLoaded == 3 })
+		f.eventually("three groups are loaded", func() bool { return f.shard.Status().GetShard().Load.GroupsLoaded == 3 })
 		f.eventually("the fourth is being read", func() bool { return fault.Fired() > 0 })
 		for id, d := range there {
 			if hash4.GroupOf(id) != 1 {

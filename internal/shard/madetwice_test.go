@@ -60,7 +60,7 @@ func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 		a := c.shards["a"]
 		c.eventually("nothing is wrong", func() bool {
 			st := a.shard.Status()
-			return len(st.Problems) == 0 && len(st.Strays) == 0 && len(st.Groups) == 1
+			return len(st.GetShard().Problems) == 0 && len(st.Strays) == 0 && len(st.Groups) == 1
 		})
 		if trash := trashOf(t, a); len(trash) != 1 {
 			t.Errorf("in the trash of a is %v, want what it had made", trash)

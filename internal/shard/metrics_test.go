@@ -11,9 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"google.golang.org/protobuf/proto"
+
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
@@ -144,13 +145,14 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 			bytes += of("sheaf_shard_record_bytes_total", m.StreamName)
 		}
 		st := f.shard.Status()
-		if got := st.Traffic; got == nil || float64(got.CallsTotal) != calls || float64(got.RecordBytesTotal) != bytes ||
-			float64(got.UnaryCallsTotal) != unary || unary == 0 || calls <= unary || got.UnarySecondsTotal < 0 {
-			t.Errorf("traffic is %+v, want %v calls, %v of them unary, and %v bytes", got, calls, unary, bytes)
+		told := st.GetShard().GetTraffic()
+		if told == nil || float64(told.GetCallsTotal()) != calls || float64(told.GetRecordBytesTotal()) != bytes ||
+			float64(told.GetUnaryCallsTotal()) != unary || unary == 0 || calls <= unary || told.GetUnarySecondsTotal() < 0 {
+			t.Errorf("traffic is %+v, want %v calls, %v of them unary, and %v bytes", told, calls, unary, bytes)
 		}
-		if got := st.Row().GetTraffic(); got.GetCallsTotal() != st.Traffic.CallsTotal ||
-			got.GetRecordBytesTotal() != st.Traffic.RecordBytesTotal || got.GetUnaryCallsTotal() != st.Traffic.UnaryCallsTotal {
-			t.Errorf("AdminService says %+v, /status %+v", got, st.Traffic)
+		rows, err := f.admin.ListShards(f.ctx(), &recordv1.ListShardsRequest{})
+		if err != nil || !proto.Equal(rows.GetShards()[0].GetTraffic(), told) {
+			t.Errorf("AdminService says %v (%v), /status %v", rows, err, told)
 		}
 	})
 }
@@ -246,11 +248,11 @@ type groupsCollector int
 func (groupsCollector) Describe(chan<- *prometheus.Desc) {}
 
 func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
-	groups := make([]status.Group, n)
+	groups := make([]*recordv1.Group, n)
 	for i := range groups {
-		groups[i] = status.Group{
-			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7,
-			Damages: make([]status.Damage, 1), DamagesTotal: 1, Leader: i == 1,
+		groups[i] = &recordv1.Group{
+			Group: fmt.Sprint(i), State: recordv1.GroupState_GROUP_STATE_SERVING, Records: 3, StoredBytes: 50, SupersededBytes: 7,
+			Damages: make([]*recordv1.Damage, 1), DamagesTotal: 1, Leader: i == 1,
 		}
 	}
 	new(collector).collectGroups(ch, groups)

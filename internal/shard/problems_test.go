@@ -19,8 +19,8 @@ func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 		broken := errors.New("context deadline exceeded")
 		for _, name := range abc {
 			s := c.shards[name].shard
-			if len(s.Status().Problems) > 0 {
-				t.Fatalf("shard %s begins with %q", name, s.Status().Problems)
+			if len(s.Status().GetShard().Problems) > 0 {
+				t.Fatalf("shard %s begins with %q", name, s.Status().GetShard().Problems)
 			}
 			leads := s.Status().Groups[0].Leader
 			subjects := []string{repairingGroup + "0", repairingGroup + "gone", movingGroup + "gone", installingGroup + "gone",
@@ -35,7 +35,7 @@ func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 			s.problems.Note("the registration in etcd", broken)
 			time.Sleep(5 * time.Second)
 			want := []string{compactingGroup + "0: " + broken.Error(), "the registration in etcd: " + broken.Error()}
-			if got := s.Status().Problems; !slices.Equal(got, want) {
+			if got := s.Status().GetShard().Problems; !slices.Equal(got, want) {
 				t.Errorf("shard %s, which leads: %v, has the problems %q, want %q", name, leads, got, want)
 			}
 			s.compactor.mu.Lock()
@@ -44,7 +44,7 @@ func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 			for _, g := range s.compactor.servedGroups(nil) { // nothing of the group is superseded
 				s.compactor.lookAt(t.Context(), &g)
 			}
-			if got := s.Status().Problems; !slices.Equal(got, want[1:]) || s.compactor.failure("0") != nil {
+			if got := s.Status().GetShard().Problems; !slices.Equal(got, want[1:]) || s.compactor.failure("0") != nil {
 				t.Errorf("shard %s has nothing to compact, and the problems %q, want %q", name, got, want[1:])
 			}
 		}

@@ -65,7 +65,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	serving := func() int {
 		n := 0
 		for _, g := range f.shard.Status().Groups {
-			if g.State == "Serving" {
+			if g.GetState().Word() == "Serving" {
 				n++
 			}
 		}
@@ -96,7 +96,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		f.put(i, data(i, 1<<20))
 	}
 	f.eventually("the failed report is a problem", func() bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool {
+		return slices.ContainsFunc(f.shard.Status().GetShard().Problems, func(p string) bool {
 			return strings.HasPrefix(p, "reporting to etcd")
 		})
 	})
@@ -112,7 +112,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	}
 	f.eventually("etcd takes the placement again", func() bool { return store.Restore(ctx, rebuilt, true) == nil })
 	f.put(9, data(9, 1<<20))
-	f.eventually("the problem is over", func() bool { return serving() == 4 && len(f.shard.Status().Problems) == 0 })
+	f.eventually("the problem is over", func() bool { return serving() == 4 && len(f.shard.Status().GetShard().Problems) == 0 })
 }
 
 // A problem with a group that the shard could not make also ends when somebody else has removed the reason to make it.
@@ -128,7 +128,7 @@ func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 		v.Groups["quotes"], v.Targets["quotes"] = g, placement.Target{Group: "quotes", Shards: []string{"s1"}}
 	})
 	f.eventually("etcd is not told", func() bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool {
+		return slices.ContainsFunc(f.shard.Status().GetShard().Problems, func(p string) bool {
 			return strings.HasPrefix(p, "group quotes")
 		})
 	})
@@ -136,5 +136,5 @@ func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 		delete(v.Groups, "quotes")
 		delete(v.Targets, "quotes")
 	})
-	f.eventually("the problem is over", func() bool { return len(f.shard.Status().Problems) == 0 })
+	f.eventually("the problem is over", func() bool { return len(f.shard.Status().GetShard().Problems) == 0 })
 }

@@ -222,7 +222,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	}
 	b.eventually("nothing is wrong", func() bool {
 		for _, f := range b.shards {
-			if st := f.shard.Status(); len(st.Problems) > 0 || len(st.Strays) > 0 {
+			if st := f.shard.Status(); len(st.GetShard().Problems) > 0 || len(st.Strays) > 0 {
 				return false
 			}
 		}
@@ -276,7 +276,7 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	})
 	f := b.shards["b"]
 	b.eventually("its status says so", func() bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool {
+		return slices.ContainsFunc(f.shard.Status().GetShard().Problems, func(p string) bool {
 			return strings.Contains(p, "set back") && strings.Contains(p, "group 0")
 		})
 	})

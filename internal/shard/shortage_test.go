@@ -84,7 +84,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 			if refused == 0 || fault.Fired() == 0 {
 				t.Fatalf("%d were refused, and the fault fired %d times", refused, fault.Fired())
 			}
-			said := strings.Join(f.shard.Status().Problems, "\n")
+			said := strings.Join(f.shard.Status().GetShard().Problems, "\n")
 			if !strings.Contains(said, errno.Error()) || strings.Contains(said, "no free space") {
 				t.Errorf("%v: the problems do not say why: %s", kinds, said)
 			}
@@ -109,7 +109,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 				t.Errorf("%v: the lack is over: %v", kinds, err)
 			}
 		}
-		if problems := f.shard.Status().Problems; len(problems) > 0 {
+		if problems := f.shard.Status().GetShard().Problems; len(problems) > 0 {
 			t.Errorf("%v: the lack is over, and problems are %q", kinds, problems)
 		}
 	}
@@ -155,14 +155,14 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 			return op.Kind == vfstest.OpOpen
 		}})
 		time.Sleep(time.Minute)
-		if st := f.host.Status(); st.State != "Serving" ||
-			!strings.Contains(strings.Join(st.Problems, "\n"), "too many open") {
-			t.Errorf("without descriptors it is %s, with the problems %q", st.State, st.Problems)
+		if st := f.host.Status(); st.GetShard().GetState().Word() != "Serving" ||
+			!strings.Contains(strings.Join(st.GetShard().Problems, "\n"), "too many open") {
+			t.Errorf("without descriptors it is %s, with the problems %q", st.GetShard().GetState().Word(), st.GetShard().Problems)
 		}
 		fault.Remove()
 		time.Sleep(10 * time.Second)
-		if st := f.host.Status(); st.State != "Serving" || len(st.Problems) > 0 {
-			t.Errorf("afterwards it is %s, with the problems %q", st.State, st.Problems)
+		if st := f.host.Status(); st.GetShard().GetState().Word() != "Serving" || len(st.GetShard().Problems) > 0 {
+			t.Errorf("afterwards it is %s, with the problems %q", st.GetShard().GetState().Word(), st.GetShard().Problems)
 		}
 		f.put(1, "one")
 	})
@@ -188,7 +188,7 @@ func TestAShardWaitsForItsStore(t *testing.T) {
 						t.Fatalf("it ended: %v", err)
 					default:
 					}
-					if said := f.host.Status().Message; !strings.Contains(said, words) || strings.Contains(said, errEtcdSilent) {
+					if said := f.host.Status().GetShard().Message; !strings.Contains(said, words) || strings.Contains(said, errEtcdSilent) {
 						t.Errorf("it says %q", said)
 					}
 					registry.mu.Lock()

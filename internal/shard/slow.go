@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 const (
@@ -30,8 +30,8 @@ const (
 // slow records slow calls and syncs since the shard started.
 type slow struct {
 	routes func() *replicas.Routes
-	calls  ring[status.SlowCall]
-	syncs  ring[status.SlowSync]
+	calls  ring[*recordv1.SlowCall]
+	syncs  ring[*recordv1.SlowSync]
 }
 
 // ring keeps the newest of what was added. It is safe for concurrent use; the zero value is ready.
@@ -59,7 +59,8 @@ func (r *ring[T]) newest() (kept []T, total int64) {
 }
 
 // status returns the slow calls and syncs.
-func (s *slow) status() (st status.Slow) {
+func (s *slow) status() *recordv1.SlowOperations {
+	st := &recordv1.SlowOperations{}
 	st.Calls, st.CallsTotal = s.calls.newest()
 	st.Syncs, st.SyncsTotal = s.syncs.newest()
 	return st
@@ -67,11 +68,11 @@ func (s *slow) status() (st status.Slow) {
 
 // sync records a sync that took longer than slowSyncMin. The argument name is the path of its file.
 func (s *slow) sync(name, kind string, took time.Duration, err error) {
-	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind,
+	one := &recordv1.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind,
 		File: strings.Clone(path.Base(name))}
 	if err != nil {
-		one.Error = err.Error()
-		one.Error = strings.ToValidUTF8(one.Error[:min(len(one.Error), slowErrorBytesMax)], "")
+		text := err.Error()
+		one.Error = strings.ToValidUTF8(text[:min(len(text), slowErrorBytesMax)], "")
 	}
 	// The files of a group are in a folder that is named after its UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {

@@ -16,7 +16,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -110,7 +109,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 	began := time.Now()
 	f.put(1, data(1, 100))
 	slow := f.shard.Status().Slow
-	found := slices.IndexFunc(slow.Syncs, func(s status.SlowSync) bool {
+	found := slices.IndexFunc(slow.Syncs, func(s *recordv1.SlowSync) bool {
 		return s.Kind == syncSegment && s.File == format.SegmentName(1) && s.Group == "0"
 	})
 	if found < 0 || slow.SyncsTotal < int64(len(slow.Syncs)) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/host"
@@ -12,57 +13,70 @@ import (
 )
 
 // Status returns the present state.
-func (s *Shard) Status() status.Shard {
-	st := s.cfg.status()
-	s.id.Describe(&st, s.volume.Superblock())
-	st.MemoryUsedBytes, st.Stopping, st.Load = s.volume.budget.used.Load(), s.stopping.Load(), s.loading.status()
-	state, message := s.loading.state()
-	st.SetState(state)
-	st.Message = message
+func (s *Shard) Status() *recordv1.ShardStatus {
+	st := &recordv1.ShardStatus{Shard: s.cfg.row()}
+	row := st.GetShard()
+	s.id.Describe(row, s.volume.Superblock())
+	row.MemoryUsedBytes, row.Stopping, row.Load = s.volume.budget.used.Load(), s.stopping.Load(), s.loading.status()
+	row.State, row.Message = s.loading.state()
 	if space, reserve, err := s.volume.Space(); err == nil {
-		st.CapacityBytes, st.FreeBytes, st.ReserveBytes = space.TotalBytes, space.FreeBytes, reserve
+		row.CapacityBytes, row.FreeBytes, row.ReserveBytes = space.TotalBytes, space.FreeBytes, reserve
 	} else {
-		st.Problems = append(st.Problems, "asking for the free space of the volume: "+err.Error())
+		row.Problems = append(row.Problems, "asking for the free space of the volume: "+err.Error())
 	}
 	if mount, err := s.volume.Mount(); err == nil {
-		st.FileSystem, st.MountOptions, st.Source, st.Rotational = mount.FileSystem, mount.Options, mount.Source,
+		row.FileSystem, row.MountOptions, row.Source, row.Rotational = mount.FileSystem, mount.Options, mount.Source,
 			mount.Rotational
 	} else {
-		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
+		row.Problems = append(row.Problems, "asking for the mount of the volume: "+err.Error())
 	}
-	st.Problems = append(st.Problems, s.volume.left.problems(s.cfg.Dir)...)
-	groups, _ := s.groupStatuses("", "", 0)
-	for _, g := range groups {
-		st.Groups = append(st.Groups, status.GroupOf(g))
-	}
-	st.Moves, st.Uncompacted, st.Slow = movesOf(s.copies()), s.compactor.uncompacted(), s.slow.status()
-	if s.calls != nil {
-		st.Traffic = s.calls.Traffic()
-	}
-	last, _ := s.cfg.Placement.LastAnswer()
-	st.EtcdSilentSeconds = status.SilentSeconds(last)
-	st.Epoch = s.replicas.View().Epoch
-	cut := map[string]int64{}
-	for _, g := range s.replicas.All() {
-		known := g.State()
-		cut[g.UUID.String()] = known.Report.TornTailBytes
-		if known.Standing.Apart() {
-			st.Strays = append(st.Strays, status.Stray{Group: g.Name, UUID: g.UUID.String(), Reason: known.Standing.String()})
+	row.Problems = append(row.Problems, s.volume.left.problems(s.cfg.Dir)...)
+	st.Groups, _ = s.groupStatuses("", "", 0)
+	row.Groups = int32(len(st.GetGroups()))
+	for _, g := range st.GetGroups() {
+		if g.GetLeader() {
+			row.Leaders++
+		}
+		for _, d := range g.GetDamages() {
+			d.Ids = nil // HTTP has no authentication; AdminService reveals them to callers who may read the group's status
 		}
 	}
-	for i := range st.Groups {
-		st.Groups[i].TruncatedBytes = cut[st.Groups[i].UUID]
+	st.Moves, st.Uncompacted, st.Slow = s.copies(), s.compactor.uncompacted(), s.slow.status()
+	row.SlowSyncs = newestSlow(st.GetSlow())
+	if s.calls != nil {
+		row.Traffic = s.calls.Traffic()
 	}
-	slices.SortFunc(st.Strays, func(a, b status.Stray) int { return cmp.Compare(a.UUID, b.UUID) })
+	last, _ := s.cfg.Placement.LastAnswer()
+	row.EtcdSilentSeconds, row.RoutingEpoch = status.SilentSeconds(last), s.replicas.View().Epoch
+	for _, g := range s.replicas.All() {
+		if standing := g.State().Standing; standing.Apart() {
+			st.Strays = append(st.Strays,
+				&recordv1.StrayGroup{Group: g.Name, Uuid: g.UUID.String(), Reason: standing.String()})
+		}
+	}
+	slices.SortFunc(st.Strays, func(a, b *recordv1.StrayGroup) int { return cmp.Compare(a.GetUuid(), b.GetUuid()) })
 	need, tooSmall := s.loading.memory()
-	if st.MemoryNeedBytes = need; tooSmall != nil {
-		st.Problems = append(st.Problems, tooSmall.Error())
+	if row.MemoryNeedBytes = need; tooSmall != nil {
+		row.Problems = append(row.Problems, tooSmall.Error())
 	}
-	st.VolumeSilent, st.Problems = s.problems.of(host.VolumeSilent) != nil, append(st.Problems, s.problems.words()...)
-	slices.Sort(st.Problems)
-	st.Find(groups)
-	st.Summarize()
+	row.VolumeSilent = s.problems.of(host.VolumeSilent) != nil
+	row.Problems = append(row.Problems, s.problems.words()...)
+	slices.Sort(row.Problems)
+	status.Conclude(st)
 	return st
+}
+
+// newestSlow describes the slow syncs for the row of a shard, which has no list of them. It is nil if there are none.
+func newestSlow(slow *recordv1.SlowOperations) *recordv1.SlowSyncs {
+	if len(slow.GetSyncs()) == 0 {
+		return nil
+	}
+	newest := slow.GetSyncs()[0]
+	ended := time.Unix(0, newest.GetBeganUnixNs()+newest.GetDurationNs())
+	return &recordv1.SlowSyncs{
+		Total: slow.GetSyncsTotal(), NewestSeconds: time.Duration(newest.GetDurationNs()).Seconds(),
+		NewestSecondsAgo: max(0, time.Since(ended).Seconds()), NewestFile: newest.GetKind(),
+	}
 }
 
 func residencyName(r group.Residency) string {
@@ -72,48 +86,25 @@ func residencyName(r group.Residency) string {
 	return "Index"
 }
 
-// movesOf converts the copies that are being created here.
-func movesOf(copies []*recordv1.Move) (out []status.Move) {
-	for _, m := range copies {
-		for _, c := range m.GetCopies() {
-			out = append(out, status.Move{
-				Group: m.GetGroup(), From: c.GetFrom(), To: c.GetShard(), Phase: c.GetPhase().Word(),
-				BytesTotal: c.GetBytesTotal(), BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(),
-				ETASeconds: c.EtaSeconds,
-			})
-		}
-	}
-	return out
-}
-
 // uncompacted sums up, by reason, the superseded bytes of all groups that are still stored.
-func (c *compactor) uncompacted() []status.Uncompacted {
-	type most struct {
-		status.Uncompacted
-		bytes int64
-	}
-	byReason := map[string]*most{}
+func (c *compactor) uncompacted() []*recordv1.UncompactedBytes {
+	byReason, most := map[string]*recordv1.UncompactedBytes{}, map[string]int64{}
 	for _, g := range c.servedGroups(nil) {
 		for _, h := range c.holds(g.name, &g.stats) {
 			sum := byReason[h.reason]
 			if sum == nil {
-				sum = &most{Uncompacted: status.Uncompacted{Reason: h.reason}}
+				sum = &recordv1.UncompactedBytes{Reason: h.reason}
 				byReason[h.reason] = sum
 			}
 			sum.Bytes += h.bytes
 			sum.Groups++
 			// The names break ties, because the groups are in no particular order, and the answer must be stable.
-			if h.bytes > sum.bytes || h.bytes == sum.bytes && g.name < sum.Group {
-				sum.bytes, sum.Group, sum.Text = h.bytes, g.name, h.text
+			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.name < sum.GetGroup() {
+				most[h.reason], sum.Group, sum.Text = h.bytes, g.name, h.text
 			}
 		}
 	}
-	out := make([]status.Uncompacted, 0, len(byReason))
-	for sum := range maps.Values(byReason) {
-		out = append(out, sum.Uncompacted)
-	}
-	slices.SortFunc(out, func(a, b status.Uncompacted) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Reason, b.Reason))
+	return slices.SortedFunc(maps.Values(byReason), func(a, b *recordv1.UncompactedBytes) int {
+		return cmp.Or(cmp.Compare(b.GetBytes(), a.GetBytes()), cmp.Compare(a.GetReason(), b.GetReason()))
 	})
-	return out
 }

@@ -13,7 +13,6 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
@@ -22,24 +21,25 @@ func TestTheStatusSaysTheStateInASentence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
-		told := func() (st status.Shard) {
+		told := func() *recordv1.ShardStatus {
 			t.Helper()
+			st := &recordv1.ShardStatus{}
 			answer := httptest.NewRecorder()
 			handlerOf(f.shard).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/status", nil))
-			if err := json.Unmarshal(answer.Body.Bytes(), &st); err != nil || answer.Code != http.StatusOK {
+			if err := json.Unmarshal(answer.Body.Bytes(), st); err != nil || answer.Code != http.StatusOK {
 				t.Fatalf("/status: %d, %v", answer.Code, err)
 			}
 			return st
 		}
-		if s := told().Summary; s != (page.Summary{State: page.Ready, Text: "Ready: 4 groups here serve"}) {
+		if s := told().Summary; s.GetState() != page.Ready || s.GetText() != "Ready: 4 groups here serve" || s.GetDo() != "" {
 			t.Errorf("all well: %+v", s)
 		}
 		f.registry.mu.Lock()
 		f.registry.silent = 12 * time.Second
 		f.registry.mu.Unlock()
-		if st := told(); st.EtcdSilentSeconds < 12 || st.EtcdSilentSeconds > 100 || st.Summary.State != page.Problems ||
+		if st := told(); st.GetShard().GetEtcdSilentSeconds() < 12 || st.GetShard().GetEtcdSilentSeconds() > 100 || st.Summary.State != page.Problems ||
 			!strings.HasPrefix(st.Summary.Text, "Without etcd for 12 s") {
-			t.Errorf("without etcd: %+v, %v s", st.Summary, st.EtcdSilentSeconds)
+			t.Errorf("without etcd: %+v, %v s", st.Summary, st.GetShard().GetEtcdSilentSeconds())
 		}
 		f.registry.mu.Lock()
 		f.registry.silent = 0

@@ -25,16 +25,16 @@ import (
 
 // Status is the status of a dev store. Its JSON is served at /status.
 type Status struct {
-	Summary page.Summary      `json:"summary"` // the state in a sentence, and what to do
-	Dir     string            `json:"dir"`
-	Address string            `json:"address"`
-	Version string            `json:"version"`
-	PID     int               `json:"pid"`
-	Routing placement.Routing `json:"routing"`
-	Ready   bool              `json:"ready"`
-	NotYet  string            `json:"notYet,omitempty"` // why the store is not ready
-	Load    status.Load       `json:"load"`             // the loads of all shards, added up
-	Shards  []status.Shard    `json:"shards"`
+	Summary *recordv1.StatusSummary `json:"summary"` // the state in a sentence, and what to do
+	Dir     string                  `json:"dir"`
+	Address string                  `json:"address"`
+	Version string                  `json:"version"`
+	PID     int                     `json:"pid"`
+	Routing placement.Routing       `json:"routing"`
+	Ready   bool                    `json:"ready"`
+	NotYet  string                  `json:"notYet,omitempty"` // why the store is not ready
+	Load    *recordv1.Load          `json:"load"`             // the loads of all shards, added up
+	Shards  []*recordv1.ShardStatus `json:"shards"`
 }
 
 // Status returns the present state.
@@ -45,7 +45,8 @@ func (d *Dev) Status() Status {
 }
 
 func (d *Dev) status() Status {
-	s := Status{Dir: d.cfg.Dir, Version: d.cfg.Version, Routing: d.folder.settings.Routing, PID: os.Getpid()}
+	s := Status{Dir: d.cfg.Dir, Version: d.cfg.Version, Routing: d.folder.settings.Routing, PID: os.Getpid(),
+		Load: &recordv1.Load{}}
 	if waits := *d.waits.Load(); waits != "" {
 		s.NotYet = "the start waits for " + waits
 		return s
@@ -54,12 +55,13 @@ func (d *Dev) status() Status {
 	for _, one := range d.shards {
 		st := one.Status()
 		s.Shards = append(s.Shards, st)
-		addLoad(&s.Load, st.Load)
+		addLoad(s.Load, st.GetShard().GetLoad())
 	}
 	serving, want := servingCopies(s.Shards, s.Routing.Groups, d.folder.settings.copies())
 	switch {
-	case !s.Load.Done:
-		s.NotYet = fmt.Sprintf("%d of %d groups are loaded", s.Load.GroupsLoaded+s.Load.GroupsDamaged, s.Load.GroupsTotal)
+	case !s.Load.GetDone():
+		s.NotYet = fmt.Sprintf("%d of %d groups are loaded", s.Load.GetGroupsLoaded()+s.Load.GetGroupsDamaged(),
+			s.Load.GetGroupsTotal())
 	case serving < want:
 		s.NotYet = fmt.Sprintf("%d of %d groups serve", serving, want)
 		if d.folder.settings.copies() > 1 {
@@ -76,13 +78,13 @@ func (d *Dev) status() Status {
 
 // servingCopies returns how many copies of groups serve, and how many should serve. A group that moves has one copy
 // more than intended. That copy counts in neither number.
-func servingCopies(shards []status.Shard, groups, copies int) (serving, want int) {
+func servingCopies(shards []*recordv1.ShardStatus, groups, copies int) (serving, want int) {
 	there, serves := map[string]int{}, map[string]int{}
 	for _, one := range shards {
-		for _, g := range one.Groups {
-			there[g.Group]++
-			if g.State == "Serving" || g.State == "Damaged" {
-				serves[g.Group]++
+		for _, g := range one.GetGroups() {
+			there[g.GetGroup()]++
+			if g.GetState().Serves() {
+				serves[g.GetGroup()]++
 			}
 		}
 	}
@@ -94,17 +96,17 @@ func servingCopies(shards []status.Shard, groups, copies int) (serving, want int
 }
 
 // firstReason returns the first reason that the shards report for not serving. It is empty if they report none.
-func firstReason(shards []status.Shard) string {
+func firstReason(shards []*recordv1.ShardStatus) string {
 	for _, one := range shards {
-		for _, g := range one.Groups {
-			if g.State == "Failed" && g.Message != "" {
-				return fmt.Sprintf("group %s on shard %s: %s", g.Group, one.Name, g.Message)
+		for _, g := range one.GetGroups() {
+			if g.GetState() == recordv1.GroupState_GROUP_STATE_FAILED && g.GetMessage() != "" {
+				return fmt.Sprintf("group %s on shard %s: %s", g.GetGroup(), one.GetShard().GetName(), g.GetMessage())
 			}
 		}
 	}
 	for _, one := range shards {
-		if len(one.Problems) > 0 {
-			return fmt.Sprintf("%s: %s", one.Name, one.Problems[0])
+		if problems := one.GetShard().GetProblems(); len(problems) > 0 {
+			return fmt.Sprintf("%s: %s", one.GetShard().GetName(), problems[0])
 		}
 	}
 	return ""
@@ -113,27 +115,23 @@ func firstReason(shards []status.Shard) string {
 // summarize sets the summary sentence. The argument copies is the configured number of copies of a group. A group
 // serves while a majority of its copies serves.
 func (s *Status) summarize(copies int) {
-	f := page.Facts{Load: page.Load{
-		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone,
-		BytesAll: s.Load.BytesTotal, LeftSeconds: s.Load.ETASeconds,
-	}}
+	f := page.Facts{Load: s.Load}
 	if len(s.Shards) == 0 {
 		f.Waits = s.NotYet
 	}
 	serving, damaged, why := map[string]int{}, map[string]bool{}, map[string]string{}
-	for i := range s.Shards {
-		st := &s.Shards[i]
-		f.Load.Runs = f.Load.Runs || st.State == "Loading"
-		f.EtcdSilent = max(f.EtcdSilent, time.Duration(st.EtcdSilentSeconds*float64(time.Second)))
-		f.Problems = append(f.Problems, finding.Problems(st.Findings, "")...)
-		for _, g := range st.Groups {
-			n := 0
-			if g.State == "Serving" || g.State == "Damaged" {
+	for _, st := range s.Shards {
+		f.Loading = f.Loading || st.GetShard().GetState() == recordv1.ShardState_SHARD_STATE_LOADING
+		f.EtcdSilent = max(f.EtcdSilent, status.EtcdSilent(st.GetShard()))
+		f.Problems = append(f.Problems, finding.Problems(finding.Reported(st), "")...)
+		for _, g := range st.GetGroups() {
+			name, n := g.GetGroup(), 0
+			if g.GetState().Serves() {
 				n = 1
 			}
-			serving[g.Group] += n
-			damaged[g.Group] = damaged[g.Group] || g.State == "Damaged"
-			why[g.Group] = cmp.Or(why[g.Group], g.Message)
+			serving[name] += n
+			damaged[name] = damaged[name] || g.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED
+			why[name] = cmp.Or(why[name], g.GetMessage())
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(serving)) {
@@ -145,30 +143,20 @@ func (s *Status) summarize(copies int) {
 		}
 	}
 	f.Groups, f.Shards = len(serving), len(s.Shards)
-	if f.Waits == "" && !f.Load.Runs && f.Groups < s.Routing.Groups {
+	if f.Waits == "" && !f.Loading && f.Groups < s.Routing.Groups {
 		f.Waits = fmt.Sprintf("%d of %d groups are made", f.Groups, s.Routing.Groups)
 	}
 	s.Summary = page.Summarize(&f)
 }
 
-// addLoad adds up the loads of shards, which load in parallel.
-func addLoad(sum *status.Load, l status.Load) {
-	sum.GroupsTotal += l.GroupsTotal
-	sum.GroupsLoaded += l.GroupsLoaded
-	sum.GroupsDamaged += l.GroupsDamaged
-	sum.GroupsFailed += l.GroupsFailed
-	sum.BytesTotal += l.BytesTotal
-	sum.BytesDone += l.BytesDone
-	sum.ElapsedSeconds = max(sum.ElapsedSeconds, l.ElapsedSeconds)
-	sum.ETASeconds = max(sum.ETASeconds, l.ETASeconds)
-	sum.DeviceBytesPerSecond = max(sum.DeviceBytesPerSecond, l.DeviceBytesPerSecond)
-	if sum.ElapsedSeconds > 0 {
-		sum.BytesPerSecond = float64(sum.BytesDone) / sum.ElapsedSeconds
+// addLoad adds up the loads of shards, which load in parallel, from one device.
+func addLoad(sum, l *recordv1.Load) {
+	sum.Add(l)
+	sum.DeviceBytesPerSecond = max(sum.GetDeviceBytesPerSecond(), l.GetDeviceBytesPerSecond())
+	if sum.GetElapsedSeconds() > 0 {
+		sum.BytesPerSecond = float64(sum.GetBytesDone()) / sum.GetElapsedSeconds()
 	}
-	if sum.DeviceBytesPerSecond > 0 {
-		sum.DevicePercent = 100 * sum.BytesPerSecond / sum.DeviceBytesPerSecond
-	}
-	sum.Done = sum.Done && l.Done
+	sum.DevicePercent = sum.PercentOfDevice()
 }
 
 // progressEvery is the interval between two progress reports of a wait.
@@ -183,7 +171,7 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	shown := time.Now()
 	for {
 		s := d.Status()
-		if s.Ready || s.Load.Done && s.Load.GroupsFailed > 0 {
+		if s.Ready || s.Load.GetDone() && s.Load.GetGroupsFailed() > 0 {
 			return d.waitRouted(ctx, progress)
 		}
 		if progress != nil && time.Since(shown) > progressEvery {

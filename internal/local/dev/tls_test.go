@@ -151,7 +151,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	servers := map[string]struct {
 		address string
 		lacks   protoreflect.FullName // a service that the server does not have
-	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address,
+	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].GetShard().GetAddress(),
 		"sheaf.record.v1.RoutingService"}}
 	// pass makes either the calls that must be refused or all other calls.
 	pass := func(refusals bool) {
@@ -322,7 +322,7 @@ func TestTheEtcdOfAStoreHasNoPort(t *testing.T) {
 	d := startTLS(t)
 	own := []string{d.Addr(), d.HTTPAddr()}
 	for _, s := range d.Status().Shards {
-		own = append(own, s.Address)
+		own = append(own, s.GetShard().GetAddress())
 	}
 	after, err := loopback.Listeners(os.Getpid())
 	if err != nil || len(after) < len(before)+len(own)-1 {

@@ -28,7 +28,7 @@ func (h *Host) refuse() error {
 
 // ListShards implements AdminService.
 func (a heldAdmin) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
-	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{a.host.Status().Row()}}, nil
+	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{a.host.Status().GetShard()}}, nil
 }
 
 // ListGroups implements AdminService. It returns no groups, because nothing is open.
@@ -71,25 +71,24 @@ func (h *Host) why() *heldError {
 }
 
 // Status returns the present state, even while nothing is served.
-func (h *Host) Status() status.Shard {
+func (h *Host) Status() *recordv1.ShardStatus {
 	h.mu.Lock()
 	shard, seen, id := h.shard, h.seen, h.id
 	h.mu.Unlock()
 	if shard != nil {
 		return shard.Status()
 	}
-	held, st := h.why(), h.opts.Status
-	id.Describe(&st, seen.superblock)
-	st.SetState(held.state)
-	st.Message, st.Problems = held.Error(), []string{held.Error()}
-	st.FileSystem, st.MountOptions, st.Source, st.Rotational = seen.mount.FileSystem, seen.mount.Options,
+	held, row := h.why(), h.opts.Row()
+	id.Describe(row, seen.superblock)
+	row.State, row.Message, row.Problems = held.state, held.Error(), []string{held.Error()}
+	row.FileSystem, row.MountOptions, row.Source, row.Rotational = seen.mount.FileSystem, seen.mount.Options,
 		seen.mount.Source, seen.mount.Rotational
 	if space, err := id.FS.Space(id.Dir); err == nil {
-		st.CapacityBytes, st.FreeBytes = space.TotalBytes, space.FreeBytes
+		row.CapacityBytes, row.FreeBytes = space.TotalBytes, space.FreeBytes
 	}
 	last, _ := id.Placement.LastAnswer()
-	st.EtcdSilentSeconds = status.SilentSeconds(last)
-	st.Find(nil)
-	st.Summarize()
+	row.EtcdSilentSeconds = status.SilentSeconds(last)
+	st := &recordv1.ShardStatus{Shard: row}
+	status.Conclude(st)
 	return st
 }

@@ -17,7 +17,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -41,9 +40,9 @@ const (
 // Shard is a shard that serves the volume. Safe for concurrent use.
 type Shard interface {
 	// Status returns the present state; State and Load return parts of it.
-	Status() status.Shard
+	Status() *recordv1.ShardStatus
 	State() (recordv1.ShardState, string)
-	Load() status.Load
+	Load() *recordv1.Load
 	// Ready is nil when a group serves, or there is nothing to load.
 	Ready() error
 	// Superblock returns the superblock of the volume as it was opened.
@@ -66,8 +65,8 @@ type Options struct {
 	// Stay makes a Host whose volume cannot be served keep running and report why. Without Stay the Host ends with the
 	// error.
 	Stay bool
-	// Status is the status of the shard while it does not serve, as far as it is known in advance.
-	Status   status.Shard
+	// Row returns a new row of the shard, with what is known before it serves.
+	Row      func() *recordv1.Shard
 	Registry prometheus.Registerer // nil: no metrics
 	Logger   *slog.Logger
 	// Start starts a shard on the volume, with its services on the server.

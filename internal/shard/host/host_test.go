@@ -13,7 +13,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -64,7 +63,7 @@ func TestStartupFailsOnlyWhereALoadStandsStill(t *testing.T) {
 		still time.Duration
 	}{{0, 0, 0}, {time.Minute, 0, time.Minute}, {2 * time.Minute, 5, 0}, {time.Hour, 5, 58 * time.Minute},
 		{2 * time.Hour, 6, 0}} {
-		if still := p.moved(&status.Load{BytesDone: step.bytes}, now.Add(step.after)); still != step.still {
+		if still := p.moved(&recordv1.Load{BytesDone: step.bytes}, now.Add(step.after)); still != step.still {
 			t.Errorf("after %v: still for %v, want %v", step.after, still, step.still)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/serve"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // startupPatience is the time without a read after which a load counts as stuck. A slow disk is not stuck: it reads
@@ -19,26 +18,25 @@ const startupPatience = 5 * time.Minute
 // progress remembers when a load last made progress.
 type progress struct {
 	bytes  int64
-	groups int
+	groups int32
 	at     time.Time
 }
 
 // moved records the progress and returns for how long there was none. The time now is a parameter for tests.
-func (p *progress) moved(load *status.Load, now time.Time) time.Duration {
-	groups := load.GroupsLoaded + load.GroupsFailed
-	if p.at.IsZero() || load.BytesDone != p.bytes || groups != p.groups {
-		*p = progress{bytes: load.BytesDone, groups: groups, at: now}
+func (p *progress) moved(load *recordv1.Load, now time.Time) time.Duration {
+	groups := load.GetGroupsLoaded() + load.GetGroupsFailed()
+	if p.at.IsZero() || load.GetBytesDone() != p.bytes || groups != p.groups {
+		*p = progress{bytes: load.GetBytesDone(), groups: groups, at: now}
 	}
 	return now.Sub(p.at)
 }
 
 // startup returns nil unless a load has begun and makes no progress.
 func (h *Host) startup(now time.Time) error {
-	var load *status.Load
+	var load *recordv1.Load
 	if shard := h.serving(); shard != nil {
 		if state, _ := shard.State(); state == recordv1.ShardState_SHARD_STATE_LOADING {
-			l := shard.Load()
-			load = &l
+			load = shard.Load()
 		}
 	}
 	h.mu.Lock()
@@ -49,7 +47,7 @@ func (h *Host) startup(now time.Time) error {
 	}
 	if still := h.progress.moved(load, now); still > startupPatience {
 		return fmt.Errorf("loading has read nothing for %v: %d of %d groups, %d of %d bytes", still.Round(time.Second),
-			load.GroupsLoaded, load.GroupsTotal, load.BytesDone, load.BytesTotal)
+			load.GetGroupsLoaded(), load.GetGroupsTotal(), load.GetBytesDone(), load.GetBytesTotal())
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -204,7 +203,7 @@ func (id *Identity) stillSame(opened volume.Superblock) error {
 }
 
 // Describe fills in the identity of the shard, the wanted volume, and the owner of the volume.
-func (id *Identity) Describe(st *status.Shard, sb volume.Superblock) {
+func (id *Identity) Describe(st *recordv1.Shard, sb volume.Superblock) {
 	wanted := &id.Wanted
 	st.Name, st.Address, st.Path = id.Name, id.Address, id.Dir
 	st.WantedFileSystem, st.WantedMountOptions = wanted.FileSystem, wanted.MountOptions
@@ -213,8 +212,8 @@ func (id *Identity) Describe(st *status.Shard, sb volume.Superblock) {
 		to   *string
 		from uuid.UUID
 	}{
-		{&st.WantedStoreUUID, wanted.Store}, {&st.WantedVolumeUUID, wanted.Volume},
-		{&st.StoreUUID, sb.Store}, {&st.VolumeUUID, sb.Volume},
+		{&st.WantedStoreUuid, wanted.Store}, {&st.WantedVolumeUuid, wanted.Volume},
+		{&st.StoreUuid, sb.Store}, {&st.VolumeUuid, sb.Volume},
 	} {
 		if one.from != uuid.Nil {
 			*one.to = one.from.String()

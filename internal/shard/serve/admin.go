@@ -271,7 +271,7 @@ func DamagesOf(damages []format.Damage, bytesMax int) []*recordv1.Damage {
 		ids := d.IDs[:min(len(d.IDs), damageIDsMax)]
 		m := &recordv1.Damage{
 			Group: d.Group, File: d.File, OffsetBytes: d.Offset, LengthBytes: d.Length, What: d.What,
-			Ids: ids, IdsUnknown: d.IDsUnknown || len(ids) < len(d.IDs),
+			Ids: ids, IdsUnknown: d.IDsUnknown || len(ids) < len(d.IDs), Records: new(int32(len(d.IDs))),
 		}
 		if bytesMax -= proto.Size(m); bytesMax < 0 {
 			break

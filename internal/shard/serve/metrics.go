@@ -13,7 +13,6 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/shard/answer"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // callMetrics are the metrics of calls.
@@ -145,8 +144,8 @@ func (mm *methodMetrics) observe(err error, took time.Duration) {
 }
 
 // Traffic returns sums over the calls of RecordService that the server has answered.
-func (s *Server) Traffic() *status.Traffic {
-	out := &status.Traffic{}
+func (s *Server) Traffic() *recordv1.Traffic {
+	out := &recordv1.Traffic{}
 	for name, mm := range s.metrics.methods {
 		if !strings.HasPrefix(name, "/"+recordv1.RecordService_ServiceDesc.ServiceName+"/") {
 			continue

@@ -12,7 +12,6 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/quota"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
@@ -44,7 +43,7 @@ type Replicas interface {
 	WithSpace(ctx context.Context, try func() error) error
 
 	// WasSlow records a call that took longer than Options.SlowCallMin.
-	WasSlow(status.SlowCall)
+	WasSlow(*recordv1.SlowCall)
 }
 
 // Group is a group that a shard serves, until it is stopped or replaced.

@@ -8,7 +8,6 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
-	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // neverSlow is for calls that take as long as their callers want.
@@ -23,7 +22,7 @@ type running struct {
 
 // wasSlow reports a call that took longer than its method should.
 func (s *Server) wasSlow(c *running, took time.Duration, err error) {
-	one := status.SlowCall{
+	one := &recordv1.SlowCall{
 		BeganUnixNs: c.began.UnixNano(), DurationNs: took.Nanoseconds(), Method: c.method.name, Group: s.groupOf(c.request),
 		Code: answer.CodeOf(err).String(),
 	}

@@ -1,3 +1,4 @@
+// Package status concludes from what a shard says of itself: its findings, and its state in a sentence.
 package status
 
 import (
@@ -9,60 +10,58 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Find sets the findings, as sheaf doctor computes them.
-func (st *Shard) Find(groups []*recordv1.Group) {
-	st.Findings = finding.Of(finding.Facts{Shards: []*recordv1.Shard{st.Row()}, Groups: groups})
+// Conclude sets the findings, as sheaf doctor computes them, and describes the state in a sentence.
+func Conclude(st *recordv1.ShardStatus) {
+	found := finding.Of(finding.Facts{Shards: []*recordv1.Shard{st.GetShard()}, Groups: st.GetGroups()})
+	st.Findings = finding.Messages(found)
+	st.Summary = summarize(st, finding.Problems(found, "shard "+st.GetShard().GetName()))
 }
 
-// Summarize describes the state in a sentence.
-func (st *Shard) Summarize() {
+func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSummary {
+	shard := st.GetShard()
 	f := page.Facts{
-		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), Load: st.Load.page(),
-		Groups: len(st.Groups), Problems: finding.Problems(st.Findings, "shard "+st.Name),
+		EtcdSilent: EtcdSilent(shard), Load: shard.GetLoad(), Groups: len(st.GetGroups()), Problems: problems,
 	}
-	f.Load.Runs = st.state == recordv1.ShardState_SHARD_STATE_LOADING
-	switch st.state {
+	f.Loading = shard.GetState() == recordv1.ShardState_SHARD_STATE_LOADING
+	switch shard.GetState() {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING:
 	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // those that fit are loaded and served
-		f.Load.Runs = !st.Load.Done
+		f.Loading = !shard.GetLoad().GetDone()
 	case recordv1.ShardState_SHARD_STATE_DRAINING:
 		f.And = "; the shard is being emptied"
 	default:
-		f.Waits = fmt.Sprintf("%s: %s", st.State, st.Message)
+		f.Waits = fmt.Sprintf("%s: %s", shard.GetState().Word(), shard.GetMessage())
 	}
-	if st.Stopping {
+	if shard.GetStopping() {
 		f.Waits = "the shard is stopping"
 	}
-	comes := make(map[string]bool, len(st.Moves))
-	for i := range st.Moves {
-		comes[st.Moves[i].Group] = true
+	comes := make(map[string]bool, len(st.GetMoves()))
+	for _, m := range st.GetMoves() {
+		comes[m.GetGroup()] = true
 	}
-	for i := range st.Groups {
-		switch g := &st.Groups[i]; {
-		case g.State == "Serving":
-		case g.State == "Damaged":
-			f.Damaged = append(f.Damaged, g.Group)
-		case comes[g.Group]:
+	for _, g := range st.GetGroups() {
+		switch {
+		case g.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED:
+			f.Damaged = append(f.Damaged, g.GetGroup())
+		case g.GetState().Serves():
+		case comes[g.GetGroup()]:
 			f.Groups-- // it is served elsewhere until it is complete here
 		default:
-			f.Fail(g.Group, g.Message)
+			f.Fail(g.GetGroup(), g.GetMessage())
 		}
 	}
-	st.Summary = page.Summarize(&f)
+	return page.Summarize(&f)
 }
 
-// page converts the progress for a sentence.
-func (l *Load) page() page.Load {
-	return page.Load{
-		GroupsDone: l.GroupsLoaded, GroupsAll: l.GroupsTotal, BytesDone: l.BytesDone, BytesAll: l.BytesTotal,
-		LeftSeconds: l.ETASeconds,
-	}
+// EtcdSilent returns the time since etcd last answered a shard; 0 if that is not known.
+func EtcdSilent(shard *recordv1.Shard) time.Duration {
+	return time.Duration(shard.GetEtcdSilentSeconds() * float64(time.Second))
 }
 
-// SilentSeconds returns the seconds since last; -1 if last is zero.
-func SilentSeconds(last time.Time) float64 {
+// SilentSeconds returns the seconds since last; nil if last is zero.
+func SilentSeconds(last time.Time) *float64 {
 	if last.IsZero() {
-		return -1
+		return nil
 	}
-	return time.Since(last).Seconds()
+	return new(time.Since(last).Seconds())
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
@@ -31,6 +32,23 @@ type Finding struct {
 	Where    string   `json:"where"`          // "shard s1", "group 7 on shard s1"
 	What     string   `json:"what"`
 	Do       string   `json:"do,omitempty"` // the next step; empty: What contains it, or there is none
+}
+
+// Messages converts findings to the form of the contract.
+func Messages(all []Finding) (out []*recordv1.Finding) {
+	for _, f := range all {
+		out = append(out, &recordv1.Finding{Severity: string(f.Severity), Kind: string(f.Kind), Where: f.Where,
+			What: f.What, Do: f.Do})
+	}
+	return out
+}
+
+// Reported converts findings that a shard reports about itself.
+func Reported(by *recordv1.ShardStatus) (out []Finding) {
+	for _, f := range by.GetFindings() {
+		out = append(out, Finding{Severity(f.GetSeverity()), Kind(f.GetKind()), f.GetWhere(), f.GetWhat(), f.GetDo()})
+	}
+	return out
 }
 
 // groupsNamed is the number of groups that one finding names; the others are counted.

@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/status/page"
 )
@@ -31,33 +33,36 @@ func TestThePageInABrowser(t *testing.T) {
 		t.Skip("chromium is not installed")
 	}
 	eta := 6.0
-	loading := status.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 1000, BytesDone: 420, BytesPerSecond: 100,
-		ETASeconds: 5.8}
-	one := status.Shard{
-		Name: "quotes-0", Summary: page.Summary{State: page.Loading, Text: "Loading: 1 of 4 groups"}, State: "Loading",
-		Load:       loading,
-		FileSystem: "xfs", Source: "/dev/x", CapacityBytes: 4 << 30, FreeBytes: 1 << 30, MemoryUsedBytes: 3 << 20,
-		MemoryLimitBytes: 4 << 20,
-		Groups:           []status.Group{{Group: "7", State: "Loading"}},
-		Moves: []status.Move{{Group: "9", From: "quotes-1", To: "quotes-0", Phase: "Files", BytesTotal: 100, BytesDone: 40,
-			ETASeconds: &eta}},
-		Strays: []status.Stray{{Group: "old", Reason: "etcd says that it is elsewhere"}},
+	one := &recordv1.ShardStatus{
+		Summary: &recordv1.StatusSummary{State: page.Loading, Text: "Loading: 1 of 4 groups"},
+		Shard: &recordv1.Shard{
+			Name: "quotes-0", Alive: true, State: recordv1.ShardState_SHARD_STATE_LOADING,
+			Load: &recordv1.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 1000, BytesDone: 420, BytesPerSecond: 100,
+				EtaSeconds: 5.8},
+			FileSystem: "xfs", Source: "/dev/x", CapacityBytes: 4 << 30, FreeBytes: 1 << 30, MemoryUsedBytes: 3 << 20,
+			MemoryLimitBytes: 4 << 20,
+		},
+		Groups: []*recordv1.Group{{Group: "7", State: recordv1.GroupState_GROUP_STATE_LOADING}},
+		Moves: []*recordv1.Move{{Group: "9", Copies: []*recordv1.Copy{{From: "quotes-1", Shard: "quotes-0",
+			Phase: recordv1.CopyPhase_COPY_PHASE_FILES, BytesTotal: 100, BytesDone: 40, EtaSeconds: &eta}}}},
+		Strays: []*recordv1.StrayGroup{{Group: "old", Reason: "etcd says that it is elsewhere"}},
 	}
-	bad := one
-	bad.State, bad.Load, bad.Problems = "Serving", status.Load{Done: true}, []string{"the disk is slow: see to it"}
-	bad.Findings = []finding.Finding{
+	bad := proto.CloneOf(one)
+	bad.Shard.State, bad.Shard.Load = recordv1.ShardState_SHARD_STATE_SERVING, &recordv1.Load{Done: true}
+	bad.Shard.Problems = []string{"the disk is slow: see to it"}
+	bad.Findings = finding.Messages([]finding.Finding{
 		{Severity: finding.Problem, Where: "shard quotes-0", What: "the disk is slow: see to it"},
 		{Severity: finding.Problem, Where: "group b on shard quotes-0", What: "its manifest is gone",
 			Do: "sheaf verify reads all of it"},
 		{Severity: finding.Warning, Where: "shard quotes-0", What: "writes will be refused soon"},
+	})
+	bad.Groups = []*recordv1.Group{
+		{Group: hostile, State: recordv1.GroupState_GROUP_STATE_DAMAGED, Damages: []*recordv1.Damage{{File: "segment-1",
+			OffsetBytes: 1234, LengthBytes: 2048, What: "entry content is bad", Records: new(int32(1))}}},
+		{Group: "b", State: recordv1.GroupState_GROUP_STATE_FAILED, Message: "its manifest is gone"},
+		{Group: "c", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true, Records: 12345},
 	}
-	bad.Groups = []status.Group{
-		{Group: hostile, State: "Damaged", Damages: []status.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048,
-			What: "entry content is bad", Records: 1}}},
-		{Group: "b", State: "Failed", Message: "its manifest is gone"},
-		{Group: "c", State: "Serving", Leader: true, Records: 12345},
-	}
-	bad.Uncompacted = []status.Uncompacted{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "c",
+	bad.Uncompacted = []*recordv1.UncompactedBytes{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "c",
 		Text: "an open scan sees them"}}
 	for name, c := range map[string]struct {
 		status any
@@ -70,8 +75,8 @@ func TestThePageInABrowser(t *testing.T) {
 			"Files: 40 B of 100 B, 6 s left",
 		}},
 		"sheaf dev with damage": {dev.Status{
-			Dir: "/x", Summary: page.Summary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"},
-			Shards: []status.Shard{bad}, Load: bad.Load,
+			Dir: "/x", Summary: &recordv1.StatusSummary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"},
+			Shards: []*recordv1.ShardStatus{bad}, Load: bad.GetShard().GetLoad(),
 		}, []string{
 			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone",
 			"sheaf verify reads all of it", "writes will be refused soon", "etcd says that it is elsewhere",
@@ -79,7 +84,7 @@ func TestThePageInABrowser(t *testing.T) {
 			"12,345 records", "3.0 MiB in 2 groups", "an open scan sees them",
 		}},
 		"a gateway": {gateway.Status{
-			Store: "quotes", Summary: page.Summary{State: page.Problems, Text: "Without etcd for 12 s"}, Copies: 3,
+			Store: "quotes", Summary: &recordv1.StatusSummary{State: page.Problems, Text: "Without etcd for 12 s"}, Copies: 3,
 			Routing: &placement.Routing{Mode: placement.Named},
 			Shards: []gateway.ShardStatus{{Name: "a", State: "Active", Node: "n1", Zone: "z1", GroupCount: 2, Leaders: 1},
 				{Name: "b", State: "Silent"}},

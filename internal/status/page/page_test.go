@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 func TestThePageIsAtTheRootOnly(t *testing.T) {
@@ -86,12 +88,12 @@ func TestThePageRefersToNothingElsewhere(t *testing.T) {
 }
 
 func TestASentenceSaysWhatMatters(t *testing.T) {
-	load := Load{Runs: true, GroupsDone: 5, GroupsAll: 16, BytesDone: 42 << 30, BytesAll: 100 << 30, LeftSeconds: 3.2}
+	load := &recordv1.Load{GroupsLoaded: 5, GroupsTotal: 16, BytesDone: 42 << 30, BytesTotal: 100 << 30, EtaSeconds: 3.2}
 	many := []string{"1", "2", "3", "4", "5", "6", "7"}
 	for _, c := range []struct {
 		name  string
 		facts Facts
-		state State
+		state string
 		text  string
 		do    string // a part of it
 	}{
@@ -101,13 +103,13 @@ func TestASentenceSaysWhatMatters(t *testing.T) {
 		{"of a gateway", Facts{Groups: 2, Shards: 2, Routes: true}, Ready, "Ready: 2 groups on 2 shards have a route", ""},
 		{"empty", Facts{}, Ready, "Ready: there are no groups yet", ""},
 		{"being emptied", Facts{Groups: 2, And: "; it is emptied"}, Ready, "Ready: 2 groups here serve; it is emptied", ""},
-		{"loading", Facts{Load: load}, Loading, "Loading: 5 of 16 groups, 42 %, 3 s left", ""},
-		{"about to load", Facts{Load: Load{Runs: true}}, Loading, "Loading: looking at what there is", ""},
-		{"almost loaded", Facts{Load: Load{Runs: true, GroupsAll: 1, LeftSeconds: .1}}, Loading,
+		{"loading", Facts{Loading: true, Load: load}, Loading, "Loading: 5 of 16 groups, 42 %, 3 s left", ""},
+		{"about to load", Facts{Loading: true}, Loading, "Loading: looking at what there is", ""},
+		{"almost loaded", Facts{Loading: true, Load: &recordv1.Load{GroupsTotal: 1, EtaSeconds: .1}}, Loading,
 			"Loading: 0 of 1 group, 1 s left", ""},
-		{"loading without etcd", Facts{Load: load, EtcdSilent: time.Minute}, Loading,
+		{"loading without etcd", Facts{Loading: true, Load: load, EtcdSilent: time.Minute}, Loading,
 			"Loading: 5 of 16 groups, 42 %, 3 s left", "etcd has not answered for 60 s"},
-		{"waits, whatever else", Facts{Waits: "why", Load: load, Failed: many}, NotReady, "Not ready: why", ""},
+		{"waits, whatever else", Facts{Waits: "why", Loading: true, Load: load, Failed: many}, NotReady, "Not ready: why", ""},
 		{"failed", Facts{Groups: 16, Failed: many}, NotReady,
 			"Not ready: 7 of 16 groups are not served: 1, 2, 3, 4, 5 and 2 more", "start the shards"},
 		{"failed, and it says why", Facts{Groups: 3, Failed: []string{"a"}, FailedWhy: "Group a: its manifest is gone."},

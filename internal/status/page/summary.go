@@ -5,27 +5,18 @@ import (
 	"strings"
 	"time"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// State is the state of what a process serves, in one word.
-type State string
-
-// The states of a store, from worst to best.
+// The states of a summary, from worst to best.
 const (
-	NotReady State = "NotReady" // a part does not serve
-	Damaged  State = "Damaged"  // all serve, but some stored bytes are bad
-	Loading  State = "Loading"
-	Problems State = "Problems" // all serve, but action is needed
-	Ready    State = "Ready"
+	NotReady = "NotReady" // a part does not serve
+	Damaged  = "Damaged"  // all serve, but some stored bytes are bad
+	Loading  = "Loading"
+	Problems = "Problems" // all serve, but action is needed
+	Ready    = "Ready"
 )
-
-// Summary is the state in one sentence, and what to do, if anything.
-type Summary struct {
-	State State  `json:"state"`
-	Text  string `json:"text"`
-	Do    string `json:"do,omitempty"`
-}
 
 // EtcdSilentMin is the time without an answer of etcd after which the summary mentions it. A process asks every 2 s,
 // and waits 2 s.
@@ -49,7 +40,8 @@ type Facts struct {
 	Waits      string        // why nothing is served, and what to do; empty: something is served
 	EtcdSilent time.Duration // time since etcd last answered
 	EtcdHeld   string        // why etcd's contents are not followed
-	Load       Load
+	Loading    bool
+	Load       *recordv1.Load
 	Groups     int      // number of groups that should serve
 	Shards     int      // number of shards that hold the groups; 0: only the reporting shard
 	Routes     bool     // only routes are known, not whether the groups serve
@@ -68,24 +60,16 @@ func (f *Facts) Fail(group, why string) {
 	}
 }
 
-// Load is the progress of the initial load.
-type Load struct {
-	Runs                  bool
-	GroupsDone, GroupsAll int
-	BytesDone, BytesAll   int64
-	LeftSeconds           float64 // 0: unknown
-}
-
 // Summarize returns the state that follows from the facts. Of several states, it returns the one that needs action
 // most.
-func Summarize(f *Facts) Summary {
+func Summarize(f *Facts) *recordv1.StatusSummary {
 	switch {
 	case f.Waits != "":
-		return Summary{State: NotReady, Text: "Not ready: " + f.Waits}
-	case f.Load.Runs:
-		return Summary{State: Loading, Text: f.Load.words(), Do: f.withoutEtcd()}
+		return &recordv1.StatusSummary{State: NotReady, Text: "Not ready: " + f.Waits}
+	case f.Loading:
+		return &recordv1.StatusSummary{State: Loading, Text: loadWords(f.Load), Do: f.withoutEtcd()}
 	case len(f.Failed) > 0:
-		return Summary{
+		return &recordv1.StatusSummary{
 			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"),
 				are(len(f.Failed)), some(f.Failed)),
 			Do: strings.TrimSpace(
@@ -97,7 +81,7 @@ func Summarize(f *Facts) Summary {
 		if len(f.Damaged) == 1 {
 			named, one = "group", f.Damaged[0]
 		}
-		return Summary{
+		return &recordv1.StatusSummary{
 			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named,
 				some(f.Damaged)),
 			Do: fmt.Sprintf(
@@ -107,14 +91,14 @@ func Summarize(f *Facts) Summary {
 		}
 	case f.EtcdSilent >= EtcdSilentMin || f.EtcdHeld != "":
 		text, do := EtcdProblem(f.EtcdSilent, f.EtcdHeld)
-		return Summary{State: Problems, Text: text, Do: do}
+		return &recordv1.StatusSummary{State: Problems, Text: text, Do: do}
 	case len(f.Problems) > 0:
-		return Summary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"),
+		return &recordv1.StatusSummary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"),
 			f.serving()), Do: f.Problems[0]}
 	case f.Groups == 0:
-		return Summary{State: Ready, Text: "Ready: there are no groups yet"}
+		return &recordv1.StatusSummary{State: Ready, Text: "Ready: there are no groups yet"}
 	}
-	return Summary{State: Ready, Text: "Ready: " + f.serving()}
+	return &recordv1.StatusSummary{State: Ready, Text: "Ready: " + f.serving()}
 }
 
 // serving returns text like "16 groups on 3 shards serve".
@@ -141,17 +125,17 @@ func (f *Facts) withoutEtcd() string {
 		about(f.EtcdSilent))
 }
 
-// words returns text like "Loading: 5 of 16 groups, 42 %, 3 s left".
-func (l *Load) words() string {
-	if l.GroupsAll == 0 {
+// loadWords returns text like "Loading: 5 of 16 groups, 42 %, 3 s left".
+func loadWords(l *recordv1.Load) string {
+	if l.GetGroupsTotal() == 0 {
 		return "Loading: looking at what there is"
 	}
-	text := fmt.Sprintf("Loading: %d of %s", l.GroupsDone, count(l.GroupsAll, "group"))
-	if l.BytesAll > 0 {
-		text += fmt.Sprintf(", %d %%", int64(100*float64(l.BytesDone)/float64(l.BytesAll)))
+	text := fmt.Sprintf("Loading: %d of %s", l.GetGroupsLoaded(), count(int(l.GetGroupsTotal()), "group"))
+	if l.GetBytesTotal() > 0 {
+		text += fmt.Sprintf(", %d %%", int64(100*float64(l.GetBytesDone())/float64(l.GetBytesTotal())))
 	}
-	if l.LeftSeconds > 0 {
-		text += ", " + about(time.Duration(l.LeftSeconds*float64(time.Second))) + " left"
+	if l.GetEtaSeconds() > 0 {
+		text += ", " + about(time.Duration(l.GetEtaSeconds()*float64(time.Second))) + " left"
 	}
 	return text
 }

@@ -170,7 +170,7 @@ func (l *life) serves(ctx context.Context) error {
 	for {
 		serving := 0
 		for _, g := range l.shard.Status().Groups {
-			switch g.State {
+			switch g.GetState().Word() {
 			case "Damaged", "Failed":
 				return fmt.Errorf("%w: group %s: %s: %s", errDamaged, g.Group, g.State, g.Message)
 			case "Serving":

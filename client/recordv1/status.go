@@ -1,0 +1,36 @@
+package recordv1
+
+// Serves reports whether a replica in this state answers calls. A damaged one does: only its damaged records answer
+// DATA_LOSS.
+func (x GroupState) Serves() bool {
+	return x == GroupState_GROUP_STATE_SERVING || x == GroupState_GROUP_STATE_DAMAGED
+}
+
+// Serves reports whether a shard in this state answers calls for its groups, as far as they are loaded.
+func (x ShardState) Serves() bool {
+	return x == ShardState_SHARD_STATE_LOADING || x == ShardState_SHARD_STATE_SERVING ||
+		x == ShardState_SHARD_STATE_DRAINING
+}
+
+// Add adds the progress of another shard, which loads at the same time. It leaves the rates to the caller, who knows
+// whether the shards share a device.
+func (x *Load) Add(one *Load) {
+	x.GroupsTotal += one.GetGroupsTotal()
+	x.GroupsLoaded += one.GetGroupsLoaded()
+	x.GroupsDamaged += one.GetGroupsDamaged()
+	x.GroupsFailed += one.GetGroupsFailed()
+	x.BytesTotal += one.GetBytesTotal()
+	x.BytesDone += one.GetBytesDone()
+	x.EtaSeconds = max(x.GetEtaSeconds(), one.GetEtaSeconds())
+	x.ElapsedSeconds = max(x.GetElapsedSeconds(), one.GetElapsedSeconds())
+	x.Done = x.GetDone() && one.GetDone()
+}
+
+// PercentOfDevice returns the rate of the load in percent of the rate of its device. It is 0 if the device was not
+// measured.
+func (x *Load) PercentOfDevice() float64 {
+	if x.GetDeviceBytesPerSecond() <= 0 {
+		return 0
+	}
+	return 100 * x.GetBytesPerSecond() / x.GetDeviceBytesPerSecond()
+}
