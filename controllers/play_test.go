@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -41,13 +42,13 @@ type play struct {
 
 	mu      sync.Mutex
 	ips     int
-	byIP    map[string]string                     // pod IP -> shard
-	reports map[string]func(r *fleet.ShardReport) // shard -> changes to the report of a healthy shard
-	silent  map[string]bool                       // shards that do not answer
-	hangs   map[string]bool                       // shards whose disk does not answer
-	keyless bool                                  // the operator has no certificate for the store
-	started map[string]int                        // shard -> number of pods created
-	volumes map[string]string                     // claim -> UUID of the volume
+	byIP    map[string]string                        // pod IP -> shard
+	reports map[string]func(r *recordv1.ShardStatus) // shard -> changes to the report of a healthy shard
+	silent  map[string]bool                          // shards that do not answer
+	hangs   map[string]bool                          // shards whose disk does not answer
+	keyless bool                                     // the operator has no certificate for the store
+	started map[string]int                           // shard -> number of pods created
+	volumes map[string]string                        // claim -> UUID of the volume
 	storeID string
 	uuidOf  func(shard string) string // UUID of the shard's volume
 }
@@ -57,7 +58,7 @@ func newPlay(ctx context.Context) *play {
 	Expect(api.Create(ctx, namespace)).To(Succeed())
 	p := &play{
 		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{},
-		reports: map[string]func(*fleet.ShardReport){},
+		reports: map[string]func(*recordv1.ShardStatus){},
 		silent:  map[string]bool{}, hangs: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
 		uuidOf: func(shard string) string { return "uuid-of-" + shard },
 	}
@@ -277,7 +278,7 @@ func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
 }
 
 // Describe makes play a ShardClient. Shards report that they serve, except for what a test changes.
-func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport, error) {
+func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	ip, _, err := net.SplitHostPort(at.Address)
 	if err != nil {
 		return nil, err
@@ -294,14 +295,12 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport
 	if p.hangs[shard] {
 		return nil, fmt.Errorf("%w: a read takes more than 15s", fleet.ErrVolumeSilent)
 	}
-	report := &fleet.ShardReport{
-		Name: shard, Version: "played", State: v1alpha1.ShardServing,
-		Volume: fleet.VolumeReport{
-			UUID: p.uuidOf(shard), StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"},
-			Source:        "/dev/played",
-			CapacityBytes: 1000 << 20, FreeBytes: 900 << 20, ReserveBytes: 50 << 20,
-		},
-	}
+	report := &recordv1.ShardStatus{Shard: &recordv1.Shard{
+		Name: shard, Version: "played", State: recordv1.ShardState_SHARD_STATE_SERVING,
+		VolumeUuid: p.uuidOf(shard), StoreUuid: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"},
+		Source:        "/dev/played",
+		CapacityBytes: 1000 << 20, FreeBytes: 900 << 20, ReserveBytes: 50 << 20,
+	}}
 	if change := p.reports[shard]; change != nil {
 		change(report)
 	}
@@ -310,7 +309,7 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport
 
 // says sets a change that applies to all further reports of the shard. If change is nil, the shard reports that it
 // serves.
-func (p *play) says(shard string, change func(*fleet.ShardReport)) {
+func (p *play) says(shard string, change func(*recordv1.ShardStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reports[shard] = change

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/controllers/recordstore"
@@ -87,7 +88,7 @@ type storePlay struct {
 	away    bool     // the shards do not register
 	bad     string   // an image that cannot be pulled
 	// reported changes a shard's report, except for its groups.
-	reported func(shard string, r *fleet.ShardReport)
+	reported func(shard string, r *recordv1.ShardStatus)
 }
 
 func newStorePlay(ctx context.Context) *storePlay {
@@ -223,9 +224,9 @@ func (p *storePlay) playShards(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	for _, shard := range shards {
 		groups := has[shard]
-		p.says(shard, func(r *fleet.ShardReport) {
+		p.says(shard, func(r *recordv1.ShardStatus) {
 			for _, g := range groups { // each shard leads its groups, because these tests do not count records
-				r.Groups = append(r.Groups, fleet.GroupReport{Group: g, State: "Serving", Leader: true})
+				r.Groups = append(r.Groups, &recordv1.Group{Group: g, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true})
 			}
 			if p.reported != nil {
 				p.reported(shard, r)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
@@ -28,9 +29,9 @@ var _ = Describe("A disk that is to be replaced", func() {
 	}
 	// fresh lets a shard find another volume after it is restarted.
 	fresh := func() {
-		p.reported = func(name string, r *fleet.ShardReport) {
+		p.reported = func(name string, r *recordv1.ShardStatus) {
 			if p.started[name] >= 2 {
-				r.Volume.UUID = "another-of-" + name
+				r.Shard.VolumeUuid = "another-of-" + name
 			}
 		}
 	}

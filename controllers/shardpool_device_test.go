@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
@@ -32,9 +32,10 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 
 	It("shows the rate and what loads reach of it, and keeps it when the Job is gone", func(ctx context.Context) {
 		ended := time.Now().Truncate(time.Second)
-		p.says("ssd-0", func(r *fleet.ShardReport) {
-			r.State, r.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 4 << 30, BytesDone: 1 << 30,
-				BytesPerSecond: 1 << 30, ETA: 3 * time.Second}
+		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Load = recordv1.ShardState_SHARD_STATE_LOADING, &recordv1.Load{BytesTotal: 4 << 30,
+				BytesDone:      1 << 30,
+				BytesPerSecond: 1 << 30, EtaSeconds: 3}
 		})
 		p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 var _ = Describe("A pool whose etcd is away", func() {
@@ -39,8 +39,8 @@ var _ = Describe("A pool whose etcd is away", func() {
 		Expect(condition(v1alpha1.ConditionReady).Status).To(Equal(metav1.ConditionTrue), "the shards serve")
 
 		By("a shard that starts then")
-		p.says("ssd-1", func(r *fleet.ShardReport) {
-			r.State, r.Message = v1alpha1.ShardPending, "etcd does not answer: deadline exceeded"
+		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_PENDING, "etcd does not answer: deadline exceeded"
 		})
 		p.settle(ctx)
 		Expect(condition(v1alpha1.ConditionReady)).To(And(HaveField("Status", metav1.ConditionFalse),

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
@@ -20,10 +21,11 @@ var _ = Describe("Groups that are not well", func() {
 		p.settle(ctx)
 		p.ready(ctx)
 		p.away = true // from now on the shards say what this test says
-		groups := func(shard int, change func(*fleet.ShardReport)) {
-			p.says(fmt.Sprintf("ssd-%d", shard), func(r *fleet.ShardReport) {
+		groups := func(shard int, change func(*recordv1.ShardStatus)) {
+			p.says(fmt.Sprintf("ssd-%d", shard), func(r *recordv1.ShardStatus) {
 				for n := range 4 {
-					r.Groups = append(r.Groups, fleet.GroupReport{Group: fmt.Sprint(4*shard + n), State: "Serving", Leader: true,
+					r.Groups = append(r.Groups, &recordv1.Group{Group: fmt.Sprint(4*shard + n),
+						State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
 						Records: 10, StoredBytes: 100})
 				}
 				if change != nil {
@@ -32,9 +34,9 @@ var _ = Describe("Groups that are not well", func() {
 			})
 		}
 		groups(0, nil)
-		groups(1, func(r *fleet.ShardReport) {
-			r.Groups[1].State, r.Groups[1].Message = "Damaged", "some stored bytes are bad"
-			r.Groups[2] = fleet.GroupReport{Group: "6", State: "Failed", Lost: true,
+		groups(1, func(r *recordv1.ShardStatus) {
+			r.Groups[1].State, r.Groups[1].Message = recordv1.GroupState_GROUP_STATE_DAMAGED, "some stored bytes are bad"
+			r.Groups[2] = &recordv1.Group{Group: "6", State: recordv1.GroupState_GROUP_STATE_FAILED, Lost: true,
 				Message: "bring the old volume back " + strings.Repeat("x", 1000)}
 		})
 		p.settle(ctx)
@@ -54,7 +56,9 @@ var _ = Describe("Groups that are not well", func() {
 			"group 6 of shard ssd-1: bring the old volume back")
 
 		By("a disk that is lost: so are all its groups")
-		p.says("ssd-1", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardDiskLost, "the volume is blank" })
+		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
+		})
 		p.settle(ctx)
 		status = p.get(ctx).Status
 		Expect(status.Groups).To(And(HaveField("Serving", int32(4)), HaveField("DataLost", int32(4)),

@@ -15,8 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // calls counts a reconcile's requests to the API server. In the real operator, reads come from a cache, except those of
@@ -89,14 +88,15 @@ var _ = Describe("Forty shards in one pool", func() {
 		p.r = p.reconciler(made.client())
 		p.r.Live = livePast{operatorClient, &made}
 		for n := range shards {
-			p.says(fmt.Sprintf("ssd-%d", n), func(r *fleet.ShardReport) {
-				r.Groups = make([]fleet.GroupReport, 256)
+			p.says(fmt.Sprintf("ssd-%d", n), func(r *recordv1.ShardStatus) {
+				r.Groups = make([]*recordv1.Group, 256)
 				for g := range r.Groups {
-					r.Groups[g] = fleet.GroupReport{Group: fmt.Sprint(256*int(n) + g), State: "Damaged", Leader: true, Records: 1e9,
-						StoredBytes: 1e12, Message: strings.Repeat("x", 1000)}
+					r.Groups[g] = &recordv1.Group{Group: fmt.Sprint(256*int(n) + g),
+						State: recordv1.GroupState_GROUP_STATE_DAMAGED, Leader: true, Records: 1e9, StoredBytes: 1e12,
+						Message: strings.Repeat("x", 1000)}
 				}
 				if trouble {
-					r.State, r.Message = v1alpha1.ShardFileSystemMismatch, strings.Repeat(
+					r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH, strings.Repeat(
 						"the file system is not what was asked for. ", 200)
 				}
 			})

@@ -37,7 +37,7 @@ import (
 // adminClient implements the parts of a ShardClient that these tests need.
 type adminClient struct{}
 
-func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
+func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	conn, err := grpc.NewClient("passthrough:///"+shard.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
@@ -52,15 +52,10 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Sh
 	if err != nil {
 		return nil, err
 	}
-	s := shards.GetShards()[0]
-	report := &fleet.ShardReport{
-		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
-		Volume: fleet.VolumeReport{UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), FileSystem: s.GetFileSystem(),
-			Source:        s.GetSource(),
-			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes()},
-	}
+	report := &recordv1.ShardStatus{Shard: shards.GetShards()[0]}
 	for _, g := range groups.GetGroups() {
-		report.Groups = append(report.Groups, fleet.GroupReport{Group: g.GetGroup(), State: "Serving"})
+		report.Groups = append(report.Groups,
+			&recordv1.Group{Group: g.GetGroup(), State: recordv1.GroupState_GROUP_STATE_SERVING})
 	}
 	return report, nil
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -62,8 +62,8 @@ var _ = Describe("Shards", func() {
 		Expect(shards(ctx)).To(And(HaveLen(3), HaveKey("ssd-0"), HaveKey("ssd-2"), HaveKey("hdd-0")))
 
 		By("one that is to go and still holds groups")
-		p.says("ssd-2", func(r *fleet.ShardReport) {
-			r.Groups = []fleet.GroupReport{{Group: "1", State: "Serving", Leader: true}}
+		p.says("ssd-2", func(r *recordv1.ShardStatus) {
+			r.Groups = []*recordv1.Group{{Group: "1", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true}}
 		})
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
@@ -73,7 +73,9 @@ var _ = Describe("Shards", func() {
 		Expect(shard(ctx, "ssd-2").Status.State).To(Equal(v1alpha1.ShardDraining))
 
 		By("a state")
-		p.says("ssd-0", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
+		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "it needs more"
+		})
 		p.settle(ctx, 0)
 		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardMemoryTooSmall),
 			HaveField("Message", "it needs more")))
@@ -245,8 +247,9 @@ var _ = Describe("Shards", func() {
 		p.r.Now = func() time.Time { return now }
 		records := int64(10)
 		for _, name := range []string{"ssd-0", "ssd-1"} {
-			p.says(name, func(r *fleet.ShardReport) {
-				r.Groups = []fleet.GroupReport{{Group: name, State: "Serving", Leader: true, Records: records,
+			p.says(name, func(r *recordv1.ShardStatus) {
+				r.Groups = []*recordv1.Group{{Group: name, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
+					Records:     records,
 					StoredBytes: 100 * records}}
 			})
 		}
@@ -275,7 +278,9 @@ var _ = Describe("Shards", func() {
 		writes, seen = look(5 * time.Second)
 		Expect([]int64{int64(writes), seen}).To(Equal([]int64{3, 34}), "30 s after a write")
 
-		p.says("ssd-1", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
+		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "it needs more"
+		})
 		writes, _ = look(time.Second)
 		Expect(writes).To(Equal(2), "the Shard that came into another state, and the pool")
 		Expect(shard(ctx, "ssd-1").Status.State).To(Equal(v1alpha1.ShardMemoryTooSmall))

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 var _ = Describe("Restarts of a store with several copies", func() {
@@ -29,7 +29,7 @@ var _ = Describe("Restarts of a store with several copies", func() {
 	}
 
 	It("wait until each group has a majority that is up to date without the shard", func(ctx context.Context) {
-		p.reported = func(shard string, r *fleet.ShardReport) {
+		p.reported = func(shard string, r *recordv1.ShardStatus) {
 			for n := range r.Groups {
 				r.Groups[n].AppliedIndex = 5000
 				if shard == "ssd-2" && p.started[shard] > 0 {
@@ -67,12 +67,14 @@ var _ = Describe("A disk that is lost", func() {
 	var p *storePlay
 	// blank makes a shard find its volume blank until it is restarted to accept any volume.
 	blank := func(shard string) {
-		p.reported = func(name string, r *fleet.ShardReport) {
+		p.reported = func(name string, r *recordv1.ShardStatus) {
 			if name == shard && p.started[shard] < 2 {
-				r.State, r.Message, r.Groups, r.Volume = v1alpha1.ShardDiskLost, "the volume is blank", nil, fleet.VolumeReport{}
+				r.Groups = nil
+				r.Shard = &recordv1.Shard{Name: r.Shard.Name, Version: r.Shard.Version,
+					State: recordv1.ShardState_SHARD_STATE_DISK_LOST, Message: "the volume is blank"}
 			}
 			if name == shard && p.started[shard] >= 2 {
-				r.Volume.UUID = "another"
+				r.Shard.VolumeUuid = "another"
 			}
 		}
 	}

@@ -15,18 +15,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-func loading(done int64) func(*fleet.ShardReport) {
-	return func(r *fleet.ShardReport) {
-		r.State, r.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 100, BytesDone: done, BytesPerSecond: 10}
+func loading(done int64) func(*recordv1.ShardStatus) {
+	return func(r *recordv1.ShardStatus) {
+		r.Shard.State, r.Shard.Load = recordv1.ShardState_SHARD_STATE_LOADING, &recordv1.Load{BytesTotal: 100,
+			BytesDone: done, BytesPerSecond: 10}
 	}
 }
 
-func holding(groups int) func(*fleet.ShardReport) {
-	return func(r *fleet.ShardReport) { r.Groups = make([]fleet.GroupReport, groups) }
+func holding(groups int) func(*recordv1.ShardStatus) {
+	return func(r *recordv1.ShardStatus) { r.Groups = make([]*recordv1.Group, groups) }
 }
 
 var _ = Describe("ShardPool", func() {
@@ -88,13 +89,13 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("names both sides in conditions", func(ctx context.Context) {
-		p.says("ssd-0", func(r *fleet.ShardReport) {
-			r.State, r.Message = v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"
+		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH, "is ext3, asked for is ext4"
 		})
-		p.says("ssd-1", func(r *fleet.ShardReport) {
-			r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "needs 3GiB, has 1GiB"
+		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "needs 3GiB, has 1GiB"
 		})
-		p.says("ssd-2", func(r *fleet.ShardReport) { r.Volume.FreeBytes = 40 << 20 })
+		p.says("ssd-2", func(r *recordv1.ShardStatus) { r.Shard.FreeBytes = 40 << 20 })
 		p.pool(ctx, "ssd", 3)
 		p.settle(ctx, 0)
 		p.expect(ctx, "ssd", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "ssd-0",
@@ -143,8 +144,9 @@ var _ = Describe("ShardPool", func() {
 		p.pool(ctx, "ssd", 1)
 		p.settle(ctx, 0)
 		first := p.uids(ctx)
-		p.says("ssd-0", func(r *fleet.ShardReport) {
-			r.State, r.Message, r.Volume.UUID, r.Volume.StoreUUID = v1alpha1.ShardDiskLost, "the volume is blank", "", ""
+		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
+			r.Shard.VolumeUuid, r.Shard.StoreUuid = "", ""
 		})
 		p.settle(ctx, 0)
 		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "DiskLost",
@@ -155,7 +157,7 @@ var _ = Describe("ShardPool", func() {
 		})
 		Expect(p.round(ctx)).To(Succeed())
 		Expect(p.round(ctx)).To(Succeed())
-		p.says("ssd-0", func(r *fleet.ShardReport) { r.Volume.UUID = "uuid-new" })
+		p.says("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.VolumeUuid = "uuid-new" })
 		p.settle(ctx, 0)
 		p.ready(ctx, "ssd")
 		Expect(p.uids(ctx)).NotTo(Equal(first))

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 var _ = Describe("An update", func() {
@@ -47,7 +47,7 @@ var _ = Describe("An update", func() {
 	It("restarts one shard of the store at a time, and waits until it has loaded", both("a life of an update"),
 		func(ctx context.Context) {
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
-				p.says(shard, func(r *fleet.ShardReport) {
+				p.says(shard, func(r *recordv1.ShardStatus) {
 					if p.started[shard] > 1 {
 						loading(50)(r)
 					}
@@ -80,9 +80,9 @@ var _ = Describe("An update", func() {
 	It("stops at a shard that does not come up, keeps the template from the others, and rolls back",
 		func(ctx context.Context) {
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
-				p.says(shard, func(r *fleet.ShardReport) {
+				p.says(shard, func(r *recordv1.ShardStatus) {
 					if images(ctx)[shard] == "sheaf:bad" {
-						r.State, r.Message = v1alpha1.ShardPending, "never comes up"
+						r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_PENDING, "never comes up"
 					}
 				})
 			}

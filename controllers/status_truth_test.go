@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
@@ -50,9 +51,8 @@ var _ = Describe("The status of a store with several copies", func() {
 		p = newStorePlay(ctx)
 		led, silent, clock = map[string]string{}, map[string]bool{}, 0
 		p.pools.Now = func() time.Time { return time.Now().Add(clock) }
-		p.reported = func(shard string, r *fleet.ShardReport) {
-			for n := range r.Groups {
-				g := &r.Groups[n]
+		p.reported = func(shard string, r *recordv1.ShardStatus) {
+			for _, g := range r.Groups {
 				leader, chosen := led[g.Group]
 				if silent[leader] || !chosen {
 					leader = "ssd-1"
@@ -310,7 +310,7 @@ var _ = Describe("The status of a pool", func() {
 		result, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
-		p.says("ssd-0", func(r *fleet.ShardReport) { r.State = v1alpha1.ShardDraining })
+		p.says("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.State = recordv1.ShardState_SHARD_STATE_DRAINING })
 		result, err = p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(Equal(2 * time.Second))

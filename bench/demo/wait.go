@@ -115,7 +115,8 @@ var errChildEnded = errors.New("sheaf dev has ended by itself")
 
 // loadMark returns a text that changes as long as a load makes progress.
 func loadMark(s dev.Status) string {
-	mark := fmt.Sprint(s.NotYet, s.Load.GetBytesDone(), s.Load.GetGroupsLoaded(), s.Load.GetGroupsFailed(), s.Load.GetDone())
+	mark := fmt.Sprint(s.NotYet, s.Load.GetBytesDone(), s.Load.GetGroupsLoaded(), s.Load.GetGroupsFailed(),
+		s.Load.GetDone())
 	for _, one := range s.Shards {
 		for _, g := range one.Groups {
 			mark += g.GetState().Word()

@@ -147,7 +147,8 @@ func TestRecoverPlacement(t *testing.T) {
 	eventually(t, func() bool { return c.shards["b"].alive() })
 	eventually(t, func() bool {
 		st := statusOf(t, c.shards["b"].http)
-		return st.Shard.GetState() == recordv1.ShardState_SHARD_STATE_PENDING && strings.Contains(st.Shard.GetMessage(), "recover placement")
+		return st.Shard.GetState() == recordv1.ShardState_SHARD_STATE_PENDING && strings.Contains(st.Shard.GetMessage(),
+			"recover placement")
 	})
 	all := append(slices.Clone(recover), "--shards", c.address["a"]+","+c.address["b"])
 	sheaf(t, nil, all...).Want(t, 0).Has(t, "Nothing was written")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/step"
 )
 
@@ -42,7 +43,7 @@ type poolPage struct {
 // shardPage holds the last report of one shard. answers is true if the report is current.
 type shardPage struct {
 	answers bool
-	groups  []GroupReport
+	groups  []*recordv1.Group
 }
 
 // GroupSum summarizes the book for the groups of one store.
@@ -65,7 +66,8 @@ type BookedGroup struct {
 
 // Note replaces what the shards of a pool reported before. For a shard that does not answer now, Note keeps the last
 // report.
-func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[string]*ShardReport, now time.Time) {
+func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[string]*recordv1.ShardStatus,
+	now time.Time) {
 	if b == nil {
 		return
 	}
@@ -82,8 +84,8 @@ func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[st
 	page := &poolPage{at: now, shards: map[string]shardPage{}}
 	before := s.pools[pool]
 	for shard, report := range reports {
-		if report != nil && Serving(report.State) {
-			page.shards[shard] = shardPage{answers: true, groups: report.Groups}
+		if report.GetShard().GetState().Serves() {
+			page.shards[shard] = shardPage{answers: true, groups: report.GetGroups()}
 		} else if before != nil {
 			page.shards[shard] = shardPage{groups: before.shards[shard].groups}
 		}
@@ -158,7 +160,7 @@ func (s *storeBook) replace(pool string, page *poolPage, now time.Time) {
 	for _, p := range s.pools {
 		for _, shard := range p.shards {
 			for _, g := range shard.groups {
-				there[g.Group] = true
+				there[g.GetGroup()] = true
 			}
 		}
 	}
@@ -181,8 +183,8 @@ func (s *storeBook) replace(pool string, page *poolPage, now time.Time) {
 func (p *poolPage) leads(f func(group string)) {
 	for _, shard := range p.shards {
 		for _, g := range shard.groups {
-			if shard.answers && g.Leader && g.Serves() {
-				f(g.Group)
+			if shard.answers && g.GetLeader() && g.GetState().Serves() {
+				f(g.GetGroup())
 			}
 		}
 	}
@@ -208,23 +210,23 @@ func (b *GroupBook) Sum(store types.NamespacedName, pools []v1alpha1.ShardPool) 
 	for _, page := range s.pools {
 		for _, shard := range page.shards {
 			for _, g := range shard.groups {
-				now := bookedReport{answers: shard.answers, GroupReport: g}
-				if was, there := best[g.Group]; !there || now.compare(was) > 0 {
-					best[g.Group] = now
+				name, now := g.GetGroup(), bookedReport{answers: shard.answers, Group: g}
+				if was, there := best[name]; !there || now.compare(was) > 0 {
+					best[name] = now
 				}
-				group := out.Groups[g.Group]
+				group := out.Groups[name]
 				if shard.answers {
-					out.CopyingBytes += g.CopyingBytes
-					if g.Serves() {
+					out.CopyingBytes += max(0, g.GetCopy().GetBytesTotal()-g.GetCopy().GetBytesDone())
+					if g.GetState().Serves() {
 						group.Serving++
 					}
 				}
-				out.Groups[g.Group] = group
+				out.Groups[name] = group
 			}
 		}
 	}
 	for _, g := range best {
-		out.Records += g.Records
+		out.Records += g.GetRecords()
 	}
 	asked := s.asked()
 	for name := range s.lostAt {
@@ -239,16 +241,16 @@ func (b *GroupBook) Sum(store types.NamespacedName, pools []v1alpha1.ShardPool) 
 // bookedReport is a report about one copy of a group.
 type bookedReport struct {
 	answers bool
-	GroupReport
+	*recordv1.Group
 }
 
 // compare orders reports by how much they know about the group. The report of a leader that answers knows most. Among
 // several leaders, the one that has applied most counts, because a former leader applies no further entries. Without a
 // leader, a copy that serves counts before one that does not, and then the copy that has applied most.
 func (r bookedReport) compare(other bookedReport) int {
-	return cmp.Or(compareTruth(r.answers && r.Leader, other.answers && other.Leader),
-		compareTruth(r.Serves(), other.Serves()),
-		cmp.Compare(r.AppliedIndex, other.AppliedIndex), compareTruth(r.Leader, other.Leader))
+	return cmp.Or(compareTruth(r.answers && r.GetLeader(), other.answers && other.GetLeader()),
+		compareTruth(r.GetState().Serves(), other.GetState().Serves()),
+		cmp.Compare(r.GetAppliedIndex(), other.GetAppliedIndex()), compareTruth(r.GetLeader(), other.GetLeader()))
 }
 
 func compareTruth(a, b bool) int {

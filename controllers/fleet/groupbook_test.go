@@ -7,19 +7,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 var bookStore = types.NamespacedName{Namespace: "prod", Name: "quotes"}
 
 // said builds a shard's report. Each word names a group; a ! after the name says that the shard leads the group.
-func said(records int64, applied uint64, groups ...string) *ShardReport {
-	r := &ShardReport{State: v1alpha1.ShardServing}
+func said(records int64, applied uint64, groups ...string) *recordv1.ShardStatus {
+	r := &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_SERVING}}
 	for _, g := range groups {
 		leads := g[len(g)-1] == '!'
 		if leads {
 			g = g[:len(g)-1]
 		}
-		r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: leads, Records: records,
+		r.Groups = append(r.Groups, &recordv1.Group{Group: g, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: leads,
+			Records:      records,
 			AppliedIndex: applied})
 	}
 	return r
@@ -36,27 +38,30 @@ func bookPools(names ...string) []v1alpha1.ShardPool {
 // Leaders of groups are on a node that becomes unreachable; other shards then lead these groups.
 func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"),
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1",
+		"2!"),
 		"a-2": said(100, 10, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 ||
 		got.ElectionPending {
 		t.Fatalf("all well: %+v", got)
 	}
 	now = now.Add(10 * time.Second)
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": said(120, 12, "1!", "2!"),
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": said(120, 12, "1!", "2!"),
 		"a-2": said(110, 11, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.ElectionPending ||
 		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
 	// The old leader is back for a moment and does not know about the new one.
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!", "2!"),
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!",
+		"2!"),
 		"a-2": said(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("two leaders: %d records", got.Records)
 	}
 	// If nobody leads, the records that exist still count.
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")}, now)
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")},
+		now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("no leader: %d records", got.Records)
 	}
@@ -72,7 +77,7 @@ func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
 		if leads == pool {
 			group = "1!"
 		}
-		book.Note(bookStore, pool, map[string]*ShardReport{pool + "-0": said(5, 5, group)}, now)
+		book.Note(bookStore, pool, map[string]*recordv1.ShardStatus{pool + "-0": said(5, 5, group)}, now)
 		return book.Sum(bookStore, pools)
 	}
 	leaderless := func(s GroupSum) bool { return s.Groups["1"].Leaderless }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/step"
 )
 
@@ -43,6 +44,12 @@ func NodeWords(shards []v1alpha1.ShardStatus) string {
 // troublesMax is the maximum number of unhealthy groups in the list.
 const troublesMax = 20
 
+// StateOf returns the state that a shard reports, as v1alpha1 spells it. It is empty if the shard does not send it, or
+// if this version does not know it.
+func StateOf(r *recordv1.ShardStatus) v1alpha1.ShardState {
+	return v1alpha1.ShardState(r.GetShard().GetState().Word())
+}
+
 // Serving reports whether a shard in this state answers calls for its groups.
 func Serving(state v1alpha1.ShardState) bool {
 	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
@@ -62,12 +69,14 @@ const (
 
 // TroubleOf returns the state that describes the problem of a copy of a group. It is empty if the shard reports no
 // problem.
-func TroubleOf(g GroupReport) string {
+func TroubleOf(g *recordv1.Group) string {
 	switch {
-	case g.Lost:
+	case g.GetLost():
 		return GroupLost
-	case g.State == GroupDamaged, g.State == groupFailed:
-		return g.State
+	case g.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED:
+		return GroupDamaged
+	case g.GetState() == recordv1.GroupState_GROUP_STATE_FAILED:
+		return groupFailed
 	}
 	return ""
 }

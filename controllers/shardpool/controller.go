@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
@@ -229,7 +230,7 @@ func (r *Reconciler) lacksCredentials(pool *v1alpha1.ShardPool, shards []*observ
 
 // decide determines the state of every shard.
 func decide(_ context.Context, w *work) step.Outcome {
-	said := map[string]*fleet.ShardReport{}
+	said := map[string]*recordv1.ShardStatus{}
 	for _, o := range w.seen.Shards {
 		s := observed.Decide(o)
 		w.found.Statuses = append(w.found.Statuses, s)

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -64,7 +65,7 @@ type shardClient struct {
 }
 
 // ask asks the shard in a pod and waits up to describeTime.
-func (a shardClient) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
+func (a shardClient) ask(ctx context.Context, pod *corev1.Pod) (*recordv1.ShardStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTime)
 	defer cancel()
 	return a.shards.Describe(ctx, fleet.ShardAt{

@@ -58,9 +58,9 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	if pod := r.seen.Pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil &&
 		pod.Status.PodIP != "" {
 		// The status may be outdated: a group may have arrived since.
-		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.Groups) > 0 {
+		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.GetGroups()) > 0 {
 			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %s", name,
-				step.Count(len(report.Groups), "group", "groups")), step.PauseShort)
+				step.Count(len(report.GetGroups()), "group", "groups")), step.PauseShort)
 		}
 	}
 	if r.places.known() {

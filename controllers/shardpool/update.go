@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
@@ -205,7 +206,7 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 	return live, nil
 }
 
-func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *fleet.ShardReport) {
+func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *recordv1.ShardStatus) {
 	if pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "" {
 		return v1alpha1.ShardPending, nil
 	}
@@ -213,7 +214,7 @@ func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.Sha
 	if err != nil {
 		return v1alpha1.ShardUnreachable, nil
 	}
-	return report.State, report
+	return fleet.StateOf(report), report
 }
 
 // spare says why a serving shard must not be restarted now. It is empty if every group with several copies continues

@@ -54,7 +54,7 @@ func TestTheStatusOfAShardObject(t *testing.T) {
 					Name: workload.ContainerShard, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},
 			},
 			Node:   &corev1.Node{},
-			Report: report(shard(state), groups),
+			Report: &recordv1.ShardStatus{Shard: shard(state), Groups: groups},
 		}
 		got, err := json.MarshalIndent(observed.Decide(o), "", "  ")
 		if err != nil {

@@ -36,7 +36,7 @@ func NewShards(keys *Keys) *Shards {
 func (s *Shards) Close() { s.close() }
 
 // Describe asks one shard for its report. It never speaks plaintext to a shard that accepts only TLS.
-func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
+func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
 	for {
@@ -61,7 +61,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Shar
 }
 
 // describeOver asks a shard for its report over a given connection.
-func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.ShardReport, error) {
+func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*recordv1.ShardStatus, error) {
 	admin := recordv1.NewAdminServiceClient(conn)
 	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
 	if err != nil {
@@ -78,35 +78,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.Sh
 	if err != nil {
 		return nil, err
 	}
-	return report(shard, groups.GetGroups()), nil
-}
-
-// report converts a shard's answer to the controllers' form.
-func report(s *recordv1.Shard, groups []*recordv1.Group) *fleet.ShardReport {
-	load := s.GetLoad()
-	out := &fleet.ShardReport{
-		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
-		Problems: s.GetProblems(),
-		Volume: fleet.VolumeReport{
-			UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(),
-			FileSystem: s.GetFileSystem(), MountOptions: s.GetMountOptions(), Source: s.GetSource(), Rotational: s.Rotational,
-			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes(), ReserveBytes: s.GetReserveBytes(),
-		},
-		Memory: fleet.MemoryReport{NeedBytes: s.GetMemoryNeedBytes(), LimitBytes: s.GetMemoryLimitBytes()},
-		Load: fleet.LoadReport{
-			BytesTotal: load.GetBytesTotal(), BytesDone: load.GetBytesDone(), BytesPerSecond: load.GetBytesPerSecond(),
-			DeviceBytesPerSecond: load.GetDeviceBytesPerSecond(),
-			ETA:                  time.Duration(load.GetEtaSeconds() * float64(time.Second)),
-		},
-	}
-	for _, g := range groups {
-		out.Groups = append(out.Groups, fleet.GroupReport{
-			Group: g.GetGroup(), State: g.GetState().Word(), Message: g.GetMessage(), Leader: g.GetLeader(),
-			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(), AppliedIndex: g.GetAppliedIndex(), Lost: g.GetLost(),
-			CopyingBytes: max(0, g.GetCopy().GetBytesTotal()-g.GetCopy().GetBytesDone()),
-		})
-	}
-	return out
+	return &recordv1.ShardStatus{Shard: shard, Groups: groups.GetGroups()}, nil
 }
 
 // Register updates the placement when shards are to be removed.

@@ -64,7 +64,7 @@ func (a *asked) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recor
 func describes(t *testing.T, s *Shards, a *asked) {
 	t.Helper()
 	report, err := s.Describe(t.Context(), fleet.ShardAt{Address: a.Addr().String()})
-	if err != nil || report.Name != a.name {
+	if err != nil || report.GetShard().GetName() != a.name {
 		t.Fatalf("%+v, %v, want shard %s", report, err, a.name)
 	}
 }

@@ -63,7 +63,8 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 		st := d.shard.Status()
 		if len(st.Moves) != 1 || st.Summary.State != page.Ready {
 			t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
-		} else if m := st.Moves[0].GetCopies()[0]; st.Moves[0].GetGroup() != "0" || m.GetFrom() != "a" || m.GetShard() != "d" ||
+		} else if m := st.Moves[0].GetCopies()[0]; st.Moves[0].GetGroup() != "0" || m.GetFrom() != "a" ||
+			m.GetShard() != "d" ||
 			m.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES ||
 			m.BytesTotal != one.GetBytesTotal() ||
 			m.BytesDone < one.GetBytesDone() || m.BytesPerSecond <= 0 || m.EtaSeconds == nil {

@@ -57,7 +57,8 @@ func TestRestartServesWhatWasAcknowledged(t *testing.T) {
 						there[3] = data(int64(round), 777)
 						f.put(3, there[3])
 						st := f.shard.Status()
-						if !st.GetShard().Load.Done || st.GetShard().Load.GroupsLoaded != 4 || st.GetShard().Generation != uint64(round+2) || len(st.GetShard().Problems) > 0 {
+						if !st.GetShard().Load.Done || st.GetShard().Load.GroupsLoaded != 4 ||
+							st.GetShard().Generation != uint64(round+2) || len(st.GetShard().Problems) > 0 {
 							t.Errorf("status %+v", st)
 						}
 					}
@@ -237,9 +238,11 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 		f.stop()
 		f.again(func(c *Config) { c.MemoryLimitBytes = 5 << 20 })
 		st := f.shard.Status()
-		if st.GetShard().MemoryNeedBytes <= 5<<20 || st.GetShard().MemoryLimitBytes != 5<<20 || st.GetShard().MemoryUsedBytes > 5<<20 ||
+		if st.GetShard().MemoryNeedBytes <= 5<<20 || st.GetShard().MemoryLimitBytes != 5<<20 ||
+			st.GetShard().MemoryUsedBytes > 5<<20 ||
 			len(st.GetShard().Problems) != 1 {
-			t.Errorf("need %d, limit %d, used %d, problems %v", st.GetShard().MemoryNeedBytes, st.GetShard().MemoryLimitBytes, st.GetShard().MemoryUsedBytes,
+			t.Errorf("need %d, limit %d, used %d, problems %v", st.GetShard().MemoryNeedBytes, st.GetShard().MemoryLimitBytes,
+				st.GetShard().MemoryUsedBytes,
 				st.GetShard().Problems)
 		}
 		failed, served := 0, 0
@@ -367,7 +370,8 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 		}
 	}
 	var st recordv1.ShardStatus
-	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.GetShard().Name != "s1" || st.GetShard().Version != "v1.2.3" ||
+	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.GetShard().Name != "s1" ||
+		st.GetShard().Version != "v1.2.3" ||
 		len(st.Groups) != 4 || st.GetShard().FileSystem == "" || st.GetShard().CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)
 	}

@@ -251,8 +251,9 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	groups := make([]*recordv1.Group, n)
 	for i := range groups {
 		groups[i] = &recordv1.Group{
-			Group: fmt.Sprint(i), State: recordv1.GroupState_GROUP_STATE_SERVING, Records: 3, StoredBytes: 50, SupersededBytes: 7,
-			Damages: make([]*recordv1.Damage, 1), DamagesTotal: 1, Leader: i == 1,
+			Group: fmt.Sprint(i), State: recordv1.GroupState_GROUP_STATE_SERVING, Records: 3, StoredBytes: 50,
+			SupersededBytes: 7,
+			Damages:         make([]*recordv1.Damage, 1), DamagesTotal: 1, Leader: i == 1,
 		}
 	}
 	new(collector).collectGroups(ch, groups)

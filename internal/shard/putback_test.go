@@ -174,7 +174,10 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 		f.settles()
 		f.registry.setDown(true)
 		told := func(what string) bool {
-			return slices.ContainsFunc(f.shard.Status().GetShard().Problems, func(p string) bool { return strings.Contains(p, what) })
+			return slices.ContainsFunc(f.shard.Status().GetShard().Problems, func(p string) bool {
+				return strings.Contains(p,
+					what)
+			})
 		}
 		f.put(1, data(1, 200))
 		f.eventually("it says so", func() bool { return told("reporting the step of the volume to etcd") })

@@ -112,7 +112,10 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	}
 	f.eventually("etcd takes the placement again", func() bool { return store.Restore(ctx, rebuilt, true) == nil })
 	f.put(9, data(9, 1<<20))
-	f.eventually("the problem is over", func() bool { return serving() == 4 && len(f.shard.Status().GetShard().Problems) == 0 })
+	f.eventually("the problem is over", func() bool {
+		return serving() == 4 &&
+			len(f.shard.Status().GetShard().Problems) == 0
+	})
 }
 
 // A problem with a group that the shard could not make also ends when somebody else has removed the reason to make it.

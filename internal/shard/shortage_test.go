@@ -157,7 +157,8 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 		time.Sleep(time.Minute)
 		if st := f.host.Status(); st.GetShard().GetState().Word() != "Serving" ||
 			!strings.Contains(strings.Join(st.GetShard().Problems, "\n"), "too many open") {
-			t.Errorf("without descriptors it is %s, with the problems %q", st.GetShard().GetState().Word(), st.GetShard().Problems)
+			t.Errorf("without descriptors it is %s, with the problems %q", st.GetShard().GetState().Word(),
+				st.GetShard().Problems)
 		}
 		fault.Remove()
 		time.Sleep(10 * time.Second)
@@ -188,7 +189,8 @@ func TestAShardWaitsForItsStore(t *testing.T) {
 						t.Fatalf("it ended: %v", err)
 					default:
 					}
-					if said := f.host.Status().GetShard().Message; !strings.Contains(said, words) || strings.Contains(said, errEtcdSilent) {
+					if said := f.host.Status().GetShard().Message; !strings.Contains(said, words) || strings.Contains(said,
+						errEtcdSilent) {
 						t.Errorf("it says %q", said)
 					}
 					registry.mu.Lock()

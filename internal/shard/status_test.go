@@ -37,7 +37,8 @@ func TestTheStatusSaysTheStateInASentence(t *testing.T) {
 		f.registry.mu.Lock()
 		f.registry.silent = 12 * time.Second
 		f.registry.mu.Unlock()
-		if st := told(); st.GetShard().GetEtcdSilentSeconds() < 12 || st.GetShard().GetEtcdSilentSeconds() > 100 || st.Summary.State != page.Problems ||
+		if st := told(); st.GetShard().GetEtcdSilentSeconds() < 12 || st.GetShard().GetEtcdSilentSeconds() > 100 ||
+			st.Summary.State != page.Problems ||
 			!strings.HasPrefix(st.Summary.Text, "Without etcd for 12 s") {
 			t.Errorf("without etcd: %+v, %v s", st.Summary, st.GetShard().GetEtcdSilentSeconds())
 		}

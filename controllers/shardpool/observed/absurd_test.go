@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/fleettest"
@@ -35,8 +35,11 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 			func() { o.ReportErr = fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, a.Text()) },
 			func() { o.Report = nil },
 			func() {
-				if o.Report != nil {
-					o.Report.State, o.Report.Volume, o.EtcdTrouble = v1alpha1.ShardLoading, honest.Report.Volume, nil
+				if r, h := o.Report.GetShard(), honest.Report.GetShard(); r != nil {
+					r.State, o.EtcdTrouble = recordv1.ShardState_SHARD_STATE_LOADING, nil
+					r.VolumeUuid, r.StoreUuid, r.FileSystem, r.MountOptions, r.Source, r.Rotational = h.VolumeUuid, h.StoreUuid,
+						h.FileSystem, h.MountOptions, h.Source, h.Rotational
+					r.CapacityBytes, r.FreeBytes, r.ReserveBytes = h.CapacityBytes, h.FreeBytes, h.ReserveBytes
 				}
 			},
 			func() { o.EtcdTrouble = nil },
@@ -70,9 +73,9 @@ func TestALoadWithoutBelievableRatesHasNone(t *testing.T) {
 		1e300: "50% 0B/s", 1 << 30: "50% 1.0GiB/s (100% of the device)",
 	} {
 		o := serveWell()
-		o.Report.State = v1alpha1.ShardLoading
-		o.Report.Load = fleet.LoadReport{BytesTotal: 1 << 30, BytesDone: 1 << 29, BytesPerSecond: rate,
-			DeviceBytesPerSecond: rate, ETA: -time.Second}
+		o.Report.Shard.State = recordv1.ShardState_SHARD_STATE_LOADING
+		o.Report.Shard.Load = &recordv1.Load{BytesTotal: 1 << 30, BytesDone: 1 << 29, BytesPerSecond: rate,
+			DeviceBytesPerSecond: rate, EtaSeconds: -1}
 		if got := Decide(o); got.Load != want {
 			t.Errorf("%g: %q, %d B/s, %d %%", rate, got.Load, got.LoadBytesPerSecond, got.LoadDevicePercent)
 		}

@@ -91,7 +91,8 @@ func (o *Shard) copiesWords() string {
 // adoptWords says what to do if a store was deleted and created again while its claims, and with them the volumes of
 // the first store, were kept.
 func (o *Shard) adoptWords() string {
-	if theirs := o.Report.Volume.StoreUUID; theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs, o.StoreUID) {
+	if theirs := o.Report.GetShard().GetStoreUuid(); theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs,
+		o.StoreUID) {
 		return fmt.Sprintf(
 			". Where that store was deleted and this one is to have its data: delete this one, and make it again with "+
 				"adoptStoreUID: %s", theirs)
@@ -275,44 +276,44 @@ func ended(status *corev1.ContainerStatus) string {
 
 // reportedState uses the shard's own report, once its volume is known to be the right one.
 func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
-	r := o.Report
-	if r == nil {
+	if o.Report == nil {
 		return o.silent()
 	}
 	if o.AwaitsEtcd() {
-		return v1alpha1.ShardPending, fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.Message, o.EtcdTrouble.Type,
-			o.EtcdTrouble.Message) // the report, and the store's instruction for its etcd
+		return v1alpha1.ShardPending, fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.GetShard().GetMessage(),
+			o.EtcdTrouble.Type, o.EtcdTrouble.Message) // the report, and the store's instruction for its etcd
 	}
-	switch r.State {
+	r, state := o.Report.GetShard(), fleet.StateOf(o.Report)
+	switch state {
 	case v1alpha1.ShardPending, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
-		return r.State, r.Message
+		return state, r.GetMessage()
 	case v1alpha1.ShardForeign:
-		return r.State, r.Message + o.adoptWords()
+		return state, r.GetMessage() + o.adoptWords()
 	case v1alpha1.ShardDiskLost:
-		return r.State, fmt.Sprintf(
+		return state, fmt.Sprintf(
 			"%s. If the volume cannot be brought back: park the shard (spec.parked), replace the disk, %s",
-			strings.TrimSuffix(r.Message, "."), o.forgetWords())
+			strings.TrimSuffix(r.GetMessage(), "."), o.forgetWords())
 	case v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining:
 	default:
 		return v1alpha1.ShardUnreachable, fmt.Sprintf(
 			"the shard says that it is %q, which this operator does not know: the shard is of version %q; upgrade the operator",
-			r.State, r.Version)
+			state, r.GetVersion())
 	}
-	if r.Volume.StoreUUID != "" && o.StoreUID != "" && !strings.EqualFold(r.Volume.StoreUUID, o.StoreUID) {
+	if r.GetStoreUuid() != "" && o.StoreUID != "" && !strings.EqualFold(r.GetStoreUuid(), o.StoreUID) {
 		return v1alpha1.ShardForeign, fmt.Sprintf(
-			"the volume is of store %s, this is store %s: give the shard its own volume%s", r.Volume.StoreUUID, o.StoreUID,
+			"the volume is of store %s, this is store %s: give the shard its own volume%s", r.GetStoreUuid(), o.StoreUID,
 			o.adoptWords())
 	}
-	if was := o.Last.Volume; was != nil && was.UUID != "" && r.Volume.UUID != "" &&
-		!strings.EqualFold(was.UUID, r.Volume.UUID) {
+	if was := o.Last.Volume; was != nil && was.UUID != "" && r.GetVolumeUuid() != "" &&
+		!strings.EqualFold(was.UUID, r.GetVolumeUuid()) {
 		return v1alpha1.ShardForeign, fmt.Sprintf("the shard runs on volume %s, its own is %s: bring that back; or %s",
-			r.Volume.UUID, was.UUID, o.forgetWords())
+			r.GetVolumeUuid(), was.UUID, o.forgetWords())
 	}
-	if o.Leaves && r.State != v1alpha1.ShardLoading {
+	if o.Leaves && state != v1alpha1.ShardLoading {
 		return v1alpha1.ShardDraining, fmt.Sprintf("is to be removed, and holds %s",
-			step.Count(len(r.Groups), "group", "groups"))
+			step.Count(len(o.Report.GetGroups()), "group", "groups"))
 	}
-	return r.State, cmp.Or(r.Message, strings.Join(r.Problems, "; "))
+	return state, cmp.Or(r.GetMessage(), strings.Join(r.GetProblems(), "; "))
 }
 
 // silent returns the state for a running container whose shard does not answer.
@@ -345,5 +346,5 @@ func (o *Shard) withEvent(words string) string {
 // AwaitsEtcd reports whether the shard runs but waits, while its store reports a problem with its etcd or with the
 // placement.
 func (o *Shard) AwaitsEtcd() bool {
-	return o.EtcdTrouble != nil && o.Report != nil && o.Report.State == v1alpha1.ShardPending
+	return o.EtcdTrouble != nil && fleet.StateOf(o.Report) == v1alpha1.ShardPending
 }

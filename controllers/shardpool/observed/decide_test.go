@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -44,11 +45,11 @@ func serveWell() *Shard {
 			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 		},
 		Volume: local,
-		Report: &fleet.ShardReport{
-			Name: "ssd-1", State: v1alpha1.ShardServing, Version: "v1",
-			Volume: fleet.VolumeReport{UUID: "vol-1", StoreUUID: "store-1", FileSystem: "xfs", CapacityBytes: 1000,
-				FreeBytes: 900},
-			Groups: []fleet.GroupReport{{Group: "1", State: "Serving"}, {Group: "2", State: "Failed"}},
+		Report: &recordv1.ShardStatus{
+			Shard: &recordv1.Shard{Name: "ssd-1", State: recordv1.ShardState_SHARD_STATE_SERVING, Version: "v1",
+				VolumeUuid: "vol-1", StoreUuid: "store-1", FileSystem: "xfs", CapacityBytes: 1000, FreeBytes: 900},
+			Groups: []*recordv1.Group{{Group: "1", State: recordv1.GroupState_GROUP_STATE_SERVING},
+				{Group: "2", State: recordv1.GroupState_GROUP_STATE_FAILED}},
 		},
 		Last:     v1alpha1.ShardStatus{Volume: &v1alpha1.VolumeStatus{UUID: "vol-1"}},
 		StoreUID: "store-1", Template: "t1", Now: decideNow, MessageMax: 600,
@@ -72,8 +73,8 @@ func unscheduled(o *Shard, message string) {
 	o.Claim.Spec.VolumeName, o.Claim.Status.Phase = "", corev1.ClaimPending
 }
 
-func says(state v1alpha1.ShardState, message string) func(*Shard) {
-	return func(o *Shard) { o.Report.State, o.Report.Message = state, message }
+func says(state recordv1.ShardState, message string) func(*Shard) {
+	return func(o *Shard) { o.Report.Shard.State, o.Report.Shard.Message = state, message }
 }
 
 var decideTests = []struct {
@@ -84,32 +85,35 @@ var decideTests = []struct {
 }{
 	{"well", func(*Shard) {}, v1alpha1.ShardServing, nil},
 	{"has problems, and serves", func(o *Shard) {
-		o.Report.Problems = []string{"SSD asked for, rotational found"}
+		o.Report.Shard.Problems = []string{"SSD asked for, rotational found"}
 	}, v1alpha1.ShardServing, []string{"rotational found"}},
-	{"loads", says(v1alpha1.ShardLoading, ""), v1alpha1.ShardLoading, nil},
-	{"drains", says(v1alpha1.ShardDraining, ""), v1alpha1.ShardDraining, nil},
+	{"loads", says(recordv1.ShardState_SHARD_STATE_LOADING, ""), v1alpha1.ShardLoading, nil},
+	{"drains", says(recordv1.ShardState_SHARD_STATE_DRAINING, ""), v1alpha1.ShardDraining, nil},
 	{"leaves", func(o *Shard) { o.Leaves = true }, v1alpha1.ShardDraining, []string{"to be removed", "2 groups"}},
-	{"waits for etcd", says(v1alpha1.ShardPending, "waits for etcd"), v1alpha1.ShardPending, []string{"waits for etcd"}},
-	{"says file system mismatch", says(v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"),
+	{"waits for etcd", says(recordv1.ShardState_SHARD_STATE_PENDING, "waits for etcd"), v1alpha1.ShardPending,
+		[]string{"waits for etcd"}},
+	{"says file system mismatch", says(recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH, "is ext3, asked for is ext4"),
 		v1alpha1.ShardFileSystemMismatch, []string{"ext3", "ext4"}},
-	{"says foreign", says(v1alpha1.ShardForeign, "volume of store A, wanted is B"), v1alpha1.ShardForeign,
+	{"says foreign", says(recordv1.ShardState_SHARD_STATE_FOREIGN, "volume of store A, wanted is B"),
+		v1alpha1.ShardForeign,
 		[]string{"store A"}},
-	{"says disk lost", says(v1alpha1.ShardDiskLost, "the volume is blank"), v1alpha1.ShardDiskLost,
+	{"says disk lost", says(recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"), v1alpha1.ShardDiskLost,
 		[]string{"blank", "spec.parked", v1alpha1.AnnotationForgetVolumes + "=vol-1"}},
-	{"says memory", says(v1alpha1.ShardMemoryTooSmall, "needs 3GiB, limit is 1GiB"), v1alpha1.ShardMemoryTooSmall,
+	{"says memory", says(recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "needs 3GiB, limit is 1GiB"),
+		v1alpha1.ShardMemoryTooSmall,
 		[]string{"3GiB", "1GiB"}},
-	{"says what nobody knows", says("Dreaming", ""), v1alpha1.ShardUnreachable,
-		[]string{"Dreaming", "upgrade the operator"}},
-	{"says nothing of its state", says("", ""), v1alpha1.ShardUnreachable, []string{"upgrade the operator"}},
+	{"says what nobody knows", says(99, ""), v1alpha1.ShardUnreachable,
+		[]string{"upgrade the operator"}},
+	{"says nothing of its state", says(0, ""), v1alpha1.ShardUnreachable, []string{"upgrade the operator"}},
 	{"serves another store", func(o *Shard) {
-		o.Report.Volume.StoreUUID = "store-2"
+		o.Report.Shard.StoreUuid = "store-2"
 	}, v1alpha1.ShardForeign, []string{"store-2", "store-1", "adoptStoreUID: store-2"}},
 	{"says foreign, of another store", func(o *Shard) {
-		says(v1alpha1.ShardForeign, "belongs to another store")(o)
-		o.Report.Volume.StoreUUID = "store-2"
+		says(recordv1.ShardState_SHARD_STATE_FOREIGN, "belongs to another store")(o)
+		o.Report.Shard.StoreUuid = "store-2"
 	}, v1alpha1.ShardForeign, []string{"belongs to another store", "make it again with adoptStoreUID: store-2"}},
 	{"serves another volume", func(o *Shard) {
-		o.Report.Volume.UUID = "vol-2"
+		o.Report.Shard.VolumeUuid = "vol-2"
 	}, v1alpha1.ShardForeign, []string{"vol-1", "vol-2"}},
 
 	{"parked", func(o *Shard) {
@@ -350,7 +354,7 @@ func equalStatus(a, b v1alpha1.ShardStatus) bool {
 func TestDecideShardBoundsMessages(t *testing.T) {
 	o := serveWell()
 	o.MessageMax = 50
-	says(v1alpha1.ShardPending, strings.Repeat("ß", 100))(o)
+	says(recordv1.ShardState_SHARD_STATE_PENDING, strings.Repeat("ß", 100))(o)
 	if got := Decide(o).Message; len(got) > 50 || !strings.HasSuffix(got, "ß...") {
 		t.Errorf("message %q", got)
 	}
@@ -360,19 +364,20 @@ func TestDecideShardBoundsMessages(t *testing.T) {
 func TestDecideShardVolume(t *testing.T) {
 	o := serveWell()
 	o.Last.Volume = &v1alpha1.VolumeStatus{}
-	for _, state := range []v1alpha1.ShardState{v1alpha1.ShardPending, v1alpha1.ShardForeign, v1alpha1.ShardDiskLost,
-		v1alpha1.ShardFileSystemMismatch} {
-		o.Report.State = state
+	for _, state := range []recordv1.ShardState{recordv1.ShardState_SHARD_STATE_PENDING,
+		recordv1.ShardState_SHARD_STATE_FOREIGN, recordv1.ShardState_SHARD_STATE_DISK_LOST,
+		recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH} {
+		o.Report.Shard.State = state
 		if got := Decide(o); got.Volume.UUID != "" || got.Volume.FileSystem != "xfs" {
 			t.Errorf("%s: volume %+v", state, got.Volume)
 		}
 	}
-	o.Report.State = v1alpha1.ShardServing
-	o.Report.Volume.StoreUUID = "store-2"
+	o.Report.Shard.State = recordv1.ShardState_SHARD_STATE_SERVING
+	o.Report.Shard.StoreUuid = "store-2"
 	if got := Decide(o); got.Volume.UUID != "" {
 		t.Errorf("another store's volume was recorded: %+v", got.Volume)
 	}
-	o.Report.Volume.StoreUUID = "STORE-1"
+	o.Report.Shard.StoreUuid = "STORE-1"
 	got := Decide(o)
 	if got.Volume.UUID != "vol-1" || got.Groups != 2 || got.ServingGroups != 1 || !got.Updated {
 		t.Errorf("status %+v, volume %+v", got, got.Volume)
@@ -382,7 +387,7 @@ func TestDecideShardVolume(t *testing.T) {
 		t.Errorf("silent: status %+v, volume %+v", got, got.Volume)
 	}
 	// A shard that has nothing open reports nothing about its groups.
-	o.Report = &fleet.ShardReport{State: v1alpha1.ShardPending}
+	o.Report = &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_PENDING}}
 	if got := Decide(o); got.Groups != 2 {
 		t.Errorf("pending: %d groups", got.Groups)
 	}
@@ -391,23 +396,24 @@ func TestDecideShardVolume(t *testing.T) {
 // Numbers that change all the time are written in steps.
 func TestDecideShardSteps(t *testing.T) {
 	o := serveWell()
-	o.Report.Volume.CapacityBytes, o.Report.Volume.FreeBytes = 1000, 500
+	o.Report.Shard.CapacityBytes, o.Report.Shard.FreeBytes = 1000, 500
 	o.Last = Decide(o)
-	o.Report.Volume.FreeBytes = 460
+	o.Report.Shard.FreeBytes = 460
 	if got := Decide(o); got.Volume.FreeBytes != 500 {
 		t.Errorf("4 %% less free: %d", got.Volume.FreeBytes)
 	}
-	o.Report.Volume.FreeBytes = 440
+	o.Report.Shard.FreeBytes = 440
 	if got := Decide(o); got.Volume.FreeBytes != 440 {
 		t.Errorf("6 %% less free: %d", got.Volume.FreeBytes)
 	}
-	o.Report.Volume.FreeBytes, o.Report.Volume.ReserveBytes = 470, 480
+	o.Report.Shard.FreeBytes, o.Report.Shard.ReserveBytes = 470, 480
 	if got := Decide(o); got.Volume.FreeBytes > 480 {
 		t.Errorf("full: %d", got.Volume.FreeBytes)
 	}
 	o = serveWell()
-	o.Report.State, o.Report.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 100 << 20, BytesDone: 20 << 20,
-		BytesPerSecond: 1 << 20, ETA: 80 * time.Second}
+	o.Report.Shard.State, o.Report.Shard.Load = recordv1.ShardState_SHARD_STATE_LOADING,
+		&recordv1.Load{BytesTotal: 100 << 20,
+			BytesDone: 20 << 20, BytesPerSecond: 1 << 20, EtaSeconds: 80}
 	o.Last = Decide(o)
 	if o.Last.Load != "20% 1.0MiB/s ETA 1m" || o.Last.LoadPercent != 20 {
 		t.Fatalf("load %q, %d%%", o.Last.Load, o.Last.LoadPercent)

@@ -23,14 +23,13 @@ func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	if o.Report == nil || o.Parked {
 		return
 	}
-	r := o.Report
-	s.Version = r.Version
-	s.MemoryNeedBytes, s.MemoryLimitBytes = fleet.Steady(last.MemoryNeedBytes, r.Memory.NeedBytes, r.Memory.NeedBytes),
-		r.Memory.LimitBytes
+	r := o.Report.GetShard()
+	s.Version, s.MemoryLimitBytes = r.GetVersion(), r.GetMemoryLimitBytes()
+	s.MemoryNeedBytes = fleet.Steady(last.MemoryNeedBytes, r.GetMemoryNeedBytes(), r.GetMemoryNeedBytes())
 	if s.State == v1alpha1.ShardMemoryTooSmall || last.State == v1alpha1.ShardMemoryTooSmall {
-		s.MemoryNeedBytes = r.Memory.NeedBytes
+		s.MemoryNeedBytes = r.GetMemoryNeedBytes()
 	}
-	if fleet.Serving(r.State) {
+	if r.GetState().Serves() {
 		o.loadRate(s)
 	}
 	if s.State == v1alpha1.ShardLoading {
@@ -47,18 +46,19 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 	if o.Claim != nil {
 		v.Claim, v.PersistentVolume = o.Claim.Name, o.Claim.Spec.VolumeName
 	}
-	if r := o.Report; r != nil {
-		r := r.Volume
-		v.Source, v.FileSystem, v.MountOptions, v.Rotational = r.Source, r.FileSystem, r.MountOptions, r.Rotational
-		v.FreeBytes = fleet.Steady(v.FreeBytes, r.FreeBytes, r.CapacityBytes)
-		if Full(r.FreeBytes, r.ReserveBytes) {
-			v.FreeBytes = min(v.FreeBytes, r.ReserveBytes)
+	if o.Report != nil {
+		r := o.Report.GetShard()
+		v.Source, v.FileSystem, v.MountOptions, v.Rotational = r.GetSource(), r.GetFileSystem(), r.GetMountOptions(),
+			r.Rotational
+		v.FreeBytes = fleet.Steady(v.FreeBytes, r.GetFreeBytes(), r.GetCapacityBytes())
+		if Full(r.GetFreeBytes(), r.GetReserveBytes()) {
+			v.FreeBytes = min(v.FreeBytes, r.GetReserveBytes())
 		}
-		v.CapacityBytes = r.CapacityBytes
+		v.CapacityBytes = r.GetCapacityBytes()
 		// Only a serving shard has proved that the volume is its own.
-		if v.UUID == "" && fleet.Serving(o.Report.State) && (r.StoreUUID == "" ||
-			strings.EqualFold(r.StoreUUID, o.StoreUID)) {
-			v.UUID = r.UUID
+		if v.UUID == "" && r.GetState().Serves() && (r.GetStoreUuid() == "" ||
+			strings.EqualFold(r.GetStoreUuid(), o.StoreUID)) {
+			v.UUID = r.GetVolumeUuid()
 		}
 	}
 	v.Silent = o.diskSilent()

@@ -2,6 +2,7 @@ package observed
 
 import (
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
@@ -21,29 +22,29 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 			s.Records = 0
 		}
 		return
-	case r.State == v1alpha1.ShardMemoryTooSmall:
-		s.Groups = int32(len(r.Groups)) //nolint:gosec // at most 65536
+	case r.GetShard().GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL:
+		s.Groups = int32(len(r.GetGroups())) //nolint:gosec // at most 65536
 		return
-	case !fleet.Serving(r.State): // no group is open
+	case !r.GetShard().GetState().Serves(): // no group is open
 		return
 	}
-	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.Groups)), 0, 0 //nolint:gosec // at most 65536
+	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.GetGroups())), 0, 0 //nolint:gosec // at most 65536
 	var records, bytes int64
-	for _, g := range r.Groups {
+	for _, g := range r.GetGroups() {
 		switch fleet.TroubleOf(g) {
 		case fleet.GroupDamaged:
 			s.DamagedGroups++
 		case fleet.GroupLost:
 			s.LostGroups++
 		}
-		if g.Serves() {
+		if g.GetState().Serves() {
 			s.ServingGroups++
 		}
-		if g.Leader { // of several copies, only the leader's counts
-			records += g.Records
+		if g.GetLeader() { // of several copies, only the leader's counts
+			records += g.GetRecords()
 			s.LeadingGroups++
 		}
-		bytes += g.StoredBytes
+		bytes += g.GetStoredBytes()
 	}
 	if s.State == v1alpha1.ShardLoading { // groups that are not loaded yet are not lost
 		records, bytes = max(records, last.Records), max(bytes, last.StoredBytes)

@@ -4,33 +4,38 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 func TestCountGroups(t *testing.T) {
-	whole := fleet.GroupReport{Group: "1", State: "Serving", Leader: true, Records: 100, StoredBytes: 1000}
-	follower := fleet.GroupReport{Group: "2", State: "Serving", Records: 100, StoredBytes: 1000}
-	damaged := fleet.GroupReport{Group: "3", State: "Damaged", Leader: true, Records: 50, StoredBytes: 1000}
-	gone := fleet.GroupReport{Group: "4", State: "Failed", Lost: true}
+	whole := &recordv1.Group{Group: "1", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
+		Records: 100, StoredBytes: 1000}
+	follower := &recordv1.Group{Group: "2", State: recordv1.GroupState_GROUP_STATE_SERVING,
+		Records: 100, StoredBytes: 1000}
+	damaged := &recordv1.Group{Group: "3", State: recordv1.GroupState_GROUP_STATE_DAMAGED, Leader: true,
+		Records: 50, StoredBytes: 1000}
+	gone := &recordv1.Group{Group: "4", State: recordv1.GroupState_GROUP_STATE_FAILED, Lost: true}
 	before := v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}
-	report := func(state v1alpha1.ShardState, groups ...fleet.GroupReport) *fleet.ShardReport {
-		return &fleet.ShardReport{State: state, Groups: groups}
+	report := func(state recordv1.ShardState, groups ...*recordv1.Group) *recordv1.ShardStatus {
+		return &recordv1.ShardStatus{Shard: &recordv1.Shard{State: state}, Groups: groups}
 	}
 	for name, c := range map[string]struct {
 		state  v1alpha1.ShardState
-		report *fleet.ShardReport
+		report *recordv1.ShardStatus
 		want   v1alpha1.ShardStatus
 	}{
-		"serving": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole, follower, damaged, gone),
+		"serving": {v1alpha1.ShardServing, report(recordv1.ShardState_SHARD_STATE_SERVING, whole, follower,
+			damaged, gone),
 			v1alpha1.ShardStatus{Groups: 4, ServingGroups: 3, LeadingGroups: 2, DamagedGroups: 1, LostGroups: 1, Records: 150,
 				StoredBytes: 3000}},
-		"loading": {v1alpha1.ShardLoading, report(v1alpha1.ShardLoading, whole, fleet.GroupReport{State: "Loading"}),
+		"loading": {v1alpha1.ShardLoading, report(recordv1.ShardState_SHARD_STATE_LOADING, whole,
+			&recordv1.Group{State: recordv1.GroupState_GROUP_STATE_LOADING}),
 			v1alpha1.ShardStatus{Groups: 2, ServingGroups: 1, LeadingGroups: 1, Records: 1000, StoredBytes: 9000}},
 		"silent": {v1alpha1.ShardUnreachable, nil, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000,
 			StoredBytes: 9000}},
-		"held": {v1alpha1.ShardPending, report(v1alpha1.ShardPending),
+		"held": {v1alpha1.ShardPending, report(recordv1.ShardState_SHARD_STATE_PENDING),
 			v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
-		"disk lost": {v1alpha1.ShardDiskLost, report(v1alpha1.ShardDiskLost),
+		"disk lost": {v1alpha1.ShardDiskLost, report(recordv1.ShardState_SHARD_STATE_DISK_LOST),
 			v1alpha1.ShardStatus{Groups: 4, LostGroups: 4}},
 	} {
 		o := &Shard{Last: before, Report: c.report}

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
@@ -26,8 +29,9 @@ func believable(rate float64) float64 {
 
 // Load returns the progress that the shard reports, without rates that no device has. If a Job has measured the
 // device's rate, that rate replaces the reported one, because the Job had the disk for itself.
-func (o *Shard) Load() fleet.LoadReport {
-	l := o.Report.Load
+func (o *Shard) Load() *recordv1.Load {
+	l := &recordv1.Load{}
+	proto.Merge(l, o.Report.GetShard().GetLoad())
 	l.BytesPerSecond, l.DeviceBytesPerSecond = believable(l.BytesPerSecond), believable(l.DeviceBytesPerSecond)
 	if o.DeviceRate > 0 {
 		l.DeviceBytesPerSecond = float64(o.DeviceRate)
@@ -38,11 +42,11 @@ func (o *Shard) Load() fleet.LoadReport {
 // loadRate fills in the speed of the current or last load.
 func (o *Shard) loadRate(s *v1alpha1.ShardStatus) {
 	l := o.Load()
-	if l.BytesTotal < loadRateBytesMin {
+	if l.GetBytesTotal() < loadRateBytesMin {
 		s.LoadBytesPerSecond, s.LoadDevicePercent = 0, 0
 		return
 	}
-	now := int64(l.BytesPerSecond)
+	now := int64(l.GetBytesPerSecond())
 	s.LoadBytesPerSecond = fleet.Steady(o.Last.LoadBytesPerSecond, now, now)
 	l.BytesPerSecond = float64(s.LoadBytesPerSecond)
 	s.LoadDevicePercent = devicePercent(l)
@@ -50,28 +54,28 @@ func (o *Shard) loadRate(s *v1alpha1.ShardStatus) {
 
 // devicePercent returns a load's rate in percent of the device's rate. It is 0 if the device's rate is unknown or the
 // load is too small for a reliable rate.
-func devicePercent(l fleet.LoadReport) int32 {
-	if l.DeviceBytesPerSecond <= 0 || l.BytesTotal < loadRateBytesMin {
+func devicePercent(l *recordv1.Load) int32 {
+	if l.GetBytesTotal() < loadRateBytesMin {
 		return 0
 	}
-	return int32(min(9999, 100*l.BytesPerSecond/l.DeviceBytesPerSecond))
+	return int32(min(9999, l.PercentOfDevice()))
 }
 
-func loadPercent(l fleet.LoadReport) int32 {
-	if l.BytesTotal <= 0 {
+func loadPercent(l *recordv1.Load) int32 {
+	if l.GetBytesTotal() <= 0 {
 		return 0
 	}
-	return int32(min(100, max(0, 100*float64(l.BytesDone)/float64(l.BytesTotal))))
+	return int32(min(100, max(0, 100*float64(l.GetBytesDone())/float64(l.GetBytesTotal()))))
 }
 
 // LoadText returns a text such as "62% 1.9GiB/s (87% of the device) ETA 2m".
-func LoadText(l fleet.LoadReport) string {
-	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), BytesText(int64(l.BytesPerSecond)))
+func LoadText(l *recordv1.Load) string {
+	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), BytesText(int64(l.GetBytesPerSecond())))
 	if percent := devicePercent(l); percent > 0 {
 		text += fmt.Sprintf(" (%d%% of the device)", percent)
 	}
-	if l.ETA > 0 {
-		text += " ETA " + roundTime(l.ETA)
+	if eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)); eta > 0 {
+		text += " ETA " + roundTime(eta)
 	}
 	return text
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -70,7 +71,7 @@ type Shard struct {
 	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.
 	Events []string
 
-	Report    *fleet.ShardReport
+	Report    *recordv1.ShardStatus
 	ReportErr error
 	// EtcdTrouble is the problem that the store reports about its etcd; nil: none.
 	EtcdTrouble *metav1.Condition

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
@@ -186,9 +187,9 @@ func volumes(f *Found) metav1.Condition {
 func space(f *Found) metav1.Condition {
 	var fullWords, nearlyWords []string
 	unknown := f.silent()
-	reports := map[int32]*fleet.ShardReport{}
+	reports := map[int32]*recordv1.Shard{}
 	for _, o := range f.Seen.Shards {
-		reports[o.Number] = o.Report
+		reports[o.Number] = o.Report.GetShard()
 	}
 	for _, s := range f.Statuses {
 		if s.Volume == nil || s.Volume.CapacityBytes == 0 {
@@ -202,10 +203,10 @@ func space(f *Found) metav1.Condition {
 			observed.BytesText(s.Volume.CapacityBytes))
 		reserve := int64(0)
 		if r := reports[s.Number]; r != nil {
-			reserve = r.Volume.ReserveBytes
+			reserve = r.GetReserveBytes()
 			words += fmt.Sprintf(", of which it keeps %s for deletes and compaction", observed.BytesText(reserve))
 		}
-		if r := reports[s.Number]; r != nil && observed.Full(r.Volume.FreeBytes, reserve) {
+		if r := reports[s.Number]; r != nil && observed.Full(r.GetFreeBytes(), reserve) {
 			fullWords = append(fullWords, words)
 		} else if s.Volume.FreeBytes < reserve+s.Volume.CapacityBytes/nearlyFull {
 			nearlyWords = append(nearlyWords, words)

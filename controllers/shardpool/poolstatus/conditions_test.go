@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/internal/kube/workload"
@@ -30,9 +31,10 @@ func TestSpaceIsAvailable(t *testing.T) {
 		"too little for the next Put": {51*mib - 1, metav1.ConditionFalse, "VolumeFull"},
 		"the reserve alone":           {50 * mib, metav1.ConditionFalse, "VolumeFull"},
 	} {
-		o := &observed.Shard{Name: "ssd-0", Report: &fleet.ShardReport{State: v1alpha1.ShardServing}}
-		o.Report.Volume.FileSystem = "ext4"
-		o.Report.Volume.FreeBytes, o.Report.Volume.CapacityBytes, o.Report.Volume.ReserveBytes = c.free, 2000*mib, 50*mib
+		o := &observed.Shard{Name: "ssd-0",
+			Report: &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_SERVING}}}
+		o.Report.Shard.FileSystem = "ext4"
+		o.Report.Shard.FreeBytes, o.Report.Shard.CapacityBytes, o.Report.Shard.ReserveBytes = c.free, 2000*mib, 50*mib
 		f := &Found{Seen: &observed.Pool{Shards: []*observed.Shard{o}}, Statuses: []v1alpha1.ShardStatus{observed.Decide(o)}}
 		got := space(f)
 		if got.Type != v1alpha1.ConditionSpaceAvailable || got.Status != c.status || got.Reason != c.reason {
@@ -121,10 +123,11 @@ func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
 	for n := range many {
 		o := &observed.Shard{
 			Name: workload.Shard(pool.Name, n), Number: n, StoreUID: "store", MessageMax: messageMax,
-			Report: &fleet.ShardReport{State: v1alpha1.ShardServing, Version: "v1"},
+			Report: &recordv1.ShardStatus{Shard: &recordv1.Shard{
+				State: recordv1.ShardState_SHARD_STATE_SERVING, Version: "v1"}},
 		}
 		for g := range 256 {
-			damaged := fleet.GroupReport{Group: fmt.Sprint(256*n + int32(g)), State: fleet.GroupDamaged,
+			damaged := &recordv1.Group{Group: fmt.Sprint(256*n + int32(g)), State: recordv1.GroupState_GROUP_STATE_DAMAGED,
 				Message: strings.Repeat("bad ", 300)}
 			o.Report.Groups = append(o.Report.Groups, damaged)
 		}

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
@@ -104,18 +105,17 @@ func describe(status *v1alpha1.ShardPoolStatus, f *Found) {
 
 // loadWords returns the total progress of the shards that load. It is empty if none loads.
 func loadWords(shards []*observed.Shard) string {
-	var sum fleet.LoadReport
+	sum := &recordv1.Load{}
 	loading, known := false, true
 	for _, o := range shards {
-		if o.Report == nil || o.Report.State != v1alpha1.ShardLoading {
+		if o.Report.GetShard().GetState() != recordv1.ShardState_SHARD_STATE_LOADING {
 			continue
 		}
 		l := o.Load()
-		loading, known = true, known && l.DeviceBytesPerSecond > 0
-		sum.DeviceBytesPerSecond += l.DeviceBytesPerSecond
-		sum.BytesTotal, sum.BytesDone, sum.BytesPerSecond = sum.BytesTotal+l.BytesTotal, sum.BytesDone+l.BytesDone,
-			sum.BytesPerSecond+l.BytesPerSecond
-		sum.ETA = max(sum.ETA, l.ETA)
+		loading, known = true, known && l.GetDeviceBytesPerSecond() > 0
+		sum.Add(l)
+		sum.BytesPerSecond += l.GetBytesPerSecond()
+		sum.DeviceBytesPerSecond += l.GetDeviceBytesPerSecond()
 	}
 	if !loading {
 		return ""
@@ -139,7 +139,7 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 	fleet.CompleteCounts(&status.Groups)
 	var list []v1alpha1.GroupTrouble
 	for _, o := range f.Seen.Shards {
-		if o.Report == nil || !fleet.Serving(o.Report.State) { // it reports no groups
+		if !o.Report.GetShard().GetState().Serves() { // it reports no groups
 			for _, t := range before {
 				if t.Shard == o.Name {
 					list = append(list, t)
@@ -147,10 +147,10 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 			}
 			continue
 		}
-		for _, g := range o.Report.Groups {
+		for _, g := range o.Report.GetGroups() {
 			if state := fleet.TroubleOf(g); state != "" {
-				list = append(list, v1alpha1.GroupTrouble{Group: g.Group, Shard: o.Name, State: state,
-					Message: step.Truncate(g.Message, fleet.TroubleBytesMax)})
+				list = append(list, v1alpha1.GroupTrouble{Group: g.GetGroup(), Shard: o.Name, State: state,
+					Message: step.Truncate(g.GetMessage(), fleet.TroubleBytesMax)})
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
@@ -70,7 +71,7 @@ func TestSummary(t *testing.T) {
 func TestSummaryNamesTheTroubleOfEtcd(t *testing.T) {
 	f := shardsIn(v1alpha1.ShardPending)
 	f.Seen.Shards[0].EtcdTrouble = &metav1.Condition{Type: v1alpha1.ConditionEtcdReady, Reason: "EtcdAway"}
-	f.Seen.Shards[0].Report = &fleet.ShardReport{State: v1alpha1.ShardPending}
+	f.Seen.Shards[0].Report = &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_PENDING}}
 	if out := Summary(f); out.Reason() != "EtcdAway" {
 		t.Errorf("reason %s", out.Reason())
 	}

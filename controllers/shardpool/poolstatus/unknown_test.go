@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // A condition is not True if nothing could be asked about it. The test checks each condition of a pool for each reason
@@ -23,7 +23,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 	report := func(f *Found) {
 		pod(f)
 		for _, o := range f.Seen.Shards {
-			o.Report = &fleet.ShardReport{}
+			o.Report = &recordv1.ShardStatus{Shard: &recordv1.Shard{}}
 		}
 	}
 	// Even if no shard answers, Kubernetes shows that pods have the wanted template and that claims are large enough.

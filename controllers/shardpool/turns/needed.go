@@ -18,10 +18,10 @@ func Needed(view *fleet.PlacementView, shard string, turns []Turn) string {
 			continue
 		}
 		applied[t.Name] = map[string]uint64{}
-		for _, g := range t.Report.Groups {
-			if g.Serves() {
-				applied[t.Name][g.Group] = g.AppliedIndex
-				newest[g.Group] = max(newest[g.Group], g.AppliedIndex)
+		for _, g := range t.Report.GetGroups() {
+			if name := g.GetGroup(); g.GetState().Serves() {
+				applied[t.Name][name] = g.GetAppliedIndex()
+				newest[name] = max(newest[name], g.GetAppliedIndex())
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 )
 
 // Reasons of condition Updated while pods differ from the wanted template.
@@ -27,7 +27,7 @@ type Turn struct {
 	Mine     bool      // it belongs to the pool that chooses
 	Since    time.Time // when its pod was created
 	Begun    bool      // its StatefulSet has a newer template than its pod, so its restart has begun
-	Report   *fleet.ShardReport
+	Report   *recordv1.ShardStatus
 }
 
 // Cost is the cost of restarting a shard, given its state.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
@@ -108,13 +108,13 @@ func TestHoldReason(t *testing.T) {
 func reportsOf(words ...string) (turns []Turn) {
 	for _, w := range words {
 		fields := strings.Fields(w)
-		t := Turn{Name: fields[0], State: v1alpha1.ShardServing, Report: &fleet.ShardReport{}}
+		t := Turn{Name: fields[0], State: v1alpha1.ShardServing, Report: &recordv1.ShardStatus{Shard: &recordv1.Shard{}}}
 		for _, f := range fields[1:] {
 			name, applied, _ := strings.Cut(f, ":")
-			g := fleet.GroupReport{Group: name, State: "Serving"}
+			g := &recordv1.Group{Group: name, State: recordv1.GroupState_GROUP_STATE_SERVING}
 			for _, c := range applied {
 				if c == 'x' {
-					g.State = "Loading"
+					g.State = recordv1.GroupState_GROUP_STATE_LOADING
 					break
 				}
 				g.AppliedIndex = 10*g.AppliedIndex + uint64(c-'0')

@@ -84,7 +84,8 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 			t.Fatal(err)
 		}
 	}
-	return &granted{Dev: d, t: t, servers: map[string]string{"gateway": d.Addr(), "shard": d.Status().Shards[0].GetShard().GetAddress()}}
+	return &granted{Dev: d, t: t, servers: map[string]string{"gateway": d.Addr(),
+		"shard": d.Status().Shards[0].GetShard().GetAddress()}}
 }
 
 // set sets the table, and returns when the gateway and the shard use it.

@@ -75,7 +75,8 @@ func TestThePageInABrowser(t *testing.T) {
 			"Files: 40 B of 100 B, 6 s left",
 		}},
 		"sheaf dev with damage": {dev.Status{
-			Dir: "/x", Summary: &recordv1.StatusSummary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"},
+			Dir: "/x", Summary: &recordv1.StatusSummary{State: page.Damaged, Text: "Damaged: group " + hostile,
+				Do: "accept the loss"},
 			Shards: []*recordv1.ShardStatus{bad}, Load: bad.GetShard().GetLoad(),
 		}, []string{
 			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone",

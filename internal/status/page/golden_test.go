@@ -70,18 +70,20 @@ func shardWithAllFigures() *recordv1.ShardStatus {
 	}
 }
 
-// TestTheJSONOfStatus compares /status of a shard, of sheaf dev and of a gateway with golden files, because scripts read
-// it. An empty shard shows which fields are left out.
+// TestTheJSONOfStatus compares /status of a shard, of sheaf dev and of a gateway with golden files, because scripts
+// read it. An empty shard shows which fields are left out.
 func TestTheJSONOfStatus(t *testing.T) {
 	st := shardWithAllFigures()
 	for name, of := range map[string]any{
 		"shard":       st,
 		"shard-empty": &recordv1.ShardStatus{Shard: &recordv1.Shard{Alive: true}},
 		"dev": dev.Status{Summary: st.Summary, Dir: "/x", Address: "127.0.0.1:7600", Version: "v1.2.3", PID: 42,
-			Routing: placement.Routing{Mode: placement.Hash, Groups: 4}, NotYet: "1 of 4 groups serve", Load: st.GetShard().GetLoad(),
+			Routing: placement.Routing{Mode: placement.Hash, Groups: 4}, NotYet: "1 of 4 groups serve",
+			Load:   st.GetShard().GetLoad(),
 			Shards: []*recordv1.ShardStatus{st}},
 		"gateway": gateway.Status{Summary: st.Summary, Store: "quotes", Address: "127.0.0.1:7600", Version: "v1.2.3",
-			StoreUUID: st.GetShard().GetStoreUuid(), Routing: &placement.Routing{Mode: placement.Hash, Groups: 4}, Copies: 3, Epoch: 77,
+			StoreUUID: st.GetShard().GetStoreUuid(), Routing: &placement.Routing{Mode: placement.Hash, Groups: 4}, Copies: 3,
+			Epoch:             77,
 			EtcdSilentSeconds: new(1.5), Calls: 2, Stopping: true,
 			Shards: []gateway.ShardStatus{{Name: "a", Address: "h:1", State: "Active", Node: "n1", Zone: "z1", Domain: "n1",
 				CapacityBytes: 5, GroupCount: 2, Leaders: 1, StoredBytes: 6}},

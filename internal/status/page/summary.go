@@ -93,7 +93,8 @@ func Summarize(f *Facts) *recordv1.StatusSummary {
 		text, do := EtcdProblem(f.EtcdSilent, f.EtcdHeld)
 		return &recordv1.StatusSummary{State: Problems, Text: text, Do: do}
 	case len(f.Problems) > 0:
-		return &recordv1.StatusSummary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"),
+		return &recordv1.StatusSummary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems),
+			"problem"),
 			f.serving()), Do: f.Problems[0]}
 	case f.Groups == 0:
 		return &recordv1.StatusSummary{State: Ready, Text: "Ready: there are no groups yet"}
