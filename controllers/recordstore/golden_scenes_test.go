@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
@@ -131,16 +132,17 @@ func shardScenes() map[string]func() *scene {
 func copyScenes() map[string]func() *scene {
 	whole := map[string]string{"1": "ssd-0 ssd-1 ssd-2", "2": "ssd-0 ssd-1 ssd-2"}
 	three := []v1alpha1.ShardState{serving, serving, serving}
-	heard := func(s *scene, state string, leads bool, times ...time.Duration) {
+	heard := func(s *scene, state recordv1.GroupState, leads bool, times ...time.Duration) {
 		for _, ago := range times {
-			reports := map[string]*fleet.ShardReport{}
+			reports := map[string]*recordv1.ShardStatus{}
 			for n, shard := range []string{"ssd-0", "ssd-1", "ssd-2"} {
-				groups := make([]fleet.GroupReport, 0, 2)
+				groups := make([]*recordv1.Group, 0, 2)
 				for _, name := range []string{"1", "2"} {
-					groups = append(groups, fleet.GroupReport{Group: name, State: state, Records: 100,
-						Leader: n == 0 && (leads || name == "1"), CopyingBytes: 7})
+					groups = append(groups, &recordv1.Group{Group: name, State: state, Records: 100,
+						Leader: n == 0 && (leads || name == "1"), Copy: &recordv1.Copy{BytesTotal: 7}})
 				}
-				reports[shard] = &fleet.ShardReport{State: serving, Groups: groups}
+				reports[shard] = &recordv1.ShardStatus{
+					Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_SERVING}, Groups: groups}
 			}
 			s.groups.Note(client.ObjectKeyFromObject(s.store), "ssd", reports, goldenNow.Add(-ago))
 		}
@@ -148,18 +150,18 @@ func copyScenes() map[string]func() *scene {
 	return map[string]func() *scene{
 		"copies whole": func() *scene {
 			s := copies("ssd-0 ssd-1 ssd-2", whole, three...)
-			heard(s, "Serving", true, time.Second)
+			heard(s, recordv1.GroupState_GROUP_STATE_SERVING, true, time.Second)
 			return s
 		},
 		"copies unreported": func() *scene { return copies("ssd-0 ssd-1 ssd-2", whole, three...) },
 		"copies without a leader": func() *scene {
 			s := copies("ssd-0 ssd-1 ssd-2", whole, three...)
-			heard(s, "Serving", false, time.Minute, time.Second)
+			heard(s, recordv1.GroupState_GROUP_STATE_SERVING, false, time.Minute, time.Second)
 			return s
 		},
 		"copies in an election": func() *scene {
 			s := copies("ssd-0 ssd-1 ssd-2", whole, three...)
-			heard(s, "Serving", false, time.Second)
+			heard(s, recordv1.GroupState_GROUP_STATE_SERVING, false, time.Second)
 			return s
 		},
 		"copies without a shard": func() *scene {
@@ -200,7 +202,7 @@ func copyScenes() map[string]func() *scene {
 		},
 		"copies while etcd is away": func() *scene {
 			s := copies("ssd-0 ssd-1 ssd-2", whole, three...)
-			heard(s, "Serving", false, time.Minute, time.Second)
+			heard(s, recordv1.GroupState_GROUP_STATE_SERVING, false, time.Minute, time.Second)
 			s.store.Status.Groups = v1alpha1.GroupCounts{Total: 2, Serving: 2}
 			s.plan = errors.New("context deadline exceeded")
 			return s

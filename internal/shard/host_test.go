@@ -137,11 +137,11 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	}
 	// A host that retries may have reported the same in other words meanwhile. The status and the row are then
 	// requested once more.
-	var st recordv1.ShardStatus
+	var st *recordv1.ShardStatus
 	for end := time.Now().Add(time.Minute); ; row = f.row() {
-		st = recordv1.ShardStatus{}
+		st = &recordv1.ShardStatus{}
 		_, body := f.http("/status")
-		err := json.Unmarshal([]byte(body), &st)
+		err := json.Unmarshal([]byte(body), st)
 		if err == nil && st.GetShard().GetState().Word() == state.Word() && st.GetShard().Message == row.GetMessage() {
 			break
 		}

@@ -369,8 +369,8 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 			t.Errorf("metrics lack %s", line)
 		}
 	}
-	var st recordv1.ShardStatus
-	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.GetShard().Name != "s1" ||
+	st := &recordv1.ShardStatus{}
+	if _, body := get("/status"); json.Unmarshal([]byte(body), st) != nil || st.GetShard().Name != "s1" ||
 		st.GetShard().Version != "v1.2.3" ||
 		len(st.Groups) != 4 || st.GetShard().FileSystem == "" || st.GetShard().CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)

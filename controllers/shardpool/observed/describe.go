@@ -46,8 +46,7 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 	if o.Claim != nil {
 		v.Claim, v.PersistentVolume = o.Claim.Name, o.Claim.Spec.VolumeName
 	}
-	if o.Report != nil {
-		r := o.Report.GetShard()
+	if r := o.Report.GetShard(); r != nil {
 		v.Source, v.FileSystem, v.MountOptions, v.Rotational = r.GetSource(), r.GetFileSystem(), r.GetMountOptions(),
 			r.Rotational
 		v.FreeBytes = fleet.Steady(v.FreeBytes, r.GetFreeBytes(), r.GetCapacityBytes())

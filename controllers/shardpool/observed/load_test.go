@@ -12,7 +12,9 @@ import (
 func TestDecideShardLoadRate(t *testing.T) {
 	const loading, serving = recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING
 	o := serveWell()
-	load := &recordv1.Load{BytesTotal: 1 << 30, BytesDone: 1 << 29, BytesPerSecond: 900 << 20}
+	loadOf := func() *recordv1.Load {
+		return &recordv1.Load{BytesTotal: 1 << 30, BytesDone: 1 << 29, BytesPerSecond: 900 << 20}
+	}
 	for _, test := range []struct {
 		name    string
 		state   recordv1.ShardState
@@ -33,6 +35,7 @@ func TestDecideShardLoadRate(t *testing.T) {
 		{"loaded", serving, 1 << 30, 1800 << 20, 0, 900 << 20, 50, ""},
 		{"too little to say anything", serving, 1 << 20, 1800 << 20, 0, 0, 0, ""},
 	} {
+		load := loadOf()
 		o.Report.Shard.State, o.Report.Shard.Load, o.DeviceRate, o.Last.LoadBytesPerSecond = test.state, load, test.job, 0
 		load.BytesTotal, load.BytesDone, load.DeviceBytesPerSecond = test.bytes, test.bytes/2, test.sampled
 		got := Decide(o)
@@ -42,7 +45,7 @@ func TestDecideShardLoadRate(t *testing.T) {
 		}
 	}
 	// The reported rate remains while the shard is silent, and changes in steps.
-	o.Report.Shard.Load, o.DeviceRate = load, 1800<<20
+	o.Report.Shard.Load, o.DeviceRate = loadOf(), 1800<<20
 	o.Last = Decide(o)
 	o.Report.Shard.Load.BytesPerSecond = 880 << 20
 	if got := Decide(o); got.LoadBytesPerSecond != 900<<20 || got.LoadDevicePercent != 50 {
