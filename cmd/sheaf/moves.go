@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
@@ -117,7 +118,6 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 // sharedWords says which groups have two copies in one failure domain during part of their move. It is empty if there
 // are none.
 func sharedWords(moves []*recordv1.Move) string {
-	const show = 5
 	var groups, domains []string
 	for _, m := range moves {
 		if shared := m.GetSharedDomains(); len(shared) > 0 {
@@ -128,14 +128,10 @@ func sharedWords(moves []*recordv1.Move) string {
 		return ""
 	}
 	slices.Sort(domains)
-	more := ""
-	if len(groups) > show {
-		more = fmt.Sprintf(" and %d more", len(groups)-show)
-	}
 	return fmt.Sprintf(
 		"for a part of their move two copies may be in one failure domain (%s), as no order of the steps avoids it: groups "+
-			"%s%s",
-		strings.Join(slices.Compact(domains), ", "), strings.Join(groups[:min(show, len(groups))], ", "), more)
+			"%s",
+		strings.Join(slices.Compact(domains), ", "), units.Some(groups, 5))
 }
 
 func movesTable(moves []*recordv1.Move) cli.Table {

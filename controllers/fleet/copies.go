@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/base/units"
 )
 
 // PlacementView is the placement of all groups of a store as etcd holds it at one moment.
@@ -150,21 +151,10 @@ func OnShard(shard string) func(CopyPlace) bool {
 
 // GroupWords returns a text such as "groups 1, 2, 3 and 7 more".
 func GroupWords(names []string) string {
-	const show = 5
-	words := ""
-	for n, name := range names[:min(show, len(names))] {
-		if n > 0 {
-			words += ", "
-		}
-		words += name
-	}
 	if len(names) == 1 {
-		return "group " + words
+		return "group " + names[0]
 	}
-	if len(names) > show {
-		words += fmt.Sprintf(" and %d more", len(names)-show)
-	}
-	return "groups " + words
+	return "groups " + units.Some(names, 5)
 }
 
 // ExposedWords says which groups will have two copies in one failure domain during part of their move. It is empty if

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/base/units"
 )
 
 // VersionWords lists the versions that the shards run, in order.
@@ -35,10 +35,11 @@ func NodeWords(shards []v1alpha1.ShardStatus) string {
 		}
 	}
 	names := slices.Sorted(maps.Keys(seen))
-	if show := 3; len(names) > show+1 {
-		return step.Truncate(fmt.Sprintf("%s and %d more", strings.Join(names[:show], ", "), len(names)-show), wordsMax)
+	most := 3
+	if len(names) == most+1 {
+		most++ // the name takes no more space than "and 1 more"
 	}
-	return step.Truncate(strings.Join(names, ", "), wordsMax)
+	return step.Truncate(units.Some(names, most), wordsMax)
 }
 
 // troublesMax is the maximum number of unhealthy groups in the list.

@@ -1,7 +1,10 @@
-// Package units formats sizes and numbers for people.
+// Package units formats sizes, numbers and lists for people.
 package units
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // Bytes formats a size with a binary unit: "0 B", "1.5 MiB".
 func Bytes(n int64) string {
@@ -39,4 +42,12 @@ func Number(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return sign + s
+}
+
+// Some lists at most the given number of names, and how many more there are: "a, b and 3 more".
+func Some(names []string, most int) string {
+	if more := len(names) - most; more > 0 {
+		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(names, ", ")
 }

@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
+
+	"sheaf.dev/sheaf/internal/base/units"
 )
 
 // ownerFileName is the name of a file next to etcd's own folder. The file names the owner of that folder. It is needed
@@ -83,12 +84,8 @@ func refuseOthers(dir string, known []string) error {
 	if len(others) == 0 {
 		return nil
 	}
-	shown := strings.Join(others[:min(len(others), namesShown)], ", ")
-	if more := len(others) - namesShown; more > 0 {
-		shown += fmt.Sprintf(" and %d more", more)
-	}
 	return fmt.Errorf("%w: %s holds %s. Nothing was written. Move them elsewhere where somebody needs them, "+
-		"wipe the disk where nobody does, or give this member another disk", ErrForeign, dir, shown)
+		"wipe the disk where nobody does, or give this member another disk", ErrForeign, dir, units.Some(others, namesShown))
 }
 
 // takeFolder rejects the folder of another cluster or member, and marks an empty folder as this member's.

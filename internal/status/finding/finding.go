@@ -5,7 +5,6 @@ package finding
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -88,11 +87,7 @@ func named(names []string) string {
 	if len(names) == 1 {
 		return "group " + names[0]
 	}
-	words := "groups " + strings.Join(names[:min(len(names), groupsNamed)], ", ")
-	if more := len(names) - groupsNamed; more > 0 {
-		words += fmt.Sprintf(" and %d more", more)
-	}
-	return words
+	return "groups " + units.Some(names, groupsNamed)
 }
 
 // Problems returns the problems among findings as text. Each text begins with the place of the finding, unless that

@@ -461,12 +461,7 @@ func versionWords(versions map[string][]string) string {
 	words := make([]string, 0, len(versions))
 	for v, shards := range versions {
 		slices.Sort(shards)
-		named := shards[:min(len(shards), groupsNamed)]
-		more := ""
-		if n := len(shards) - len(named); n > 0 {
-			more = fmt.Sprintf(" and %d more", n)
-		}
-		words = append(words, fmt.Sprintf("%s (%s%s)", v, strings.Join(named, ", "), more))
+		words = append(words, fmt.Sprintf("%s (%s)", v, units.Some(shards, groupsNamed)))
 	}
 	slices.Sort(words)
 	return strings.Join(words, ", ")

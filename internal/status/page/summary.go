@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -71,7 +72,7 @@ func Summarize(f *Facts) *recordv1.StatusSummary {
 	case len(f.Failed) > 0:
 		return &recordv1.StatusSummary{
 			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"),
-				are(len(f.Failed)), some(f.Failed)),
+				are(len(f.Failed)), units.Some(f.Failed, namesMax)),
 			Do: strings.TrimSpace(
 				f.FailedWhy + " The list of groups says why of each: repair what it names. Where it names nothing, start the " +
 					"shards that hold them."),
@@ -83,7 +84,7 @@ func Summarize(f *Facts) *recordv1.StatusSummary {
 		}
 		return &recordv1.StatusSummary{
 			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named,
-				some(f.Damaged)),
+				units.Some(f.Damaged, namesMax)),
 			Do: fmt.Sprintf(
 				"With several copies it is repaired from another one automatically. Else restore these records, or accept "+
 					"the loss: "+
@@ -151,14 +152,6 @@ func about(d time.Duration) string {
 
 // namesMax is the largest number of names in a sentence.
 const namesMax = 5
-
-// some returns the first few names as text, and how many more there are.
-func some(names []string) string {
-	if len(names) <= namesMax {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
-}
 
 // count returns text like "1 group", "2 groups".
 func count(n int, what string) string {
