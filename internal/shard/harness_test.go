@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
@@ -381,8 +381,6 @@ func (r *memRegistry) DeleteGroup(_ context.Context, g placement.Group) error {
 	return nil
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // fixture is a running shard with a client.
 type fixture struct {
 	t        testing.TB
@@ -536,7 +534,7 @@ func (f *fixture) holds(id int64, data []byte) {
 	f.t.Helper()
 	rec := f.get(id)
 	if !bytes.Equal(rec.GetData(), data) || rec.GetSizeBytes() != int64(len(data)) ||
-		rec.DataCrc32C == nil || rec.GetDataCrc32C() != crc32.Checksum(data, castagnoli) {
+		rec.DataCrc32C == nil || rec.GetDataCrc32C() != crc32c.Of(data) {
 		f.t.Errorf("record %d: %d bytes, size %d, crc %08x; want %d bytes", id, len(rec.GetData()), rec.GetSizeBytes(),
 			rec.GetDataCrc32C(), len(data))
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -42,7 +42,7 @@ func TestPutGetDelete(t *testing.T) {
 				for _, n := range []int{0, 1, 1000, 10240, format.DataBytesMax} {
 					d := data(id, n)
 					out := f.put(id, d)
-					if out.GetVersion() == "" || out.GetRepeated() || out.GetDataCrc32C() != crc32.Checksum(d, castagnoli) {
+					if out.GetVersion() == "" || out.GetRepeated() || out.GetDataCrc32C() != crc32c.Of(d) {
 						t.Errorf("put %d of %d bytes answers %v", id, n, out)
 					}
 					f.holds(id, d)
@@ -114,7 +114,7 @@ func TestPutBadFields(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		f.put(1, []byte("first"))
-		crc := crc32.Checksum([]byte("x"), castagnoli) ^ 1
+		crc := crc32c.Of([]byte("x")) ^ 1
 		for name, c := range map[string]struct {
 			change func(in *recordv1.PutRequest)
 			fields []string // nil: accepted

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"math"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -67,7 +67,7 @@ func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []by
 		}
 		c := out.GetChunk()
 		if n := len(c.GetData()); n < 1 || n > format.BlobChunkBytes ||
-			c.GetDataCrc32C() != crc32.Checksum(c.GetData(), castagnoli) {
+			c.GetDataCrc32C() != crc32c.Of(c.GetData()) {
 			f.t.Errorf("chunk of %d bytes, crc %08x", n, c.GetDataCrc32C())
 		}
 		got = append(got, c.GetData()...)
@@ -83,7 +83,7 @@ func TestUploadDownload(t *testing.T) {
 		residencies(t, func(t *bubble, f *fixture) {
 			for i, n := range []int{0, 1, format.DataBytesMax - 1, format.DataBytesMax, format.DataBytesMax + 1, 5<<20 + 77} {
 				id, d := int64(i), data(int64(i), n)
-				crc, size := crc32.Checksum(d, castagnoli), int64(n)
+				crc, size := crc32c.Of(d), int64(n)
 				out, err := f.upload(&recordv1.UploadHeader{
 					Key: key(id), DataCrc32C: &crc, SizeBytes: &size, Attributes: map[string][]byte{"a": []byte("b")},
 				}, cut(d, 300_001)...)
@@ -183,7 +183,7 @@ func TestUploadBadInputStoresNothing(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		small, big := [][]byte{[]byte("abc")}, cut(data(1, 3<<20), 1<<20)
-		sum := func(chunks [][]byte) uint32 { return crc32.Checksum(bytes.Join(chunks, nil), castagnoli) }
+		sum := func(chunks [][]byte) uint32 { return crc32c.Of(bytes.Join(chunks, nil)) }
 		p := func(n int64) *int64 { return &n }
 		for name, c := range map[string]struct {
 			header *recordv1.UploadHeader
@@ -412,7 +412,7 @@ func TestBatchPutAnswersInOrder(t *testing.T) {
 						f.absent(id)
 						continue
 					}
-					if r.GetStatus().GetCode() != 0 || r.GetPut().GetDataCrc32C() != crc32.Checksum(data(id, 100+p), castagnoli) {
+					if r.GetStatus().GetCode() != 0 || r.GetPut().GetDataCrc32C() != crc32c.Of(data(id, 100+p)) {
 						t.Errorf("put %d answers %v", id, r)
 					}
 				}

@@ -6,8 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"math/bits"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // ErrBad says that a value was not made by this program, or was changed in transit.
@@ -98,8 +99,6 @@ const (
 	groupBytesMax = 253
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // Encode makes the opaque bytes of a cursor. The group's name has 1 to 253 bytes.
 func (c *Cursor) Encode() []byte {
 	b := make([]byte, 0, fixedBytes+len(c.Group)+4)
@@ -115,7 +114,7 @@ func (c *Cursor) Encode() []byte {
 	b = binary.LittleEndian.AppendUint64(b, c.Through)
 	b = append(b, byte(len(c.Group)))
 	b = append(b, c.Group...)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 }
 
 // Decode is the inverse of Encode; it returns ErrBad for anything else.
@@ -124,7 +123,7 @@ func Decode(b []byte) (Cursor, error) {
 		return Cursor{}, ErrBad
 	}
 	body := b[:len(b)-4]
-	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[len(body):]) {
+	if crc32c.Of(body) != binary.LittleEndian.Uint32(b[len(body):]) {
 		return Cursor{}, ErrBad
 	}
 	c := Cursor{
@@ -151,7 +150,7 @@ func PageToken(id int64, below uint64) string {
 	b := make([]byte, 0, 20)
 	b = binary.LittleEndian.AppendUint64(b, uint64(id))
 	b = binary.LittleEndian.AppendUint64(b, below)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
@@ -165,7 +164,7 @@ func ParsePageToken(token string, id int64) (below uint64, err error) {
 		return 0, ErrBad
 	}
 	b := buf[:]
-	if crc32.Checksum(b[:16], castagnoli) != binary.LittleEndian.Uint32(b[16:]) ||
+	if crc32c.Of(b[:16]) != binary.LittleEndian.Uint32(b[16:]) ||
 		int64(binary.LittleEndian.Uint64(b)) != id {
 		return 0, ErrBad
 	}

@@ -2,7 +2,8 @@ package cursor
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // Place is the position of a watch in a group's changes.
@@ -24,13 +25,13 @@ func (p Place) Encode() []byte {
 	b = append(b, placeFormat, placeKind)
 	b = append(b, p.Group[:]...)
 	b = binary.LittleEndian.AppendUint64(b, p.Index)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 }
 
 // DecodePlace is the inverse of Encode; it returns ErrBad for anything else.
 func DecodePlace(b []byte) (Place, error) {
 	if len(b) != placeBytes || b[0] != placeFormat || b[1] != placeKind ||
-		crc32.Checksum(b[:placeBytes-4], castagnoli) != binary.LittleEndian.Uint32(b[placeBytes-4:]) {
+		crc32c.Of(b[:placeBytes-4]) != binary.LittleEndian.Uint32(b[placeBytes-4:]) {
 		return Place{}, ErrBad
 	}
 	p := Place{Index: binary.LittleEndian.Uint64(b[18:])}

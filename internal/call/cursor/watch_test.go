@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 func TestPlaceEveryFlippedBitIsFound(t *testing.T) {
@@ -41,7 +42,7 @@ func FuzzDecodePlace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix && len(b) >= 4 {
 			b = bytes.Clone(b)
-			binary.LittleEndian.PutUint32(b[len(b)-4:], crc32.Checksum(b[:len(b)-4], castagnoli))
+			binary.LittleEndian.PutUint32(b[len(b)-4:], crc32c.Of(b[:len(b)-4]))
 		}
 		if p, err := DecodePlace(b); err == nil && !bytes.Equal(p.Encode(), b) {
 			t.Errorf("%x decodes to %+v, which encodes to %x", b, p, p.Encode())

@@ -8,9 +8,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // Limits of a page.
@@ -83,10 +84,7 @@ func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (pag
 	return rows, next
 }
 
-var (
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	errToken   = errors.New("is not one that this listing gave out: begin again without a token")
-)
+var errToken = errors.New("is not one that this listing gave out: begin again without a token")
 
 // Token returns the token of the page behind a name; empty for the first page. Its bytes are the listing (1), the name,
 // and the CRC32C of both (4, little-endian).
@@ -95,7 +93,7 @@ func Token(list List, after string) string {
 		return ""
 	}
 	b := append([]byte{byte(list)}, after...)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
@@ -104,7 +102,7 @@ func parse(list List, token string) (after string, err error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	n := len(b) - 4
 	if err != nil || n < 2 || b[0] != byte(list) ||
-		crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) {
+		crc32c.Of(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
 		return "", errToken
 	}
 	return string(b[1:n]), nil

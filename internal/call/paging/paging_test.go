@@ -3,7 +3,6 @@ package paging
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"hash/crc32"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -121,7 +121,7 @@ func FuzzToken(f *testing.F) {
 	f.Add([]byte{0xff, 0}, byte(0xff))
 	f.Fuzz(func(t *testing.T, name []byte, list byte) {
 		b := append([]byte{list}, name...)
-		b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+		b = binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 		token := base64.RawURLEncoding.EncodeToString(b)
 		p, _, err := Asked(Groups, asked{token: token})
 		if err == nil && (p.After == "" || Token(Groups, p.After) != token) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 
 	"github.com/google/uuid"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // errSilent ends fetches from a peer that has fallen silent.
@@ -198,7 +198,7 @@ func receiveFile(next func() (*peerv1.FileChunk, error), out io.Writer, r FileRa
 		case chunk == nil, chunk.GetOffsetBytes() != offset, chunk.GetName() != "" && chunk.GetName() != r.Name:
 			return fmt.Errorf("%w: chunk of %q at %d, expected is %q at %d", ErrCorrupt, chunk.GetName(), chunk.GetOffsetBytes(),
 				r.Name, offset)
-		case crc32.Checksum(data, castagnoli) != chunk.GetDataCrc32C():
+		case crc32c.Of(data) != chunk.GetDataCrc32C():
 			return fmt.Errorf("%w: chunk at %d: checksum", ErrCorrupt, offset)
 		}
 		if _, err := out.Write(data); err != nil {

@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"errors"
-	"hash/crc32"
 	"io"
 
 	"github.com/google/uuid"
@@ -14,6 +13,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 const (
@@ -27,8 +27,6 @@ const (
 	manifestBytesMax = 1 << 20 // greatest part of the manifest in one message of a description
 	smallBytesMax    = 4 << 20 // groups up to this size do not count towards the limit of exports
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sourceOf checks whether a call is allowed, and finds its group.
 func (h *Hub) sourceOf(ctx context.Context, header *peerv1.PeerHeader, group []byte) (Source, uuid.UUID, error) {
@@ -184,7 +182,7 @@ func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limi
 			return err
 		}
 		*buffer = (*buffer)[:n]
-		chunk.DataCrc32C = crc32.Checksum(*buffer, castagnoli)
+		chunk.DataCrc32C = crc32c.Of(*buffer)
 		if err := send(&sentChunk{chunk: chunk, buffer: buffer}); err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // store is a Source in memory.
@@ -386,7 +386,7 @@ type chunkCase struct {
 
 func (c *chunkCase) next() (*peerv1.FileChunk, error) {
 	if c.good {
-		c.sum = crc32.Checksum(c.data, castagnoli)
+		c.sum = crc32c.Of(c.data)
 	}
 	return &peerv1.FileChunk{Name: c.name, OffsetBytes: c.offset, Data: c.data, DataCrc32C: c.sum, Last: true}, nil
 }

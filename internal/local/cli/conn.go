@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"hash/crc32"
 	"math"
 	"net"
 	"slices"
@@ -28,8 +27,6 @@ const forever time.Duration = math.MaxInt64 / 2
 
 var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 	MaxDelay: 2 * time.Second}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Conn talks to a gateway (or a shard). It uses the public client for records, and adds the calls that only
 // administrators make.

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"errors"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // growing is a file that grows by one byte after each read, for the given number of reads.
@@ -112,7 +112,7 @@ func (u *uploads) Upload(stream recordv1.RecordService_UploadServer) error {
 		return status.Error(codes.InvalidArgument, "the size is another one")
 	}
 	return stream.SendAndClose(&recordv1.UploadResponse{SizeBytes: int64(len(u.got)),
-		Put: &recordv1.PutResponse{Version: "1", DataCrc32C: crc32.Checksum(u.got, castagnoli)}})
+		Put: &recordv1.PutResponse{Version: "1", DataCrc32C: crc32c.Of(u.got)}})
 }
 
 // A large file whose size is not known, or that becomes shorter while it is read, is stored up to its actual end.

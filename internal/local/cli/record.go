@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // RecordJSON is a record as the commands print it. Numbers that a JSON reader may round (ids) are strings. Attribute
@@ -43,7 +43,7 @@ func JSONOf(r client.Record) RecordJSON {
 		Deleted:    r.Deleted,
 	}
 	if r.HasData {
-		out.CRC32C = FormatCRC(crc32.Checksum(r.Data, castagnoli))
+		out.CRC32C = FormatCRC(crc32c.Of(r.Data))
 	}
 	for k, v := range r.Attributes {
 		if utf8.Valid(v) {

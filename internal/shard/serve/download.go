@@ -2,7 +2,6 @@ package serve
 
 import (
 	"errors"
-	"hash/crc32"
 	"io"
 
 	"google.golang.org/grpc/mem"
@@ -10,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/quota"
@@ -102,7 +102,7 @@ func (c chunk) Encode() (mem.BufferSlice, error) {
 	front = protowire.AppendVarint(protowire.AppendTag(front, 2, protowire.BytesType), uint64(inner))
 	front = protowire.AppendVarint(protowire.AppendTag(front, 1, protowire.BytesType), uint64(n))
 	behind := protowire.AppendTag(make([]byte, 0, 16), 2, protowire.Fixed32Type)
-	behind = protowire.AppendFixed32(behind, crc32.Checksum(c.data.ReadOnlyData(), castagnoli))
+	behind = protowire.AppendFixed32(behind, crc32c.Of(c.data.ReadOnlyData()))
 	return mem.BufferSlice{mem.SliceBuffer(front), c.data, mem.SliceBuffer(behind)}, nil
 }
 

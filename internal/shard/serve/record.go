@@ -2,12 +2,12 @@ package serve
 
 import (
 	"context"
-	"hash/crc32"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/security/access"
@@ -16,8 +16,6 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // recordServer serves RecordService.
 type recordServer struct {
@@ -148,7 +146,7 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	var v answer.Violations
 	w.common(&v, "", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
 	w.attributes(&v, "", in.GetAttributes())
-	w.crc = crc32.Checksum(in.GetData(), castagnoli)
+	w.crc = crc32c.Of(in.GetData())
 	if in.DataCrc32C != nil && in.GetDataCrc32C() != w.crc {
 		v.Add("data_crc32c", "is %08x, the data that came have %08x: nothing is stored", in.GetDataCrc32C(), w.crc)
 	}
@@ -291,7 +289,7 @@ func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	if sum == nil {
 		sum = new(uint32)
 	}
-	*sum = crc32.Checksum(rec.Data, castagnoli)
+	*sum = crc32c.Of(rec.Data)
 	return sum
 }
 

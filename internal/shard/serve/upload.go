@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/security/access"
@@ -144,7 +145,7 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	if err := pass(ctx, u.tenant, int64(len(chunk)), u.write.bytes+int64(len(chunk))); err != nil {
 		return err
 	}
-	u.sum = crc32.Update(u.sum, castagnoli, chunk)
+	u.sum = crc32.Update(u.sum, crc32c.Table, chunk)
 	if u.blob == nil && len(u.data)+len(chunk) <= format.DataBytesMax {
 		if err := u.server.bytes.take(int64(len(chunk))); err != nil {
 			return err

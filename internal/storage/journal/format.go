@@ -11,10 +11,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // Range is a range of bytes in a segment of a group.
@@ -75,8 +76,6 @@ const (
 	recordBytesMax = 64 << 20
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 var errRecord = errors.New("is no record")
 
 // record is one record, as it was read from the file.
@@ -123,7 +122,7 @@ func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	binary.LittleEndian.PutUint64(b[epochAt:], epoch)
 	binary.LittleEndian.PutUint64(b[sequenceAt:], sequence)
 	binary.LittleEndian.PutUint32(b[countAt:], uint32(len(before)+len(ranges)))
-	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[lengthAt:], castagnoli))
+	binary.LittleEndian.PutUint32(b[crcAt:], crc32c.Of(b[lengthAt:]))
 	return zeroTo(b, padded(len(b), blockBytes))
 }
 
@@ -145,7 +144,7 @@ func decode(b []byte) (record, error) {
 	if length < headerBytes || length > len(b) || length > recordBytesMax {
 		return record{}, fmt.Errorf("%w: a length of %d", errRecord, length)
 	}
-	if crc32.Checksum(b[lengthAt:length], castagnoli) != binary.LittleEndian.Uint32(b[crcAt:]) {
+	if crc32c.Of(b[lengthAt:length]) != binary.LittleEndian.Uint32(b[crcAt:]) {
 		return record{}, fmt.Errorf("%w: its checksum is wrong", errRecord)
 	}
 	r := record{

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"math"
 	"path"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -60,7 +60,7 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	}
 	line, crc, ok := bytes.Cut(content, []byte("\n"))
 	if stored, err := strconv.ParseUint(string(bytes.TrimSpace(crc)), 16, 32); !ok || err != nil ||
-		uint32(stored) != crc32.Checksum(line, castagnoli) {
+		uint32(stored) != crc32c.Of(line) {
 		return Facts{}, fmt.Errorf("%w: %s does not have the CRC32C that it says", ErrDamaged, name)
 	}
 	var facts Facts
@@ -123,7 +123,7 @@ func (v *Volume) WriteFacts(facts Facts) error {
 	if err != nil {
 		return fmt.Errorf("encode what volume %s remembers: %w", v.dir, err)
 	}
-	content := fmt.Appendf(line, "\n%08x\n", crc32.Checksum(line, castagnoli))
+	content := fmt.Appendf(line, "\n%08x\n", crc32c.Of(line))
 	temp := path.Join(v.dir, factsTempName)
 	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write %s: %w", temp, err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
@@ -143,7 +143,7 @@ func putFacts(t *testing.T, m *vfstest.Mem, line []byte) {
 	check(t, m.MkdirAll("v"))
 	f, err := m.Create("v/" + factsName)
 	check(t, err)
-	_, err = f.WriteAt(fmt.Appendf(line, "\n%08x\n", crc32.Checksum(line, castagnoli)), 0)
+	_, err = f.WriteAt(fmt.Appendf(line, "\n%08x\n", crc32c.Of(line)), 0)
 	check(t, errors.Join(err, f.Close()))
 }
 

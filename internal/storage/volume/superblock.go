@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"path"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -60,8 +60,6 @@ const (
 	crcAt      = copyBytes - 4
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // encode returns the bytes of one copy.
 func (s *Superblock) encode() []byte {
 	b := make([]byte, copyBytes)
@@ -78,7 +76,7 @@ func (s *Superblock) encode() []byte {
 	copy(b[shardAt:shardAt+ShardNameBytesMax], s.Shard)
 	s.Step.encode(b[stepAt:])
 	s.Registered.encode(b[registerAt:])
-	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[:crcAt], castagnoli))
+	binary.LittleEndian.PutUint32(b[crcAt:], crc32c.Of(b[:crcAt]))
 	return b
 }
 
@@ -92,7 +90,7 @@ func decode(b []byte) (Superblock, error) {
 		return Superblock{}, fmt.Errorf("begins with %q instead of %q", b[:len(magic)], magic)
 	}
 	version := binary.LittleEndian.Uint32(b[versionAt:])
-	stored, computed := binary.LittleEndian.Uint32(b[crcAt:]), crc32.Checksum(b[:crcAt], castagnoli)
+	stored, computed := binary.LittleEndian.Uint32(b[crcAt:]), crc32c.Of(b[:crcAt])
 	if stored != computed {
 		return Superblock{}, fmt.Errorf("has CRC32C %08x instead of %08x (format version %d)", computed, stored, version)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"os"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -116,7 +116,7 @@ func TestEveryTruncationOfTheSuperblock(t *testing.T) {
 
 // seal writes the correct CRC into a copy.
 func seal(b []byte) {
-	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[:crcAt], castagnoli))
+	binary.LittleEndian.PutUint32(b[crcAt:], crc32c.Of(b[:crcAt]))
 }
 
 func TestNewerFormatVersionIsNotDamage(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -200,7 +201,7 @@ func (w *blobFileWriter) flush() {
 		w.err = fmt.Errorf("write blob %s: %w: more than its %d bytes came", w.ref.ID, ErrCorrupt, w.want.Size)
 		return
 	}
-	w.ref.CRC32C = crc32.Update(w.ref.CRC32C, Castagnoli, w.chunk)
+	w.ref.CRC32C = crc32.Update(w.ref.CRC32C, crc32c.Table, w.chunk)
 	crc := blobChunkChecksum(w.chunk, w.ref.ID, w.number)
 	b := binary.LittleEndian.AppendUint32(w.chunk, crc)
 	if _, err := w.file.WriteAt(b, BlobHeaderBytes+w.number*(BlobChunkBytes+BlobCRCBytes)); err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // FormatVersion is the version of all files that this program writes, except segments of segmentVersionRequests.
@@ -29,19 +31,15 @@ var (
 	ErrCorrupt      = errors.New("stored bytes are bad")
 )
 
-var (
-	// Castagnoli is the polynomial of all checksums.
-	Castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	slicing    = makeSlicing()
-)
+var slicing = makeSlicing()
 
 // Checksum returns the CRC-32C of b.
-func Checksum(b []byte) uint32 { return crc32.Update(0, Castagnoli, b) }
+func Checksum(b []byte) uint32 { return crc32.Update(0, crc32c.Table, b) }
 
 // makeSlicing makes the eight tables of the slicing-by-8 method (Kounavis and Berry, 2005).
 func makeSlicing() *[8]crc32.Table {
 	var t [8]crc32.Table
-	t[0] = *Castagnoli
+	t[0] = *crc32c.Table
 	for i := range 256 {
 		c := t[0][i]
 		for k := 1; k < 8; k++ {
@@ -71,7 +69,7 @@ func putHead(b []byte, magic string) {
 }
 
 func headChecksum(b []byte) uint32 {
-	return crc32.Update(Checksum(b[:12]), Castagnoli, b[headBytes:])
+	return crc32.Update(Checksum(b[:12]), crc32c.Table, b[headBytes:])
 }
 
 // checkHead checks magic, CRC and then the version of a structure that fills b.

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -405,7 +406,7 @@ func TestChecksumWordIsTheChecksumOfItsBytes(t *testing.T) {
 		crc, w := random.Uint32(), random.Uint64()
 		b := []byte{byte(w), byte(w >> 8), byte(w >> 16), byte(w >> 24), byte(w >> 32), byte(w >> 40), byte(w >> 48),
 			byte(w >> 56)}
-		if got, want := checksumWord(crc, w), crc32.Update(crc, Castagnoli, b); got != want {
+		if got, want := checksumWord(crc, w), crc32.Update(crc, crc32c.Table, b); got != want {
 			t.Fatalf("%x, want %x", got, want)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
 // A frame, numbers little-endian:
@@ -89,7 +91,7 @@ func MoveFrame(frame []byte, segment SegmentID, offset int64, used bool) {
 }
 
 func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
-	crc := crc32.Update(0, Castagnoli, frame[AtEntryCRC:FrameHeaderBytes])
+	crc := crc32.Update(0, crc32c.Table, frame[AtEntryCRC:FrameHeaderBytes])
 	crc = checksumWord(crc, binary.LittleEndian.Uint64(segment[:]))
 	return checksumWord(crc, uint64(offset))
 }

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -50,7 +51,7 @@ func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte)
 		default:
 			add(at, length, fmt.Sprintf("chunk %d: checksum", number))
 		}
-		crc = crc32.Update(crc, format.Castagnoli, b[:length-format.BlobCRCBytes])
+		crc = crc32.Update(crc, crc32c.Table, b[:length-format.BlobCRCBytes])
 	}
 	if is := format.BlobFileBytes(ref.Size); size != is {
 		add(min(size, is), max(size, is)-min(size, is), fmt.Sprintf("the file has %d bytes, not %d", size, is))

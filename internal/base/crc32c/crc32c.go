@@ -1,0 +1,10 @@
+// Package crc32c computes CRC-32C, the checksum of records, of messages between shards, and of all files of a volume.
+package crc32c
+
+import "hash/crc32"
+
+// Table is the table of the Castagnoli polynomial.
+var Table = crc32.MakeTable(crc32.Castagnoli)
+
+// Of returns the checksum of b.
+func Of(b []byte) uint32 { return crc32.Update(0, Table, b) }
