@@ -101,15 +101,24 @@ var ErrTable = errors.New("no valid table of grants")
 // restricts rights. Errors wrap ErrTable, and name the field and its value.
 func ParseTable(text []byte) (*Table, error) {
 	t, err := decode(text)
+	if err == nil {
+		_, err = Compile(t)
+	}
+	return t, err
+}
+
+// CompileText is ParseTable and Compile in one, so that the table is checked once.
+func CompileText(text []byte) (*Compiled, error) {
+	t, err := decode(text)
 	if err != nil {
 		return nil, err
 	}
-	return t, t.validate()
+	return Compile(t)
 }
 
 // ParseNext reads a table that replaces another table. The argument before is the version of the table that it
 // replaces, or 0 if there is none. The version in text must equal before. ParseNext increments that version. Its errors
-// are those of ParseTable.
+// are like those of ParseTable, but what the table says is checked by Encode.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {
@@ -119,7 +128,7 @@ func ParseNext(text []byte, before int64) (*Table, error) {
 		return nil, bad("version", "is %d, and the store has %d: read the table, and change that one", t.Version, before)
 	}
 	t.Version++
-	return t, t.validate()
+	return t, nil
 }
 
 func decode(text []byte) (*Table, error) {
@@ -140,7 +149,7 @@ func decode(text []byte) (*Table, error) {
 
 // Encode returns the JSON of a valid table. Its errors are those of ParseTable.
 func (t *Table) Encode() ([]byte, error) {
-	if err := t.validate(); err != nil {
+	if _, err := Compile(t); err != nil {
 		return nil, err
 	}
 	out, err := json.Marshal(t)
@@ -151,12 +160,6 @@ func (t *Table) Encode() ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are allowed", ErrTable, len(out), TableBytesMax)
 	}
 	return out, nil
-}
-
-// validate checks a table. Errors wrap ErrTable.
-func (t *Table) validate() error {
-	_, err := Compile(t)
-	return err
 }
 
 // bad returns an error about a field.

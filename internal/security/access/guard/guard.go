@@ -216,11 +216,8 @@ func (g *Guard) take(text []byte) {
 		return
 	}
 	if text != nil {
-		table, err := access.ParseTable(text)
-		if err == nil {
-			next.table, err = access.Compile(table)
-		}
-		if err != nil {
+		var err error
+		if next.table, err = access.CompileText(text); err != nil {
 			g.counts.errors.Inc()
 			g.cfg.Logger.Error(
 				"the table of grants in etcd cannot be used: the last one stays in use, and callers wait where there was none",
