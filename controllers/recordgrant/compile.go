@@ -54,9 +54,6 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 // gives less never gives more: of its last state, only the part that the new state still names remains in use.
 func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome) map[string]step.Outcome {
 	refused := map[string]step.Outcome{}
-	if check(next, next.Grants, next.Tenants) == nil {
-		return refused
-	}
 	grants := slices.Clone(next.Grants)
 	next.Grants = next.Grants[:0]
 	for _, g := range grants {
@@ -137,8 +134,8 @@ func both[T comparable](a, b []T) (out []T) {
 
 // fit takes the youngest grants out of a table that is too large for etcd, and adds them to refused. Otherwise no
 // change would reach etcd, not even the end of a right. The result depends on the age of the grants alone, so that the
-// end of one right never ends another one.
-func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) {
+// end of one right never ends another one. fit reports whether the table was too large.
+func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) (tooLarge bool) {
 	others := *table
 	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the version with the most digits
 	room := access.TableBytesMax - jsonBytes(others)
@@ -149,7 +146,7 @@ func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]
 		sum += n
 	}
 	if sum <= room {
-		return
+		return false
 	}
 	byAge := make([]*v1alpha1.RecordGrant, 0, len(grants))
 	for i := range grants {
@@ -173,6 +170,7 @@ func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]
 		}
 	}
 	table.Grants = slices.DeleteFunc(table.Grants, func(g access.Grant) bool { return !in[g.Name] })
+	return true
 }
 
 // byCreation compares objects by their age, the oldest first, and then by name.

@@ -186,13 +186,18 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	next.Tenants = tenants.compile(store.Spec.Groups.Routing)
 	next.Issuers = append(next.Issuers, r.tokenIssuers(ctx, store, there, issuer.URL)...)
 	dropUnknown(next)
-	refused = keepLast(next, there, tenants.refused)
-	fit(next, grants, refused)
-	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
+	next.Version = there.Version + 1
+	refused = map[string]step.Outcome{}
+	encoded, err := next.Encode()
+	if err != nil {
+		refused = keepLast(next, there, tenants.refused)
+	}
+	if tooLarge := fit(next, grants, refused); tooLarge || err != nil {
+		encoded, err = next.Encode()
+	}
+	if there.Version > 0 && isSame(next, there) {
 		return there.Version, refused, step.Complete().Again(keysAgain)
 	}
-	next.Version++
-	encoded, err := next.Encode()
 	if err != nil {
 		return 0, nil, step.Fail("TableRefused", fmt.Sprintf(
 			"the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
