@@ -151,7 +151,7 @@ func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store 
 	return a.Body(func(ctx context.Context, args []string) (err error) {
 		ctx, cancel := cli.Within(ctx, a.timeout)
 		defer cancel()
-		client, store, err := place.open()
+		client, store, err := place.open(nil)
 		if err != nil {
 			return err
 		}

@@ -163,20 +163,24 @@ func (a *app) printMembers(view *etcd.View) error {
 	return nil
 }
 
-// memberNamed finds a member by its name, its hexadecimal ID, or its peer address.
-func memberNamed(view *etcd.View, name string) (*etcd.Peer, error) {
+// memberNamed asks the cluster for its members, and finds one by its name, its hexadecimal ID, or its peer address.
+func memberNamed(ctx context.Context, client *clientv3.Client, name string) (*etcd.View, *etcd.Peer, error) {
+	view, err := etcd.Look(ctx, client)
+	if err != nil {
+		return nil, nil, noQuorumError(err)
+	}
 	p := view.Find(func(p *etcd.Peer) bool {
 		return p.Name == name || strconv.FormatUint(p.ID, 16) == strings.TrimPrefix(name, "0x") ||
 			strings.Join(p.PeerURLs, ",") == name
 	})
 	if p != nil {
-		return p, nil
+		return view, p, nil
 	}
 	names := make([]string, 0, len(view.Peers))
 	for n := range view.Peers {
 		names = append(names, view.Peers[n].Label())
 	}
-	return nil, fmt.Errorf("etcd has no member %q: its members are %s", name, strings.Join(names, ", "))
+	return nil, nil, fmt.Errorf("etcd has no member %q: its members are %s", name, strings.Join(names, ", "))
 }
 
 func (a *app) etcdRemoveCommand() *cobra.Command {
@@ -198,11 +202,7 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	at.add(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "also where the member answers")
 	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, args []string) error {
-		view, err := etcd.Look(ctx, client)
-		if err != nil {
-			return noQuorumError(err)
-		}
-		p, err := memberNamed(view, args[0])
+		view, p, err := memberNamed(ctx, client, args[0])
 		if err != nil {
 			return err
 		}
@@ -270,11 +270,7 @@ was started with
 	}
 	at.add(cmd)
 	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, args []string) error {
-		view, err := etcd.Look(ctx, client)
-		if err != nil {
-			return noQuorumError(err)
-		}
-		p, err := memberNamed(view, args[0])
+		_, p, err := memberNamed(ctx, client, args[0])
 		if err != nil {
 			return err
 		}

@@ -105,10 +105,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	if source != nil {
 		defer source.Close()
 	}
-	if err := f.place.secure(source); err != nil {
-		return err
-	}
-	client, store, err := f.place.open()
+	client, store, err := f.place.open(source)
 	if err != nil {
 		return err
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -115,10 +115,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 		defer source.Close()
 		speaks = source.Client(source.Own(identity.Shard, ""))
 	}
-	if err := f.place.secure(source); err != nil {
-		return err
-	}
-	client, store, err := f.place.open()
+	client, store, err := f.place.open(source)
 	if err != nil {
 		return err
 	}
@@ -187,16 +184,16 @@ func memberWord(m placement.Member) string {
 func (a *app) showRebuilt(r rescue.Rebuilt) {
 	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
 		r.Meta.Copies)
-	w := tabwriter.NewWriter(a.Out.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GROUP\tUUID\tMEMBERS\tRECORDS\tBYTES")
+	t := cli.Table{Header: []string{"GROUP", "UUID", "MEMBERS", "RECORDS", "BYTES"}}
 	for _, g := range r.Groups {
 		members := make([]string, 0, len(g.Members))
 		for _, m := range g.Members {
 			members = append(members, memberWord(m))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", g.Name, g.UUID, strings.Join(members, ","), g.Records, g.Bytes)
+		t.Rows = append(t.Rows, []cli.Cell{cli.Text(g.Name), cli.Text(g.UUID.String()), cli.Text(strings.Join(members, ",")),
+			cli.Text(strconv.FormatInt(g.Records, 10)), cli.Text(strconv.FormatInt(g.Bytes, 10))})
 	}
-	_ = w.Flush() // fails only if nobody reads the output any more
+	_ = a.Out.WriteTable(t) // fails only if nobody reads the output any more
 	for _, note := range r.Notes {
 		a.Out.Sayf("note: %s", note)
 	}

@@ -47,19 +47,6 @@ func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 			"the store's own, with a certificate of it)")
 }
 
-// secure makes connections to etcd use the process's own certificates of the store, if it has any and the flags do not
-// say otherwise.
-func (f *placementFlags) secure(own *certs.Source) error {
-	given := f.etcd.CAFile != "" || f.etcd.CertFile != "" || f.etcd.KeyFile != ""
-	switch {
-	case f.insecure && (given || own == nil):
-		return cli.Usagef("--etcd-insecure goes with --tls-dir alone, and without --etcd-ca, --etcd-cert and --etcd-key")
-	case own != nil && !given && !f.insecure:
-		f.etcd.Credentials = etcd.Credentials(own)
-	}
-	return nil
-}
-
 // etcdVar adds the flags that say how etcd is reached.
 func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags := cmd.Flags()
@@ -72,8 +59,17 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags.StringVar(&c.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
-// open connects to etcd, without reading anything yet. The caller closes the client.
-func (f *placementFlags) open() (*clientv3.Client, *registry.Store, error) {
+// open connects to etcd, without reading anything yet. The connections use the process's own certificates of the store,
+// if it has any and the flags do not say otherwise. The caller closes the client.
+func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.Store, error) {
+	given := f.etcd.CAFile != "" || f.etcd.CertFile != "" || f.etcd.KeyFile != ""
+	switch {
+	case f.insecure && (given || own == nil):
+		return nil, nil, cli.Usagef(
+			"--etcd-insecure goes with --tls-dir alone, and without --etcd-ca, --etcd-cert and --etcd-key")
+	case own != nil && !given && !f.insecure:
+		f.etcd.Credentials = etcd.Credentials(own)
+	}
 	if len(f.etcd.Endpoints) == 0 {
 		return nil, nil, cli.Usagef("--etcd is empty: give host:port")
 	}
@@ -169,10 +165,7 @@ MemoryTooSmall.`,
 			if source != nil {
 				defer source.Close()
 			}
-			if err := f.place.secure(source); err != nil {
-				return err
-			}
-			client, store, err := f.place.open()
+			client, store, err := f.place.open(source)
 			if err != nil {
 				return err
 			}
