@@ -68,9 +68,6 @@ type Config struct {
 
 	// TrashDelay is how long the files of a replica that has left its group are kept. 0 means 1 h.
 	TrashDelay time.Duration
-	// ScrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. 0
-	// means 4 MiB/s, and a negative number means that they are not read.
-	ScrubBytesPerSecond int64
 	// NoReadLease makes leaders ask a majority of copies before each read, see replica.Options.Lease. It is for
 	// machines whose clocks may stand still while other clocks run.
 	NoReadLease bool
@@ -117,8 +114,10 @@ type Config struct {
 	rememberQuiet           time.Duration // shorter in tests
 	// Calls and syncs that take longer than these times are recorded as slow. Both times are shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
-	callsMax                 int           // fewer in tests
-	sendTimeout              time.Duration // shorter or longer in tests
+	// scrubBytesPerSecond is higher in tests; a negative number means that nothing is scrubbed.
+	scrubBytesPerSecond int64
+	callsMax            int           // fewer in tests
+	sendTimeout         time.Duration // shorter or longer in tests
 }
 
 const (
@@ -130,6 +129,9 @@ const (
 	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream ends
 	// with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
+	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. It is a
+	// small part of what a disk reads, and reads a TiB in three days.
+	scrubBytesPerSecond = 4 << 20
 	// groupsLoadingMax is the number of groups that are loaded at a time: enough to keep an SSD busy.
 	groupsLoadingMax = 16
 	// groupsMovingMax is the number of groups led here that are getting copies elsewhere at a time. It leaves most of the
@@ -209,7 +211,7 @@ func (c *Config) setDefaults() {
 	c.callsMax = cmp.Or(c.callsMax, callsMax)
 	c.sendTimeout = cmp.Or(c.sendTimeout, sendTimeout)
 	c.TrashDelay = cmp.Or(c.TrashDelay, time.Hour)
-	c.ScrubBytesPerSecond = cmp.Or(c.ScrubBytesPerSecond, 4<<20)
+	c.scrubBytesPerSecond = cmp.Or(c.scrubBytesPerSecond, scrubBytesPerSecond)
 	c.repairEvery = cmp.Or(c.repairEvery, repairEvery)
 	c.scrubPause = cmp.Or(c.scrubPause, scrubPause)
 	c.stepEvery = cmp.Or(c.stepEvery, stepEvery)

@@ -117,7 +117,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		// Damage is reported once when it is found, however soon it is repaired.
 		var found atomic.Int64
 		f.cfg.Logger = slog.New(countHandler{f.cfg.Logger.Handler(), "damage found while reading everything", &found})
-		f.cfg.scrubPause, f.cfg.repairEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
+		f.cfg.scrubPause, f.cfg.repairEvery, f.cfg.scrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
 		c.restart("c")
 		damaged := 0
 		for _, name := range slices.Sorted(maps.Keys(files)) {

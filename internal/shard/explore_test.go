@@ -229,7 +229,7 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 		ReportInterval: 100 * time.Millisecond,
 		stepEvery:      []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], repairEvery: 100 * time.Millisecond,
 		off:        set.off,
-		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], ScrubBytesPerSecond: -1,
+		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], scrubBytesPerSecond: -1,
 		Residency:  []group.Residency{group.Index, group.Resident}[x.dice(2)],
 		Compaction: Compaction{Off: x.dice(2) == 0, SupersededBytesMin: 16 << 10, Interval: 300 * time.Millisecond},
 	}

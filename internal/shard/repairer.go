@@ -150,7 +150,7 @@ func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 // scrubAll reads every byte of all groups of several copies again and again, slowly, so that damage is found while
 // there are copies to repair it from.
 func (m *repairer) scrubAll(ctx context.Context) {
-	if m.cfg.ScrubBytesPerSecond < 0 {
+	if m.cfg.scrubBytesPerSecond < 0 {
 		return
 	}
 	for {
@@ -164,7 +164,7 @@ func (m *repairer) scrubAll(ctx context.Context) {
 			if sv == nil || sv.Replica().Alone() {
 				continue // a single copy cannot be repaired: sheaf verify reports damage
 			}
-			report, err := sv.Log().Verify(ctx, m.cfg.ScrubBytesPerSecond)
+			report, err := sv.Log().Verify(ctx, m.cfg.scrubBytesPerSecond)
 			if ctx.Err() != nil {
 				return
 			}

@@ -87,9 +87,9 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 	}()
 	if export.Describe().Bytes > smallBytesMax { // small groups finish quickly
 		defer h.count.exports.Add(-1)
-		if h.count.exports.Add(1) > int64(h.opts.ExportsMax) {
+		if h.count.exports.Add(1) > int64(h.opts.exportsMax) {
 			h.count.exportsRefused.Add(1)
-			return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.ExportsMax)
+			return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.exportsMax)
 		}
 	}
 	e := &exporting{hub: h, ctx: ctx, stream: stream, group: group, export: export}

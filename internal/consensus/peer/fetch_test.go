@@ -213,7 +213,7 @@ func TestGroupIsFetchedAndResumed(t *testing.T) {
 
 func TestGroupsSentAtOnceAreBounded(t *testing.T) {
 	s := &store{files: map[string][]byte{"seg": random(10)}, told: smallBytesMax + 1}
-	a, f := fetchers(t, s, func(o *Options) { o.ExportsMax = 1 })
+	a, f := fetchers(t, s, func(o *Options) { o.exportsMax = 1 })
 	to := newSink(s)
 	tell := func(bytes int64) {
 		s.mu.Lock()
@@ -411,7 +411,7 @@ func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}
 	// b hears a only by the answers of a
-	a := n.start("a", func(o *Options) { o.Source, o.PingEvery = source, time.Hour })
+	a := n.start("a", func(o *Options) { o.Source, o.pingEvery = source, time.Hour })
 	b := n.start("b", nil)
 	b.SetPeers([]string{"a"})
 	failed := make(chan error, 1)

@@ -59,8 +59,8 @@ func (n *network) start(name string, change func(*Options)) *node {
 	n.t.Helper()
 	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
 	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive,
-		PingEvery: 20 * time.Millisecond,
-		StallMax:  time.Hour} // longer than a slow machine may be held up
+		pingEvery: 20 * time.Millisecond,
+		stallMax:  time.Hour} // longer than a slow machine may be held up
 	if change != nil {
 		change(&opts)
 	}

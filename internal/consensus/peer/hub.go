@@ -35,7 +35,7 @@ type Options struct {
 	// Deliver receives a message. It must not block for long, because it delays all messages from the same shard. It
 	// returns false if this shard does not have the group, or not the Raft id that the message is for.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is called when a peer begins to answer and when it has been silent for SilenceMax. If a peer has
+	// Alive is called when a peer begins to answer and when it has been silent for silenceMax. If a peer has
 	// restarted in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be
 	// nil.
 	Alive func(shard string, alive bool)
@@ -54,23 +54,37 @@ type Options struct {
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Logger *slog.Logger // nil: messages are discarded
 
-	QueueBytesMax int64 // bytes of messages that may wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send. 0 means that there is no
 	// limit.
 	FetchBytesPerSecond int64
-	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
-	PingEvery           time.Duration // 0 means 300 ms
-	SilenceMax          time.Duration // 0 means 1 s
-	// StallMax is how long a connection may go without an answer before it is closed. 0 means 10 s.
-	StallMax time.Duration
+
+	// These are the constants of the same names, except in tests.
+	queueBytesMax                   int64
+	exportsMax                      int
+	pingEvery, silenceMax, stallMax time.Duration
 }
 
+const (
+	// queueBytesMax is the number of bytes of messages that may wait to be sent to one peer: as many as are in flight for
+	// one group, because one busy group must not lose messages.
+	queueBytesMax = 64 << 20
+	// exportsMax is the number of groups that are sent at the same time, not counting small ones. More would take the disk
+	// and the network from calls.
+	exportsMax = 2
+	// pingEvery is a third of silenceMax, so that a peer is not called silent because of one lost ping.
+	pingEvery = 300 * time.Millisecond
+	// silenceMax is the silence after which a peer counts as down.
+	silenceMax = time.Second
+	// stallMax is how long a connection may go without an answer before it is closed.
+	stallMax = 10 * time.Second
+)
+
 func (o *Options) setDefaults() {
-	o.QueueBytesMax = cmp.Or(o.QueueBytesMax, 64<<20)
-	o.ExportsMax = cmp.Or(o.ExportsMax, 2)
-	o.PingEvery = cmp.Or(o.PingEvery, 300*time.Millisecond)
-	o.SilenceMax = cmp.Or(o.SilenceMax, time.Second)
-	o.StallMax = cmp.Or(o.StallMax, 10*time.Second)
+	o.queueBytesMax = cmp.Or(o.queueBytesMax, queueBytesMax)
+	o.exportsMax = cmp.Or(o.exportsMax, exportsMax)
+	o.pingEvery = cmp.Or(o.pingEvery, pingEvery)
+	o.silenceMax = cmp.Or(o.silenceMax, silenceMax)
+	o.stallMax = cmp.Or(o.stallMax, stallMax)
 	if o.Credentials == nil {
 		o.Credentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
@@ -103,7 +117,7 @@ type Stats struct {
 // LinkStats describes the link to one peer.
 type LinkStats struct {
 	Shard    string
-	Alive    bool          // the peer was heard within SilenceMax
+	Alive    bool          // the peer was heard within silenceMax
 	Silence  time.Duration // time since the peer was last heard, or since the link was made
 	Messages int64         // messages that wait to be sent
 	Bytes    int64         // size of these messages
@@ -326,11 +340,11 @@ func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 // monitor reports which peers are alive and which messages were lost.
 func (h *Hub) monitor() {
 	seen := looks{last: h.clock()}
-	tick := time.NewTicker(h.opts.SilenceMax / 8)
+	tick := time.NewTicker(h.opts.silenceMax / 8)
 	defer tick.Stop()
 	for {
 		h.deliverReports()
-		h.reportAlive(seen.look(h.clock(), h.opts.SilenceMax/2))
+		h.reportAlive(seen.look(h.clock(), h.opts.silenceMax/2))
 		select {
 		case <-h.ctx.Done():
 			return
@@ -365,8 +379,8 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 }
 
 // reportAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process
-// was held up gets SilenceMax once more, from the time at which the process resumed. But it counts as silent if it
-// was not heard for StallMax.
+// was held up gets silenceMax once more, from the time at which the process resumed. But it counts as silent if it
+// was not heard for stallMax.
 func (h *Hub) reportAlive(resumed time.Duration) {
 	type change struct {
 		shard string
@@ -381,10 +395,10 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 			changes = append(changes, change{shard, false}, change{shard, true})
 			l.since = time.Now()
 		}
-		again := l.alive && now-resumed < h.opts.SilenceMax && now-heard < h.opts.StallMax
-		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.SilenceMax || again)
+		again := l.alive && now-resumed < h.opts.silenceMax && now-heard < h.opts.stallMax
+		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.silenceMax || again)
 		// A peer that never answered is down only after it had time to answer.
-		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.SilenceMax) {
+		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.silenceMax) {
 			continue
 		}
 		l.alive, l.announced, l.since = alive, true, time.Now()

@@ -33,7 +33,7 @@ func TestMessagesComeInTheirOrder(t *testing.T) {
 
 func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
 	n := newNetwork(t)
-	a, b := connect(t, n, func(o *Options) { o.SilenceMax = 200 * time.Millisecond })
+	a, b := connect(t, n, func(o *Options) { o.silenceMax = 200 * time.Millisecond })
 	b.stop()
 	a.until(t, "b is silent", func() bool { return !a.alive["b"] })
 	eventually(t, "messages are lost", func() bool {
@@ -58,7 +58,7 @@ func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
 }
 
 func TestAPeerThatNeverAnswersIsDown(t *testing.T) {
-	a := newNetwork(t).start("a", func(o *Options) { o.SilenceMax = 50 * time.Millisecond })
+	a := newNetwork(t).start("a", func(o *Options) { o.silenceMax = 50 * time.Millisecond })
 	a.SetPeers([]string{"b"})
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
 }
@@ -76,7 +76,7 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 // Agreements with a process do not hold for its successor, however soon the successor starts.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
-	a, b := connect(t, n, func(o *Options) { o.SilenceMax = time.Hour })
+	a, b := connect(t, n, func(o *Options) { o.silenceMax = time.Hour })
 	b.SetPeers([]string{"a"})
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 	b.stop()
@@ -90,7 +90,7 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	const silenceMax = 3 * time.Second
 	n := newNetwork(t)
-	a, b := connect(t, n, func(o *Options) { o.SilenceMax = silenceMax })
+	a, b := connect(t, n, func(o *Options) { o.silenceMax = silenceMax })
 	b.SetPeers([]string{"a"})
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 	var downs int
@@ -107,7 +107,7 @@ func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 }
 
 func TestFullQueueLosesAppendsBeforeVotes(t *testing.T) {
-	a, b := connect(t, newNetwork(t), func(o *Options) { o.QueueBytesMax = 1 << 20 })
+	a, b := connect(t, newNetwork(t), func(o *Options) { o.queueBytesMax = 1 << 20 })
 	b.block()
 	eventually(t, "the queue is full", func() bool {
 		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, 1, 256<<10)})
@@ -265,7 +265,7 @@ func TestAShardSpeaksOnlyForItself(t *testing.T) {
 
 // A connection to a peer that no longer answers is closed.
 func TestAStalledConnectionIsEnded(t *testing.T) {
-	a, b := connect(t, newNetwork(t), func(o *Options) { o.StallMax = 300 * time.Millisecond })
+	a, b := connect(t, newNetwork(t), func(o *Options) { o.stallMax = 300 * time.Millisecond })
 	b.block()
 	before := a.Stats().Connects
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})

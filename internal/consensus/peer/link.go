@@ -63,7 +63,7 @@ type member struct {
 
 func newLink(h *Hub, shard string) *link {
 	l := &link{
-		hub: h, shard: shard, queue: newQueue(h.opts.QueueBytesMax), madeAt: h.clock(),
+		hub: h, shard: shard, queue: newQueue(h.opts.queueBytesMax), madeAt: h.clock(),
 		reported: map[member]struct{}{},
 	}
 	l.silent.Store(true)
@@ -170,7 +170,7 @@ func (l *link) session() (connected bool, err error) {
 	defer conn.Close() //nolint:errcheck // nothing is left of it
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
-	stall := time.AfterFunc(min(dialMax, l.hub.opts.StallMax), func() { cancel(errors.New("the peer does not answer")) })
+	stall := time.AfterFunc(min(dialMax, l.hub.opts.stallMax), func() { cancel(errors.New("the peer does not answer")) })
 	defer stall.Stop()
 	stream, err := peerv1.NewPeerServiceClient(conn).Exchange(ctx)
 	if err != nil {
@@ -197,7 +197,7 @@ func (l *link) session() (connected bool, err error) {
 	go func() {
 		defer close(ended)
 		for {
-			stall.Reset(l.hub.opts.StallMax)
+			stall.Reset(l.hub.opts.stallMax)
 			answer, err := stream.Recv()
 			if err != nil {
 				cancel(err)
@@ -233,7 +233,7 @@ type session struct {
 // send sends the queued messages and pings.
 func (s *session) send(ctx context.Context) error {
 	l := s.link
-	pings := time.NewTicker(l.hub.opts.PingEvery)
+	pings := time.NewTicker(l.hub.opts.pingEvery)
 	defer pings.Stop()
 	for {
 		s.batch = l.queue.take(s.batch[:0], batchBytesMax)
@@ -278,7 +278,7 @@ func (s *session) sendBatch() error {
 	s.link.hub.count.sent.Add(uint64(len(messages)))
 	s.link.hub.count.sentBytes.Add(uint64(bytes))
 	var err error
-	if time.Since(s.pinged) >= s.link.hub.opts.PingEvery {
+	if time.Since(s.pinged) >= s.link.hub.opts.pingEvery {
 		err = s.ping(nil, messages)
 	} else {
 		err = s.stream.Send(&peerv1.ExchangeRequest{Messages: messages})
