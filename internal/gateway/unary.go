@@ -146,7 +146,8 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 
 // again is the slow path: it waits for routes, creates groups, and retries. first is the failure of the fast path; nil:
 // no attempt was made yet.
-func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, call repeated, first *failedAttempt) error {
+func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, call repeated,
+	first *failedAttempt) error {
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()
 	if first != nil {

@@ -30,7 +30,8 @@ import (
 const (
 	// connWindow is the window of a connection. gRPC replenishes it as bytes arrive, whether they are read or not.
 	connWindow = 4 << 20
-	// streamsMax is the number of concurrent calls. A gateway, which carries the calls of many clients, has two connections.
+	// streamsMax is the number of concurrent calls. A gateway, which carries the calls of many clients, has two
+	// connections.
 	streamsMax = 1024
 	// pingsMin is the time between two pings below which a client is disconnected. The gateway pings every 20 s.
 	pingsMin = 10 * time.Second

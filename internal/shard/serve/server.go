@@ -26,12 +26,12 @@ import (
 // ourServices is the prefix of the methods that are counted, limited, and refused while stopping.
 const ourServices = "/sheaf.record.v1."
 
-// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch: longer than any call
-// that succeeds needs, so that a caller without a deadline does not wait for ever.
+// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
+// any call that succeeds needs, and a caller without a deadline does not wait for ever.
 const callTimeout = time.Minute
 
-// ScanTTL is the time after which the snapshot of a scan expires that nobody has read: a caller that was interrupted can
-// still go on from its cursor, and the data that only the snapshot needs is not kept for long.
+// ScanTTL is the time after which the snapshot of a scan expires that nobody has read. A caller that was interrupted
+// can still go on from its cursor, and the data that only the snapshot needs is not kept for long.
 const ScanTTL = 10 * time.Minute
 
 // Options configures a Server. All but Tracer are required.
