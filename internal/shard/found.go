@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/replicas"
+	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -69,6 +70,7 @@ func (v *storage) find(id uuid.UUID) (g replicas.State) {
 			v.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
 		}
 	}
+	g.Plan = &group.Plan{Manifest: m}
 	g.Name, g.KnownIndex, g.Conf = m.Identity.Name, m.ConfIndex, m.Conf
 	if !found && len(m.Conf.GetVoters()) == 1 {
 		g.RaftID = m.Conf.GetVoters()[0]

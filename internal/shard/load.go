@@ -98,7 +98,9 @@ func (l *loading) takePending() []*replicas.Replica {
 // plan computes what each group needs, before anything is loaded.
 func (l *loading) plan(groups []*replicas.Replica) {
 	parallel.Each(slices.Values(groups), 16, func(g *replicas.Replica) {
-		need, err := group.PlanLoad(l.volume.logOptions(g.UUID, g.Name))
+		options := l.volume.logOptions(g.UUID, g.Name)
+		options.Plan = g.TakePlan()
+		plan, err := group.PlanLoad(options)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
@@ -106,7 +108,8 @@ func (l *loading) plan(groups []*replicas.Replica) {
 			l.logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
-		l.needs[g] = need
+		l.needs[g] = plan.Need
+		g.NotePlan(plan)
 	})
 }
 
@@ -216,7 +219,7 @@ func (l *loading) open(
 		}
 	}()
 	options := l.volume.logOptions(g.UUID, g.Name)
-	options.Durable = durable
+	options.Durable, options.Plan = durable, g.TakePlan()
 	log, report, err := group.Load(ctx, options, &g.Progress)
 	if err != nil {
 		return report, err

@@ -79,3 +79,36 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 		}
 	}
 }
+
+// The first load reads the folder of a group again if a decision was made since the folder was read, because another
+// replica may be in the folder.
+func TestADecisionEndsThePlanOfALoad(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before func(s *Shard, g *replicas.Replica)
+		used   bool
+	}{
+		{"nothing was decided", func(*Shard, *replicas.Replica) {}, true},
+		{"it was taken before", func(_ *Shard, g *replicas.Replica) { g.TakePlan() }, false},
+		{"it lacks entries", func(_ *Shard, g *replicas.Replica) { g.Happens(member.Forgot) }, false},
+		{"it was set aside", func(_ *Shard, g *replicas.Replica) { g.Happens(member.SetAside) }, false},
+		{"it left", func(s *Shard, g *replicas.Replica) { s.replicas.Remove(g) }, false},
+		{"another is in its place", func(s *Shard, g *replicas.Replica) { s.replicas.Add(g.UUID, replicas.State{}) }, false},
+	} {
+		s := lone(t)
+		plan := new(group.Plan)
+		g := s.replicas.Add(uuid.New(), replicas.State{
+			Replica: member.Replica{Name: "0", RaftID: 1, Phase: member.Loading}, Plan: plan})
+		c.before(s, g)
+		if got := g.TakePlan(); (got == plan) != c.used || (got == nil) == c.used {
+			t.Errorf("%s: used %v, want %v", c.name, got == plan, c.used)
+		}
+	}
+	s := lone(t)
+	g := s.replicas.Add(uuid.New(), replicas.State{Replica: member.Replica{Name: "0", Phase: member.Joining},
+		Plan: new(group.Plan)})
+	s.loading.takePending()
+	if g.State().Plan != nil {
+		t.Error("a group that is not loaded now keeps what was read of its folder")
+	}
+}

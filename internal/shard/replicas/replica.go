@@ -26,6 +26,7 @@ type State struct {
 	Err    error             // why Phase is a broken one, or why a load takes long
 	Conf   *raftpb.ConfState // the membership in the manifest as found
 	Report group.Report      // of the last load
+	Plan   *group.Plan       // what the first load need not read again; nil: nothing
 }
 
 // Replica is a group's replica on the volume, from the moment that its folder is found or made. Safe for concurrent
@@ -105,6 +106,26 @@ func (r *Replica) BeginLoad() bool {
 	}
 	r.happens(member.LoadBegins)
 	return true
+}
+
+// NotePlan notes what was read of the folder, for TakePlan.
+func (r *Replica) NotePlan(plan *group.Plan) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.state.Plan = plan
+}
+
+// TakePlan returns what was read of the folder, for a single use. It returns nil if a decision about the replica was
+// made meanwhile, because the folder may have changed since.
+func (r *Replica) TakePlan() *group.Plan {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	plan := r.state.Plan
+	r.state.Plan = nil
+	if r.set.all[r.UUID] != r || r.state.Phase != member.Loading {
+		return nil
+	}
+	return plan
 }
 
 // NoteDelay notes why a load takes long.

@@ -141,10 +141,12 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.all {
-		if !r.state.Standing.Apart() && r.state.Phase == member.Pending {
-			r.happens(member.LoadBegins)
-			pending = append(pending, r)
+		if r.state.Standing.Apart() || r.state.Phase != member.Pending {
+			r.state.Plan = nil // the folder may change before its load
+			continue
 		}
+		r.happens(member.LoadBegins)
+		pending = append(pending, r)
 	}
 	s.begun = true
 	return pending

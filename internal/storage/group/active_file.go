@@ -13,10 +13,9 @@ import (
 // activeFile is the file of the active segment at a start, before the start reads it. It knows which bytes can hold
 // frames.
 type activeFile struct {
-	mark    format.Mark // the newer whole slot of the mark file; the zero Mark if there is none
-	badMark [format.MarkSlots]error
-	file    vfs.File // nil if there is no active segment, or its file is missing
-	size    int64    // size of the file
+	mark foundMark
+	file vfs.File // nil if there is no active segment, or its file is missing
+	size int64    // size of the file
 	// end is the offset at which the data ends. The bytes between end and size were allocated, but never written, and
 	// read as zeros.
 	end    int64
@@ -42,19 +41,20 @@ func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	return a, err
 }
 
-// lookAtActiveFile does what openActiveFile does, for a plan: it makes nothing durable, and leaves no file open.
-func lookAtActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
-	a, err := findActiveFile(opts, m, opts.FS.Open)
-	if err != nil {
-		return nil, err
-	}
-	return a, a.close()
+// foundMark is the newer whole slot of the mark file; the zero Mark if there is none.
+type foundMark struct {
+	format.Mark
+	bad [format.MarkSlots]error // why a slot is not valid
 }
 
+// findActiveFile opens the active segment, and finds where its data ends. It reads the mark file unless the plan has
+// the mark.
 func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vfs.File, error)) (a *activeFile,
 	err error) {
 	a = new(activeFile)
-	if a.mark, _, a.badMark, err = format.ReadMark(opts.FS, opts.Dir); err != nil {
+	if opts.Plan != nil && opts.Plan.mark != nil {
+		a.mark = *opts.Plan.mark
+	} else if a.mark.Mark, _, a.mark.bad, err = format.ReadMark(opts.FS, opts.Dir); err != nil {
 		return nil, err
 	}
 	s, ok := m.ActiveSegment()

@@ -12,7 +12,7 @@ import (
 // endInstall completes an Install that crashed after its commit point, and removes the files gathered for an install
 // that the log does not need any more. Errors are ignored: if there is a manifest, a replica file that says joining is
 // read as a member's; the other files only take space.
-func (ld *loading) endInstall() {
+func (ld *loading) endInstall() error {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {
 		m, readErr := format.ReadManifest(ld.folder.fs, path.Join(ld.folder.dir, format.IncomingName))
@@ -23,6 +23,7 @@ func (ld *loading) endInstall() {
 	if err != nil {
 		ld.logger.Warn("what an install has left could not be put in order", "group", ld.opts.Identity.Name, "error", err)
 	}
+	return nil
 }
 
 func (ld *loading) endJoining() error {

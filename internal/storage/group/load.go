@@ -17,34 +17,37 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/journal"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // loading is the state of a Load in progress: intermediate results, and the parts of the log, which it fills.
 type loading struct {
 	*parts
+	log    *Log // nil until its memory is taken
 	logger *slog.Logger
 
 	ctx      context.Context
 	opts     Options
 	progress *Progress
 	manifest *format.Manifest
+	member   *journal.Member // nil if the volume has no journal
+	active   *activeFile
+	names    []string          // names in the folder before garbage was removed
+	last     *replay.Recovered // of the last segment; nil if the manifest has no active one
 	// sizes are the sizes of the files, by segment. For the active segment the preallocated space at the end does not
 	// count. 0 means that the file is missing.
-	sizes  []int64
-	active *activeFile
-	names  []string // names in the folder before garbage was removed
+	sizes []int64
 	// early holds hints that were read before the segments, by number. nil means that the hint cannot be used.
 	early  map[uint64]*format.Hint
 	loaded []*loaded // by segment
 	report Report
-	commit uint64
+	commit uint64 // entries up to it are applied
 	ids    []replay.DamagedID
 	found  []*format.Damage
 	// tailIDs are the records with an entry above the commit. Some of their used flags may have been cleared because
 	// of an entry that is not known to be committed yet.
-	tailIDs     map[int64]struct{}
-	voteMissing bool // bad bytes may have held a vote
+	tailIDs map[int64]struct{}
 }
 
 // loaded is the result of loading one segment.
@@ -59,98 +62,111 @@ type loaded struct {
 }
 
 // Load opens a group: it recovers the tail, reads hints or data, and builds the index of all entries up to the commit
-// that is known on disk. Apply makes entries above the commit visible later.
+// that is known on disk. Apply makes entries above the commit visible later. The steps are those of the recovery in
+// docs/format.md, with the same numbers.
 func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
 		progress = new(Progress)
 	}
-	fail := func(err error) (*Log, Report, error) {
-		return nil, Report{}, fmt.Errorf("load group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
+	ld := &loading{ctx: ctx, opts: opts, logger: opts.Logger, progress: progress}
+	for _, step := range []func() error{
+		ld.readManifest,  // 1
+		ld.writeJournal,  // 2
+		ld.findDataEnd,   // 3
+		ld.makeLog,       // 4
+		ld.removeGarbage, // 5
+		ld.recoverLast,   // 6
+		ld.findCommit,    // 7
+		ld.loadSealed,    // 8
+		ld.dropVoid,      // 9
+		ld.endLast,       // 10
+		ld.readTail,      // 11
+		ld.removeBlobs,   // 12
+		ld.endInstall,    // 13
+		ld.conclude,      // 14
+	} {
+		if err := step(); err != nil {
+			return nil, Report{}, fmt.Errorf("load group %s from %s: %w", opts.Identity.Name, opts.Dir,
+				errors.Join(err, ld.abandon()))
+		}
 	}
-	m, err := format.ReadManifest(opts.FS, opts.Dir)
-	if err != nil {
-		return fail(err)
-	}
-	if err := format.CheckIdentity(m.Identity, opts.Identity); err != nil {
-		return fail(err)
-	}
-	opts.Identity = m.Identity
-	member, err := joinJournal(opts)
-	if err != nil {
-		return fail(err)
-	}
-	active, err := openActiveFile(opts, m)
-	if err != nil {
-		return fail(err)
-	}
-	names, err := opts.FS.List(opts.Dir)
-	if err != nil {
-		return fail(errors.Join(err, active.close()))
-	}
-	need, err := planLoad(opts, m, active, names)
-	if err != nil {
-		return fail(errors.Join(err, active.close()))
-	}
-	l, err := newLog(opts, m, need)
-	if err != nil {
-		return fail(errors.Join(err, active.close()))
-	}
-	l.w.share.member = member
-	progress.BytesTotal.Add(need.LoadBytes)
-	ld := &loading{
-		parts: &l.parts, logger: l.logger, ctx: ctx, opts: opts, progress: progress, manifest: m, active: active,
-		names: names,
-	}
-	if err := ld.run(); err != nil {
-		err = errors.Join(err, active.close())
-		l.abandon()
-		return fail(err)
-	}
-	l.memory.release()
-	ld.endInstall()
-	return l, ld.report, nil
+	return ld.log, ld.report, nil
 }
 
-// run performs steps 2 to 8 of the recovery in docs/format.md.
-func (ld *loading) run() error {
-	if err := ld.removeGarbage(); err != nil { // 2
+// abandon releases everything that a failed load has acquired.
+func (ld *loading) abandon() (err error) {
+	if ld.active != nil {
+		err = ld.active.close()
+	}
+	if l := ld.log; l != nil {
+		l.closed.Store(true)
+		l.cancel()
+		l.release()
+	}
+	return err
+}
+
+// readManifest reads the manifest, and compares it with the expected identity.
+func (ld *loading) readManifest() (err error) {
+	if ld.manifest, err = readManifest(ld.opts); err == nil {
+		ld.opts.Identity = ld.manifest.Identity
+	}
+	return err
+}
+
+// writeJournal writes what the volume's journal still holds of the group into the last segment. It registers the log
+// with the journal.
+func (ld *loading) writeJournal() error {
+	j := ld.opts.Journal
+	if j == nil {
+		return nil
+	}
+	member, rest, err := j.Join(ld.opts.Identity.Group)
+	ld.member = member
+	if err != nil || rest == nil {
 		return err
 	}
+	ld.opts.Plan = nil // the mark and the end of the data change
+	if err := redoShare(ld.opts.FS, ld.opts.Dir, ld.manifest, rest.Share); err != nil {
+		return fmt.Errorf("what %s holds, which was acknowledged, cannot be written to the group's segment: %w", rest.Where,
+			err)
+	}
+	return rest.Done()
+}
+
+// findDataEnd finds where the data of the last segment ends, and begins to sync that segment.
+func (ld *loading) findDataEnd() (err error) {
+	ld.active, err = openActiveFile(ld.opts, ld.manifest)
+	return err
+}
+
+// makeLog takes the memory that the load needs, and makes the log with its segments.
+func (ld *loading) makeLog() (err error) {
+	plan := ld.opts.Plan
+	ld.opts.Plan = nil // the open log changes the folder
+	var need Need
+	if plan != nil && plan.mark != nil {
+		need = plan.Need
+	} else if need, err = needOf(ld.opts, ld.manifest, ld.active); err != nil {
+		return err
+	}
+	if ld.log, err = newLog(ld.opts, ld.manifest, need); err != nil {
+		return err
+	}
+	ld.parts = &ld.log.parts
+	ld.w.share.member = ld.member
+	ld.progress.BytesTotal.Add(need.LoadBytes)
 	ld.openSegments()
-	// 3 and 5 for the active segment; they come before 4 because the active segment has the commit
-	active, err := ld.recoverLast()
-	if err != nil {
-		return err
-	}
-	ld.voteMissing = active != nil && active.VoteMissing
-	if err := ld.holdBackConf(active); err != nil {
-		return err
-	}
-	if active != nil {
-		ld.state.terms = active.Terms // terms of the tail, which show which of its entries a leader has made void
-	}
-	err = ld.findTailIDs()
-	ld.state.terms = nil // assemble makes the terms from all segments
-	if err != nil {
-		return err
-	}
-	if err := ld.loadSealed(); err != nil { // 3 and 4
-		return err
-	}
-	if err := ld.assemble(active); err != nil { // 6
-		return err
-	}
-	if err := ld.collectBlobs(); err != nil { // 7
-		return err
-	}
-	ld.conclude() // 8
 	return nil
 }
 
 // removeGarbage removes the files that the manifest does not list. Blobs are handled later, when all references are
 // known.
-func (ld *loading) removeGarbage() error {
+func (ld *loading) removeGarbage() (err error) {
+	if ld.names, err = ld.opts.FS.List(ld.opts.Dir); err != nil {
+		return err
+	}
 	listed := make(map[string]bool)
 	for _, s := range ld.manifest.Segments {
 		listed[format.SegmentName(s.Number)] = true

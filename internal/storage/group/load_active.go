@@ -9,18 +9,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// recoverLast recovers the active segment, and with it the commit. It returns nil if the manifest has no active
-// segment.
-func (ld *loading) recoverLast() (*replay.Recovered, error) {
-	for slot, e := range ld.active.badMark {
+// recoverLast recovers the last segment if it is active, except the truncation, and merges the hard state.
+func (ld *loading) recoverLast() error {
+	for slot, e := range ld.active.mark.bad {
 		if e != nil {
 			ld.logger.Info("a slot of the mark file is not whole: torn by a crash, or damaged", "group", ld.opts.Identity.Name,
 				"slot", slot, "error", e)
 		}
 	}
 	ld.marks.sequence = ld.active.mark.Sequence
-	if ld.active.badMark == [format.MarkSlots]error{} {
-		ld.marks.last = ld.active.mark
+	if ld.active.mark.bad == [format.MarkSlots]error{} {
+		ld.marks.last = ld.active.mark.Mark
 	}
 	hard := &ld.w.hard
 	*hard = ld.manifest.HardState
@@ -32,18 +31,18 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 			ld.state.last = max(ld.state.last, ld.manifest.Segments[n-1].LastIndex)
 		}
 		ld.commit = min(hard.Commit, ld.state.last)
-		return nil, nil
+		return nil
 	}
 	s := ld.state.segments[n-1]
 	there := s.file.Load() != nil
-	r, err := replay.Recover(ld.opts.Identity.Name, ld.folder.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark,
+	r, err := replay.Recover(ld.opts.Identity.Name, ld.folder.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark.Mark,
 		ld.walkActive(s, ld.sizes[n-1]))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	damage, err := ld.checkHeader(s, s.manifest(), there)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if damage != nil {
 		ld.found = append(ld.found, damage)
@@ -56,8 +55,8 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	ld.loaded[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages,
 		ids: r.IDs}
 	ld.state.last, ld.state.end = r.LastIndex(), r.End
-	ld.commit = min(hard.Commit, ld.state.last)
-	return r, nil
+	ld.last, ld.commit = r, min(hard.Commit, ld.state.last)
+	return nil
 }
 
 // lostEntries reports whether damage has hit entries.
@@ -107,11 +106,23 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 	}
 }
 
+// findCommit finds the index up to which entries are applied: it lowers the commit on disk because of membership
+// changes, or raises it because of damage.
+func (ld *loading) findCommit() error {
+	ld.holdBackConf()
+	if ld.last != nil {
+		// The terms of the tail show which of its entries a leader has made void.
+		ld.state.terms = ld.last.Terms
+		defer func() { ld.state.terms = nil }() // dropVoid makes the terms from all segments
+	}
+	return ld.findTailIDs()
+}
+
 // holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft delivers
 // the change again. The manifest's commit is never above the index that was applied when the manifest was written, so
 // only later entries can hold such a change. There is no such change in the part that the hint of the active segment
 // covers.
-func (ld *loading) holdBackConf(active *replay.Recovered) error {
+func (ld *loading) holdBackConf() {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
 		if at > known && at <= ld.commit {
@@ -119,8 +130,8 @@ func (ld *loading) holdBackConf(active *replay.Recovered) error {
 		}
 	}
 	through := ld.state.last
-	if active != nil {
-		for _, at := range active.Confs {
+	if ld.last != nil {
+		for _, at := range ld.last.Confs {
 			hold(at)
 		}
 		through = ld.state.segments[len(ld.state.segments)-1].first - 1
@@ -128,7 +139,7 @@ func (ld *loading) holdBackConf(active *replay.Recovered) error {
 	from := max(ld.manifest.HardState.Commit, known) + 1
 	through = min(through, ld.commit)
 	if from > through {
-		return nil
+		return
 	}
 	for _, gap := range ld.withoutRows(from, through) {
 		ld.walkReadable(gap.First, gap.Last, func(e *format.Entry) bool {
@@ -138,7 +149,6 @@ func (ld *loading) holdBackConf(active *replay.Recovered) error {
 			return true
 		})
 	}
-	return nil
 }
 
 // walkReadable walks the readable entries from lo to hi. It skips damage, even in files that cannot be opened,
@@ -198,7 +208,8 @@ func (ld *loading) findTailIDs() error {
 	if next <= ld.state.last {
 		ld.commit = ld.state.last
 	}
-	if len(format.VotersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteMissing) {
+	voteMissing := ld.last != nil && ld.last.VoteMissing
+	if len(format.VotersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || voteMissing) {
 		return ErrTailDamaged
 	}
 	return nil

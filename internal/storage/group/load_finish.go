@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// assemble combines the parts: terms, index of the active segment, and tail. Afterwards the log can be written to.
-func (ld *loading) assemble(active *replay.Recovered) error {
+// dropVoid combines the segments without the entries that are void: terms, hard state, and the index of the last segment.
+func (ld *loading) dropVoid() error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
 	st.last = max(st.last, st.floor)
@@ -29,22 +29,26 @@ func (ld *loading) assemble(active *replay.Recovered) error {
 	if err := ld.checkTail(); err != nil {
 		return err
 	}
-	commit := max(ld.commit, st.floor)
-	ld.w.hard.Commit = max(min(ld.w.hard.Commit, st.last), commit)
+	ld.commit = max(ld.commit, st.floor)
+	ld.w.hard.Commit = max(min(ld.w.hard.Commit, st.last), ld.commit)
 	st.conf, st.confIndex = ld.manifest.Conf, ld.manifest.ConfIndex
-	if active != nil {
-		s := st.segments[len(st.segments)-1]
-		if err := ld.insertRows(s, s.rows, commit, active.Damages); err != nil {
-			return err
-		}
-		if err := ld.openActive(s, active); err != nil {
-			return err
-		}
-	} else if err := ld.w.beginActive(); err != nil {
-		return err
+	if ld.last == nil {
+		return nil
 	}
-	st.syncedIndex = st.last
-	return ld.fillTail(commit)
+	s := st.segments[len(st.segments)-1]
+	return ld.insertRows(s, s.rows, ld.commit, ld.last.Damages)
+}
+
+// endLast makes the last segment ready for writing: it truncates a torn tail. If no segment is active, endLast begins
+// one. Afterwards the log can be written to.
+func (ld *loading) endLast() (err error) {
+	if ld.last != nil {
+		err = ld.openActive(ld.state.segments[len(ld.state.segments)-1], ld.last)
+	} else {
+		err = ld.w.beginActive()
+	}
+	ld.state.syncedIndex = ld.state.last
+	return err
 }
 
 // checkTail returns ErrTailDamaged if damage in a group with several voters may hide what made entries above the
@@ -57,7 +61,8 @@ func (ld *loading) checkTail() error {
 	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.found[i])
 }
 
-// openActive makes the last segment ready for writing. If the segment has a torn tail, openActive truncates it first.
+// openActive waits for the sync of the last segment, truncates its torn tail, if any, and passes the segment to the
+// writer.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
 	f, err := s.reader() // the file is opened for writing, unless it was missing
@@ -136,9 +141,9 @@ func (w *writer) beginActive() error {
 	return nil
 }
 
-// fillTail reads the entries above the commit into memory.
-func (ld *loading) fillTail(commit uint64) error {
-	st := &ld.state
+// readTail reads the entries above the commit into memory. Raft decides about them.
+func (ld *loading) readTail() error {
+	st, commit := &ld.state, ld.commit
 	ld.state.applied.Store(commit)
 	ld.state.ages.note(commit)
 	st.tail.first = commit + 1
@@ -184,8 +189,9 @@ func (ld *loading) placeTail() error {
 	return nil
 }
 
-// conclude makes the report of the load.
-func (ld *loading) conclude() {
+// conclude determines the outcome, makes the report of the load, and returns memory that was not needed.
+func (ld *loading) conclude() error {
+	ld.memory.release()
 	for _, d := range ld.found {
 		ld.damages.note(*d)
 	}
@@ -207,19 +213,12 @@ func (ld *loading) conclude() {
 	for _, d := range ld.found {
 		ld.report.Damages = append(ld.report.Damages, *d)
 	}
+	return nil
 }
 
-// abandon releases everything that a failed load has acquired.
-func (l *Log) abandon() {
-	if l.closed.CompareAndSwap(false, true) {
-		l.cancel()
-		l.release()
-	}
-}
-
-// collectBlobs finds the blobs that entries refer to and removes the others. It keeps blobs to which an unreadable
+// removeBlobs finds the blobs that entries refer to and removes the others. It keeps blobs to which an unreadable
 // entry may refer, because the device may be able to read that entry the next time.
-func (ld *loading) collectBlobs() error {
+func (ld *loading) removeBlobs() error {
 	for _, part := range ld.loaded {
 		for _, b := range part.blobs {
 			ld.blobs.refer(b.Ref)

@@ -6,17 +6,6 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// joinJournal registers a log with the journal of its volume, before the log is opened. It returns nil if the volume
-// has no journal.
-func joinJournal(opts Options) (*journal.Member, error) {
-	if opts.Journal == nil {
-		return nil, nil
-	}
-	return opts.Journal.Join(opts.Identity.Group, func(share journal.Share) error {
-		return Redo(opts.FS, opts.Dir, share)
-	})
-}
-
 // SyncShared makes everything appended durable by the journal of the volume, in one sync together with the small
 // batches of other groups. The segment itself is synced later, by the next Sync; for a quiet group this Sync must
 // precede the write of the mark (Tick). If SyncShared returns false, it did nothing, because there is no journal, the

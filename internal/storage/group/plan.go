@@ -12,33 +12,53 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// PlanLoad computes the Need of the group in opts.Dir.
-func PlanLoad(opts Options) (Need, error) {
-	opts = opts.withDefaults()
-	m, err := format.ReadManifest(opts.FS, opts.Dir)
-	if err == nil {
-		err = format.CheckIdentity(m.Identity, opts.Identity)
-	}
-	if err != nil {
-		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
-	}
-	var need Need
-	names, err := opts.FS.List(opts.Dir)
-	if err == nil {
-		var active *activeFile
-		if active, err = lookAtActiveFile(opts, m); err == nil {
-			need, err = planLoad(opts, m, active, names)
-		}
-	}
-	if err != nil {
-		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
-	}
-	return need, nil
+// Plan is what was read of a group's folder before its load.
+type Plan struct {
+	Need
+	Manifest *format.Manifest
+	mark     *foundMark // nil: only the manifest was read
 }
 
-// planLoad computes the Need from the sizes of the files. It also reads parts of an unsealed segment above the mark.
-// names are the names in the folder.
-func planLoad(opts Options, m *format.Manifest, active *activeFile, names []string) (Need, error) {
+// PlanLoad computes the Need of the group in opts.Dir. If opts.Plan has the manifest, PlanLoad does not read it again.
+func PlanLoad(opts Options) (*Plan, error) {
+	opts = opts.withDefaults()
+	plan, err := planFolder(opts)
+	if err != nil {
+		return nil, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
+	}
+	return plan, nil
+}
+
+func planFolder(opts Options) (*Plan, error) {
+	m, err := readManifest(opts)
+	if err != nil {
+		return nil, err
+	}
+	active, err := findActiveFile(opts, m, opts.FS.Open)
+	if err != nil {
+		return nil, err
+	}
+	if err := active.close(); err != nil {
+		return nil, err
+	}
+	need, err := needOf(opts, m, active)
+	return &Plan{Need: need, Manifest: m, mark: &active.mark}, err
+}
+
+// readManifest reads the manifest of the group, unless the plan has it, and compares it with the identity.
+func readManifest(opts Options) (*format.Manifest, error) {
+	var m *format.Manifest
+	var err error
+	if opts.Plan != nil {
+		m = opts.Plan.Manifest
+	} else if m, err = format.ReadManifest(opts.FS, opts.Dir); err != nil {
+		return nil, err
+	}
+	return m, format.CheckIdentity(m.Identity, opts.Identity)
+}
+
+// needOf computes the Need from the sizes of the files. It also reads parts of an unsealed segment above the mark.
+func needOf(opts Options, m *format.Manifest, active *activeFile) (Need, error) {
 	var need Need
 	for _, s := range m.Segments {
 		bytes, err := sizeOf(opts, format.SegmentName(s.Number))
@@ -79,18 +99,8 @@ func planLoad(opts Options, m *format.Manifest, active *activeFile, names []stri
 			need.MemoryBytes += end
 		}
 		need.Records += records
-		need.StoredBytes += bytes + hint
 	}
 	need.MemoryBytes += index.BytesFor(need.Records)
-	for _, name := range names {
-		if _, ok := format.ParseBlobName(name); ok {
-			bytes, err := sizeOf(opts, name)
-			if err != nil {
-				return Need{}, err
-			}
-			need.StoredBytes += bytes
-		}
-	}
 	return need, nil
 }
 
@@ -114,7 +124,7 @@ func entriesThatFit(bytes int64) int64 {
 // number of entries before that offset. The entries after the offset are counted if they take many bytes.
 func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
 	from, known := int64(format.SegmentHeaderBytes), int64(0)
-	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
+	if mark := active.mark.Mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
 		mark.Offset <= active.end {
 		from, known = mark.Offset, int64(mark.Index-s.FirstIndex+1)
 	}

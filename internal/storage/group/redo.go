@@ -42,6 +42,11 @@ func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	if err != nil {
 		return err
 	}
+	return redoShare(fs, dir, m, share)
+}
+
+// redoShare implements Redo for a group with the given manifest.
+func redoShare(fs vfs.FS, dir string, m *format.Manifest, share journal.Share) (err error) {
 	active, ok := m.ActiveSegment()
 	if !ok {
 		return nil

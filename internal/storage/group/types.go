@@ -71,10 +71,13 @@ type Options struct {
 	// process must not have written to the group's files after Durable began. Every Load calls it, possibly
 	// concurrently. If it is nil, each Load syncs its own file.
 	Durable func() error
-	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
-	Now     func() time.Time // nil means time.Now
-	Logger  *slog.Logger     // nil: messages are discarded
-	Off     rules.Off        // rules that a test switches off
+	// Plan is what was read of the folder before; Load reads it if it is nil. Nothing may change the folder after that
+	// and before the load.
+	Plan   *Plan
+	Sealed func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
+	Now    func() time.Time // nil means time.Now
+	Logger *slog.Logger     // nil: messages are discarded
+	Off    rules.Off        // rules that a test switches off
 }
 
 // Progress is the progress of a load. It is updated while the load runs, and is safe for concurrent use.
@@ -85,7 +88,6 @@ type Progress struct {
 
 // Need is what a group requires to be loaded. It is computed from manifest, headers and hints, without reading data.
 type Need struct {
-	StoredBytes int64 // size of segments, hints and blobs
 	LoadBytes   int64 // bytes that loading reads in the requested residency
 	MemoryBytes int64 // memory of index and images after the load
 	Records     int64 // upper bound for the number of records

@@ -129,36 +129,61 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join registers a log that is being opened. The journal may still hold data of the group, because an earlier log was
-// closed before its own file could be synced, or because the group's files could not be written when the journal was
-// replayed. Join first passes such data to the function apply.
-func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
-	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
-		return nil, err
+// Join registers a log that is being opened. It also returns what the journal still holds of the group; nil if there is
+// nothing.
+func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
+	r := &Remainder{journal: j, Where: "the journal"}
+	kept := keptPrefix + group.String()
+	share, err := readKept(j.opts.FS, path.Join(j.opts.Dir, kept))
+	if err == nil {
+		r.Share, r.Where, r.kept = share, path.Join(j.opts.Dir, kept), kept
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("what %s holds, which was acknowledged, cannot be read: %w", path.Join(j.opts.Dir, kept),
+			err)
 	}
 	j.mu.Lock()
-	var left []*Member
 	for i := range j.halves {
 		for m := range j.halves[i].live {
-			if m.group == group && !slices.Contains(left, m) {
-				left = append(left, m)
+			if m.group == group && !slices.Contains(r.members, m) {
+				r.members = append(r.members, m)
 			}
 		}
 	}
 	j.mu.Unlock()
-	if len(left) > 0 {
+	if len(r.members) > 0 {
 		found, err := Read(j.opts.FS, j.opts.Dir)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if err := apply(found.Share(group)); err != nil {
-			return nil, fmt.Errorf("journal: what it holds of group %s cannot be written to the group's segment: %w", group, err)
-		}
-		for _, m := range left {
-			m.Durable()
+		r.Share = r.followedBy(found.Share(group))
+	}
+	if r.kept == "" && len(r.members) == 0 {
+		r = nil
+	}
+	return &Member{journal: j, group: group}, r, nil
+}
+
+// Remainder is data of a group that only the journal holds, because an earlier log of the group was closed before its
+// own file could be synced, or because the group's files could not be written when the journal was replayed.
+type Remainder struct {
+	Share
+	Where   string // what holds the data, for messages
+	journal *Journal
+	kept    string    // name of the file with data that was kept at a replay; "" if there is none
+	members []*Member // earlier logs of the group
+}
+
+// Done tells the journal that the data is durable in the group's own files.
+func (r *Remainder) Done() error {
+	if r.kept != "" {
+		if err := remove(r.journal.opts.FS, r.journal.opts.Dir, r.kept); err != nil {
+			return err
 		}
 	}
-	return &Member{journal: j, group: group}, nil
+	for _, m := range r.members {
+		m.Durable()
+	}
+	return nil
 }
 
 // MustSync reports whether the log must now sync its own file instead of writing to the journal, because the journal

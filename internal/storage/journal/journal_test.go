@@ -42,9 +42,9 @@ type member struct {
 
 func join(t testing.TB, j *Journal, n int) *member {
 	t.Helper()
-	m, err := j.Join(groupID(n), func(Share) error { return errors.New("nothing is left of an earlier log") })
-	if err != nil {
-		t.Fatal(err)
+	m, rest, err := j.Join(groupID(n))
+	if err != nil || rest != nil {
+		t.Fatalf("%v, and of an earlier log is left: %+v", err, rest)
 	}
 	return &member{Member: m, group: groupID(n)}
 }
@@ -223,18 +223,22 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	m.write([]byte("one, "))
 	other.write([]byte("of another group"))
 	m.write([]byte("two"))
-	var got []byte
-	fail := errors.New("the disk says no")
-	if _, err := j.Join(m.group, func(Share) error { return fail }); !errors.Is(err, fail) {
-		t.Errorf("joined although it cannot be written: %v", err)
-	}
-	if _, err := j.Join(m.group, func(share Share) error {
-		for _, r := range share.Ranges {
+	for range 2 { // the first log that gets the bytes cannot write them
+		_, rest, err := j.Join(m.group)
+		if err != nil || rest == nil {
+			t.Fatalf("%+v, %v", rest, err)
+		}
+		var got []byte
+		for _, r := range rest.Ranges {
 			got = append(got[:r.Offset], r.Bytes...)
 		}
-		return nil
-	}); err != nil || string(got) != "one, two" {
-		t.Errorf("%q, %v", got, err)
+		if string(got) != "one, two" || rest.Where != "the journal" {
+			t.Errorf("%q of %s", got, rest.Where)
+		}
+	}
+	_, rest, err := j.Join(m.group)
+	if err != nil || rest.Done() != nil {
+		t.Errorf("%+v, %v", rest, err)
 	}
 	join(t, j, 0) // no data is left now
 	other.Durable()
@@ -513,8 +517,8 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 		for range 4 {
 			m.write([]byte("d"))
 		}
-		if _, err := j.Join(refused, func(Share) error { return fail }); !errors.Is(err, fail) {
-			t.Fatalf("joined: %v", err)
+		if _, rest, err := j.Join(refused); err != nil || rest == nil { // its content cannot be written
+			t.Fatalf("joined: %+v, %v", rest, err)
 		}
 	}
 	begin2()
@@ -532,11 +536,9 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	begin("f")
 	replay("", "f", 1, 1)
 	j := New(Options{FS: disk, Dir: dir})
-	if _, err := j.Join(refused, func(s Share) error {
-		got[refused] = string(s.Ranges[0].Bytes)
-		return nil
-	}); err != nil || got[refused] != "f" {
-		t.Errorf("%v, %q", err, got[refused])
+	if _, rest, err := j.Join(refused); err != nil || string(rest.Ranges[0].Bytes) != "f" ||
+		rest.Where != path.Join(dir, keptPrefix+refused.String()) || rest.Done() != nil {
+		t.Errorf("%v, %+v", err, rest)
 	}
 	replay("", "", 1, 0)
 }

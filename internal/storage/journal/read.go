@@ -57,6 +57,12 @@ type Share struct {
 	Doubt int64
 }
 
+// followedBy returns a share with the content of s and then that of a later one.
+func (s Share) followedBy(later Share) Share {
+	return Share{Ranges: slices.Concat(s.Ranges, later.Ranges), Lost: slices.Concat(s.Lost, later.Lost),
+		Doubt: s.Doubt + later.Doubt}
+}
+
 // Share returns the part that belongs to a group.
 func (f *Found) Share(group uuid.UUID) (s Share) {
 	of := func(ranges []Range) (out []Range) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,7 +60,7 @@ func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 				err)
 		}
 	}
-	if err := applyAllKept(fsys, dir, to.Apply); err != nil {
+	if err := applyKept(fsys, dir, to.Apply); err != nil {
 		return Found{}, err
 	}
 	var all errgroup.Group
@@ -167,9 +166,10 @@ func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	ranges, before := slices.Concat(earlier.Ranges, share.Ranges), slices.Concat(earlier.Lost, share.Lost)
-	if doubt := earlier.Doubt + share.Doubt; doubt > 0 {
-		before = append(before, Range{Group: group, Before: doubt})
+	share = earlier.followedBy(share)
+	ranges, before := share.Ranges, share.Lost
+	if share.Doubt > 0 {
+		before = append(before, Range{Group: group, Before: share.Doubt})
 	}
 	err = fsys.Remove(name + tmpSuffix) // left by an interrupted start
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -225,25 +225,8 @@ func readKept(fsys vfs.FS, name string) (share Share, err error) {
 	return share, nil
 }
 
-// applyKept applies the data that was kept for a group, and then removes it.
-func applyKept(fsys vfs.FS, dir string, group uuid.UUID, apply func(Share) error) error {
-	name := keptPrefix + group.String()
-	share, err := readKept(fsys, path.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = apply(share)
-	}
-	if err != nil {
-		return fmt.Errorf("what %s holds, which was acknowledged, cannot be written to the group's segment: %w",
-			path.Join(dir, name), err)
-	}
-	return remove(fsys, dir, name)
-}
-
-// applyAllKept applies the kept data of those groups that can be written now. It keeps the rest.
-func applyAllKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) error {
+// applyKept applies the kept data of those groups that can be written now. It keeps the rest.
+func applyKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) error {
 	_, kept, err := Left(fsys, dir)
 	if err != nil {
 		return err
@@ -253,9 +236,14 @@ func applyAllKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) e
 		if err != nil {
 			continue
 		}
-		if err := applyKept(fsys, dir, group, func(s Share) error {
-			return apply(group, s)
-		}); errors.Is(err, vfs.ErrCrashed) {
+		share, err := readKept(fsys, path.Join(dir, name))
+		if err == nil {
+			err = apply(group, share)
+		}
+		if err == nil {
+			err = remove(fsys, dir, name)
+		}
+		if errors.Is(err, vfs.ErrCrashed) {
 			return err
 		}
 	}
