@@ -155,13 +155,14 @@ func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bo
 // load loads the group in a folder as the start of a shard does, and counts its records.
 func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	dir = filepath.Join(dir, groupDir)
-	id, err := group.ReadIdentity(vfs.OS{}, dir)
+	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
 		return nil, err
 	}
 	loader := segio.NewLoader(segio.LoaderOptions{})
 	log, report, err := group.Load(ctx, group.Options{
-		FS: vfs.OS{}, Dir: dir, Identity: id, Residency: o.residency, Retention: group.Retention{Versions: 1}, Loader: loader,
+		FS: vfs.OS{}, Dir: dir, Identity: m.Identity, Residency: o.residency, Retention: group.Retention{Versions: 1},
+		Loader:  loader,
 		Durable: func() error { return (vfs.OS{}).SyncAll(dir) },
 	}, nil)
 	if err != nil {

@@ -88,7 +88,7 @@ func (m *machine) open(name string, change func(*group.Options, *Options)) *memb
 		change(&logOptions, &opts)
 	}
 	if _, err := m.fs.Stat(logOptions.Dir + "/manifest"); err != nil {
-		if _, err := group.ReadIdentity(m.fs, logOptions.Dir); err != nil {
+		if _, err := format.ReadManifest(m.fs, logOptions.Dir); err != nil {
 			ok(m.t, group.Create(logOptions, &raftpb.ConfState{Voters: []uint64{raftID}}))
 		}
 	}

@@ -70,12 +70,3 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 	}
 	return nil
 }
-
-// ReadIdentity reads the identity of the group in dir without loading the group.
-func ReadIdentity(fs vfs.FS, dir string) (format.Identity, error) {
-	m, err := format.ReadManifest(fs, dir)
-	if err != nil {
-		return format.Identity{}, err
-	}
-	return m.Identity, nil
-}

@@ -107,9 +107,9 @@ func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
 		if !hint {
 			grouptest.Must(t, mem.Remove("/g/"+format.HintName(3)))
 		}
-		identity, err := ReadIdentity(mem, "/g")
+		m, err := format.ReadManifest(mem, "/g")
 		grouptest.Must(t, err)
-		l, loaded, err := Load(t.Context(), Options{FS: mem, Dir: "/g", Identity: identity}, nil)
+		l, loaded, err := Load(t.Context(), Options{FS: mem, Dir: "/g", Identity: m.Identity}, nil)
 		grouptest.Must(t, err)
 		if loaded.Outcome != Loaded {
 			t.Errorf("%+v", loaded)

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// dropVoid combines the segments without the entries that are void: terms, hard state, and the index of the last segment.
+// dropVoid combines the segments without the entries that are void: terms, hard state, and the index of the last
+// segment.
 func (ld *loading) dropVoid() error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm

@@ -220,8 +220,8 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	// What the journal holds raises the mark, so the load must not use the one that the plan has read.
 	mark, _, _, err := format.ReadMark(faulty, j.opts.Dir)
 	if err != nil || mark == plan.mark.Mark || j.log.marks.last != mark || j.log.marks.sequence != mark.Sequence {
-		t.Errorf("the log has the mark %+v of sequence %d, the file has %+v: %v", j.log.marks.last, j.log.marks.sequence, mark,
-			err)
+		t.Errorf("the log has the mark %+v of sequence %d, the file has %+v: %v", j.log.marks.last, j.log.marks.sequence,
+			mark, err)
 	}
 	if last, err := j.log.LastIndex(); last != 1 || err != nil {
 		t.Errorf("last index %d, %v", last, err)
