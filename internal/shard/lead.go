@@ -52,7 +52,6 @@ type steerer struct {
 	steering
 	cfg      *Config
 	replicas *replicas.Set
-	routes   func() *replicas.Routes
 	problems *problems
 	logger   *slog.Logger
 
@@ -69,7 +68,7 @@ type steerer struct {
 
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
-		steering: newSteering(), cfg: &s.cfg, replicas: s.replicas, routes: s.replicas.Routes, problems: &s.problems,
+		steering: newSteering(), cfg: &s.cfg, replicas: s.replicas, problems: &s.problems,
 		logger: s.logger,
 		copies: func() int {
 			return s.meta.Copies
@@ -336,7 +335,7 @@ func (q *steerer) leaveSilent(ctx context.Context) {
 	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
 		silent := q.problems.of(host.VolumeSilent) != nil
 		if silent && told { // by now the peers know that the leadership must not return
-			if took, _, _ := q.handOverAll(ctx, q.routes()); took > 0 {
+			if took, _, _ := q.handOverAll(ctx, q.replicas.Routes()); took > 0 {
 				q.logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
 			}
 		}
@@ -347,7 +346,7 @@ func (q *steerer) leaveSilent(ctx context.Context) {
 // handOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
 // the leadership or returns it, handOver repeats the offer for a while.
 func (q *steerer) handOver(ctx context.Context) {
-	r := q.routes()
+	r := q.replicas.Routes()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
 	handed := 0

@@ -82,23 +82,21 @@ func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) erro
 	if r == nil {
 		return nil
 	}
-	facts := r.Facts(state)
-	raftID, forgotten := facts.RaftID, member.EtcdIsBehind(state, facts)
-	role, _ := r.Role()
+	self, forgotten := r.Member(state)
 	state.Members = slices.Clone(state.Members)
-	i := slices.IndexFunc(state.Members, func(m placement.Member) bool { return m.RaftID == raftID && m.Shard == "" })
+	i := slices.IndexFunc(state.Members, func(m placement.Member) bool { return m.RaftID == self.RaftID && m.Shard == "" })
 	if i < 0 && forgotten {
 		i = len(state.Members)
-		state.Members = append(state.Members, placement.Member{RaftID: raftID, Role: role})
+		state.Members = append(state.Members, self)
 	}
 	if i < 0 {
 		return nil
 	}
 	state.Members[i].Shard, state.Members[i].VolumeUUID = f.Shard, f.Volume().Superblock().Volume
 	if _, err := f.Etcd.PutGroup(ctx, state); err != nil {
-		return fmt.Errorf("telling etcd that member %x is here: %w", raftID, err)
+		return fmt.Errorf("telling etcd that member %x is here: %w", self.RaftID, err)
 	}
-	f.Logger.Warn("etcd did not know where a member is: it is here", "group", state.Name, "raft_id", raftID)
+	f.Logger.Warn("etcd did not know where a member is: it is here", "group", state.Name, "raft_id", self.RaftID)
 	return nil
 }
 

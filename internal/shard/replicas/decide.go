@@ -117,7 +117,7 @@ func (s *Set) peers() []string {
 // memberView returns the knowledge that decisions about all groups share, without a group. The caller holds mu.
 func (s *Set) memberView(view placement.View) *member.View {
 	return &member.View{
-		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.held != "", LoadBegun: s.begun,
+		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.newest.Held() != "", LoadBegun: s.begun,
 		Retired: s.retired, Off: s.Off,
 	}
 }

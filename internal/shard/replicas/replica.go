@@ -21,7 +21,7 @@ import (
 // State is what is known of a replica at one moment, besides what it does.
 type State struct {
 	// Replica are the facts that decisions are made by. Its KnownIndex is the index of the membership in the manifest as
-	// found. Fetching and Serves are set in the answers of Replica.State, and InConf in those of Replica.Facts.
+	// found. Fetching and Serves are set in the answers of Replica.State, and InConf in the facts of one decision.
 	member.Replica
 	Err    error             // why Phase is a broken one, or why a load takes long
 	Conf   *raftpb.ConfState // the membership in the manifest as found
@@ -270,14 +270,17 @@ func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
 	return m.Shard, ok && m.Shard != ""
 }
 
-// Facts returns what a decision about the replica is made by, while etcd has this state of its group.
-func (r *Replica) Facts(state placement.Group) *member.Replica {
+// Member returns the replica as a member of its group, and reports whether etcd, with this state of the group, has
+// forgotten the member.
+func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten bool) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
-	return r.facts(state)
+	role, _ := r.role()
+	return placement.Member{RaftID: r.state.RaftID, Role: role}, member.EtcdIsBehind(state, r.facts(state))
 }
 
-// facts does what Facts does. The caller holds Set.mu.
+// facts returns what a decision about the replica is made by, while etcd has this state of its group. The caller holds
+// Set.mu.
 func (r *Replica) facts(state placement.Group) *member.Replica {
 	sv := r.Served()
 	facts := r.state.Replica
@@ -293,15 +296,8 @@ func (r *Replica) facts(state placement.Group) *member.Replica {
 	return &facts
 }
 
-// Role returns the role of the replica in the newest membership that the replica knows. It returns false if the replica
-// has no role in that membership.
-func (r *Replica) Role() (placement.Role, bool) {
-	r.set.mu.Lock()
-	defer r.set.mu.Unlock()
-	return r.role()
-}
-
-// role does what Role does. The caller holds Set.mu.
+// role returns the role of the replica in the newest membership that the replica knows. It returns false if the replica
+// has no role in that membership. The caller holds Set.mu.
 func (r *Replica) role() (placement.Role, bool) {
 	conf, raftID := r.state.Conf, r.state.RaftID
 	if sv := r.Served(); sv != nil {

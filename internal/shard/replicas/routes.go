@@ -33,7 +33,7 @@ func (s *Set) Routes() *Routes { return s.routes.Load() }
 // publish replaces the table that calls read. The caller holds mu.
 func (s *Set) publish() {
 	routes := &Routes{
-		Epoch: s.view.Epoch, Held: s.held != "", View: s.view,
+		Epoch: s.view.Epoch, Held: s.newest.Held() != "", View: s.view,
 		ByName: make(map[string]*Replica, len(s.all)), ByUUID: make(map[uuid.UUID]*Replica, len(s.all)),
 	}
 	if routing := s.Meta().Routing; routing.Mode == placement.Hash {

@@ -48,8 +48,7 @@ type Set struct {
 	mu     sync.Mutex
 	all    map[uuid.UUID]*Replica // by UUID of their group, strays included
 	view   placement.View         // what etcd says, as it is followed: never that of an etcd that was set back
-	newest placement.View         // the newest view, even if etcd was set back
-	held   string                 // why etcd's word is not acted upon; empty: it is
+	newest placement.View         // the newest view; while it is held, etcd's word is not acted upon
 	// retired are the Raft ids that were, or may have been, begun on this volume. It only grows (rule 7).
 	retired map[uint64]bool
 	begun   bool // the first load has begun; it remains so
@@ -167,8 +166,8 @@ func (s *Set) See(view placement.View) {
 			s.retire(group) // at the start nobody knew which replicas of it had been begun here
 		}
 	}
-	s.newest, s.held = view, view.Held()
-	if s.held == "" || s.view.Groups == nil || s.view.Held() != "" {
+	s.newest = view
+	if view.Held() == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range s.all {
 				r.stored = placement.Group{} // its revision belongs to a different etcd
@@ -214,7 +213,7 @@ func (s *Set) Newest() placement.View {
 func (s *Set) IsHeld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held != ""
+	return s.newest.Held() != ""
 }
 
 // Here returns the members of a group on this shard and volume: usually one.
