@@ -36,8 +36,8 @@ func (w *Work) Groups() []placement.Group {
 // Acts reports whether anything is created or removed on the word of etcd.
 func (w *Work) Acts() bool { return len(w.Groups())+len(w.Trash) > 0 }
 
-// Decide decides about each replica, and about each group of a view. It changes phases and standings accordingly, routes
-// calls by them, and returns the work that is left.
+// Decide decides about each replica, and about each group of a view. It changes phases and standings accordingly,
+// routes calls by them, and returns the work that is left.
 func (s *Set) Decide(view placement.View) Work {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +117,8 @@ func (s *Set) peers() []string {
 // memberView returns the knowledge that decisions about all groups share, without a group. The caller holds mu.
 func (s *Set) memberView(view placement.View) *member.View {
 	return &member.View{
-		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.newest.Held() != "", LoadBegun: s.begun,
-		Retired: s.retired, Off: s.Off,
+		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.newest.Held() != "",
+		LoadBegun: s.begun, Retired: s.retired, Off: s.Off,
 	}
 }
 

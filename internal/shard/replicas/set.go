@@ -1,11 +1,11 @@
 // Package replicas owns the state of the replicas on a shard's volume: which there are, the Phase and the Standing of
-// each, what etcd says of them, and the Routes by which calls find them. All other code asks the Set and its Replicas by
-// verbs. Each verb is atomic: no other verb comes between what it finds and what it changes.
+// each, what etcd says of them, and the Routes by which calls find them. All other code asks the Set and its Replicas
+// by verbs. Each verb is atomic: no other verb comes between what it finds and what it changes.
 //
-// A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin), or
-// missing although etcd places it here (Decide). From then on only an event changes its phase, and package member has
-// the table of what may follow what. Only Decide and Confirm change its standing. A replica has a route unless it is a
-// stray, and calls are answered by it while it has a Served.
+// A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin),
+// or missing although etcd places it here (Decide). From then on only an event changes its phase, and package member
+// has the table of what may follow what. Only Decide and Confirm change its standing. A replica has a route unless it
+// is a stray, and calls are answered by it while it has a Served.
 package replicas
 
 import (
