@@ -71,21 +71,20 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = etcdState(&store)
-		run := &storeRun{store: &store, pools: pools, observed: seen, hasPools: a.IntN(4) > 0, state: state,
+		run := &observed{store: &store, pools: pools, shards: seen, hasPools: a.IntN(4) > 0, state: state,
 			hasState: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
 			first: decideFirst(&store, pools, time.Unix(int64(a.IntN(1<<40)), 0), time.Unix(0, 0))}
 		a.Fill(&run.gateway)
 		store.Status.Conditions = nil // only the operator writes them
-		r := &Reconciler{}
-		out := r.awaitPools(t.Context(), run)
+		out := run.awaitPools()
 		if run.gateway != nil && out.IsComplete() {
-			out = awaitGateway(t.Context(), run)
+			out = run.awaitGateway()
 		}
 		if !out.IsComplete() && (out.Reason() == "" || out.Message() == "") {
 			t.Fatalf("an outcome without a reason: %+v", out)
 		}
 		run.setEtcdRedundant()
-		r.summarize(run, out)
+		run.summarize(nil, out)
 		if _, err := json.Marshal(store.Status); err != nil || len(store.Status.Groups.NotWell) > 20 {
 			t.Fatalf("%v: %+v", err, store.Status.Groups)
 		}

@@ -97,34 +97,33 @@ func notServingWords(list []v1alpha1.GroupTrouble) string {
 }
 
 // setAvailable sets condition Available if its value is known.
-func (run *storeRun) setAvailable() {
-	status := &run.store.Status
-	if !run.hasPools {
+func (seen *observed) setAvailable() {
+	status := &seen.store.Status
+	if !seen.hasPools {
 		return
 	}
 	before := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAvailable)
-	gateways, wanted := int32(0), workload.GatewayReplicas(run.store)
-	if run.gateway != nil {
-		gateways = run.gateway.Status.AvailableReplicas
+	gateways, wanted := int32(0), workload.GatewayReplicas(seen.store)
+	if seen.gateway != nil {
+		gateways = seen.gateway.Status.AvailableReplicas
 	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as last observed
 		gateways = 1
 	}
 	a := decideAvailable(availableInput{
-		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
+		routing: seen.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
 		gateways: gateways, wanted: wanted, before: before,
-		unasked: run.unasked(status.Groups),
+		unasked: seen.unasked(status.Groups),
 	})
-	step.SetCondition(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason,
-		a.message)
+	say(seen.store, v1alpha1.ConditionAvailable, a.available, a.reason, a.message)
 }
 
-// unasked is the function unasked for what the run has gathered.
-func (run *storeRun) unasked(groups v1alpha1.GroupCounts) []string {
+// unasked is the function unasked for what was seen of the store.
+func (seen *observed) unasked(groups v1alpha1.GroupCounts) []string {
 	var view *fleet.PlacementView
-	if run.copies() > 1 && run.hasState {
-		view = &run.state.View
+	if seen.copies() > 1 && seen.hasState {
+		view = &seen.state.View
 	}
-	return unasked(run.observed.ByName(), groups, view, run.reported)
+	return unasked(seen.shards.ByName(), groups, view, seen.reported)
 }
 
 // unasked returns the shards that the operator cannot reach although the kubelet finds their pods ready, if every group

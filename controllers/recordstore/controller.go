@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -90,37 +89,135 @@ type Reconciler struct {
 	changed    step.Pacer
 }
 
-func (r *Reconciler) now() time.Time {
-	if r.Now != nil {
-		return r.Now()
-	}
-	return time.Now()
+// work is one reconcile of one store. Its methods and storeSteps pass parts of it to the operations that need them.
+type work struct {
+	r   *Reconciler
+	now time.Time
+	*writer
+	seen      *observed
+	secrets   fleet.EtcdCredentials // of an external etcd
+	placement fleet.Placement
+	notes     step.Notes // outcomes of steps that did not stop the others
 }
 
-// storeRun holds what one reconcile of a store has gathered.
-type storeRun struct {
-	store     *v1alpha1.RecordStore
-	pools     []v1alpha1.ShardPool
-	observed  fleet.Observed // the shards of these pools
-	hasPools  bool
-	first     firstPlacement
-	access    workload.EtcdAccess
-	secrets   fleet.EtcdCredentials
-	etcdPods  []corev1.Pod
-	etcdImage string
-	// etcdHasTLS is true if the current StatefulSet gives the members certificates.
-	etcdHasTLS bool
-	members    []*observedMember // the members of a managed etcd
-	gateway    *appsv1.Deployment
-	trouble    string // ": " and the reason why a gateway does not run; empty: none is known
-	state      fleet.PlacementState
-	hasState   bool
-	reported   fleet.GroupSum // what shards reported about the groups of the store
-	keeps      bool           // too early for another write of numbers
-	placement  fleet.Placement
-	transport  *reportedTransport
-	source     *trust.Found // the source of the certificates; nil: the operator
-	notes      step.Notes   // outcomes of steps that did not stop the others
+// storeSteps are the steps of a reconcile in order. Objects come before the steps that need etcd, because a gateway
+// that serves keeps serving while etcd is unavailable. Steps that write objects do not wait for each other.
+var storeSteps = []step.Step[work]{
+	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome {
+		return step.AddFinalizer(ctx, w.Client, w.store)
+	}},
+	{Name: "members", Do: func(_ context.Context, w *work) step.Outcome { return checkMembers(w.store) }},
+	{Name: "identity", Do: func(ctx context.Context, w *work) step.Outcome {
+		return identify(ctx, w.writer, w.r.Live, w.r.Trust != nil, w.seen.image, w.now)
+	}},
+	{Name: "pools", Do: func(ctx context.Context, w *work) step.Outcome {
+		return gatherPools(ctx, w.Client, w.seen, w.r.Groups, w.r.memory(w.store), w.now)
+	}},
+	{Name: "secret", Do: func(ctx context.Context, w *work) (out step.Outcome) {
+		w.seen.access, w.secrets, out = gatherSecret(ctx, w.r.Live, w.store)
+		return out
+	}},
+	{Name: "certificates", Do: func(ctx context.Context, w *work) step.Outcome {
+		return w.transportFirst(w.certificates().do(ctx))
+	}},
+	noted("gateway objects", func(ctx context.Context, w *work) step.Outcome {
+		return applyGateway(ctx, w.writer, w.seen)
+	}),
+	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome { // their image follows that of the gateway
+		return etcdObjects{w.writer, w.seen, w.now}.apply(ctx)
+	}),
+	noted("budgets", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
+	noted("network policies", func(ctx context.Context, w *work) step.Outcome {
+		return applyFences(ctx, w.writer, w.r.Namespace)
+	}),
+	noted("etcd claims", func(ctx context.Context, w *work) step.Outcome { return growEtcdClaims(ctx, w.writer) }),
+	{Name: "etcd pods", Do: func(ctx context.Context, w *work) step.Outcome {
+		return etcdObjects{w.writer, w.seen, w.now}.replacePods(ctx, &w.notes)
+	}},
+	{Name: "etcd members", Do: func(ctx context.Context, w *work) step.Outcome {
+		return memberReader{w.Client, w.r.Live, w.store}.gather(ctx, w.seen, w.now)
+	}},
+	{Name: "etcd ready", Do: func(ctx context.Context, w *work) (out step.Outcome) {
+		w.placement, out = openPlacement(ctx, w.r.Placements, w.seen, w.secrets)
+		return out
+	}},
+	{Name: "placement", Do: func(ctx context.Context, w *work) step.Outcome {
+		return placing{w.writer, w.seen, w.placement}.init(ctx, w.r.Live)
+	}},
+	{Name: "plan", Do: func(ctx context.Context, w *work) step.Outcome {
+		return placing{w.writer, w.seen, w.placement}.plan(ctx, &w.r.arrived, w.now)
+	}},
+	// Now with the copies that etcd knows.
+	noted("budgets again", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
+	awaits("pools ready", (*observed).awaitPools),
+	awaits("copies", (*observed).awaitCopies),
+	awaits("gateway ready", (*observed).awaitGateway),
+	awaits("etcd members ready", (*observed).awaitMembers),
+}
+
+// noted returns a step whose failure does not stop the others. A temporary error still ends the reconcile, which is
+// then repeated immediately.
+func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
+	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
+		return w.note(do(ctx, w))
+	}}
+}
+
+func (w *work) note(out step.Outcome) step.Outcome {
+	if step.Passing(out.Err()) {
+		return out
+	}
+	w.notes.Add(out)
+	return step.Complete()
+}
+
+// transportFirst stops the other steps until the transport of the store is known, so that no process starts with a
+// different transport. Afterwards it stops nothing.
+func (w *work) transportFirst(out step.Outcome) step.Outcome {
+	out = w.note(out)
+	if w.r.Trust == nil || !out.IsComplete() {
+		return out
+	}
+	status := w.store.Status.TLS
+	if status == nil || status.Bundle == "" && status.WithoutImage == "" {
+		return w.notes.With(step.Complete())
+	}
+	return step.Complete()
+}
+
+// certificates returns what makes and checks the certificates of the store.
+func (w *work) certificates() *certificates {
+	return &certificates{writer: w.writer, seen: w.seen, live: w.r.Live, trust: w.r.Trust, transports: w.r.Transports,
+		credentials: w.r.Credentials, last: &w.r.transports, spoken: &w.r.spoken, now: w.now,
+		publishing: publishing{writer: w.writer, live: w.r.Live, published: &w.r.published, now: w.now}}
+}
+
+// awaits returns a step that only decides whether the store is ready, from what was seen of it.
+func awaits(name string, decide func(*observed) step.Outcome) step.Step[work] {
+	return step.Step[work]{Name: name, Do: func(_ context.Context, w *work) step.Outcome { return decide(w.seen) }}
+}
+
+// checkMembers reports a number of members that no etcd may have. Nothing of the store is changed then, because the
+// operator cannot know which members the etcd has.
+func checkMembers(store *v1alpha1.RecordStore) step.Outcome {
+	m := store.Spec.Etcd.Managed
+	if m == nil || workload.ValidEtcdMembers(m.Members) {
+		return step.Complete()
+	}
+	return step.Fail("EtcdMembersInvalid", fmt.Sprintf("spec.etcd.managed.members is %d: this version of the operator "+
+		"knows 1 and 3, and changes nothing of the store. Use a later version, or make another store", m.Members))
+}
+
+// remembered is what earlier reconciles of this operator noted about a store. Zero times: nothing.
+type remembered struct {
+	written time.Time // when its status was last written
+	arrived time.Time // when its last new shard registered
+}
+
+func (r *Reconciler) memory(store *v1alpha1.RecordStore) remembered {
+	at, _ := r.written.Load(store.UID)
+	written, _ := at.(time.Time)
+	return remembered{written, r.arrived.last(store.UID)}
 }
 
 // Reconcile brings a store to the state that its spec describes.
@@ -138,19 +235,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, err
 	}
+	now := time.Now()
+	if r.Now != nil {
+		now = r.Now()
+	}
+	w := &work{r: r, now: now, writer: newWriter(r, &store),
+		seen: &observed{store: &store, image: workload.ImageOf(&store, r.Image)}}
 	if !store.DeletionTimestamp.IsZero() {
-		return r.delete(ctx, &store)
+		return r.delete(ctx, w.writer)
 	}
 	before := store.DeepCopy()
-	run := &storeRun{store: &store}
-	out := step.Run(ctx, r.steps(), run)
+	out := step.Run(ctx, storeSteps, w)
 	if step.Passing(out.Err()) {
 		return r.changed.Again(req), nil
 	}
-	out = run.notes.With(out)
-	r.summarize(run, out)
-	storeSeries.observe(run)
-	changed, err := r.writeStatus(ctx, before, &store)
+	out = w.notes.With(out)
+	w.seen.summarize(r.Grants, out)
+	storeSeries.observe(w.seen)
+	changed, err := w.finish(ctx)
 	if step.Passing(err) {
 		return r.changed.Again(req), nil
 	}
@@ -159,94 +261,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if changed {
-		r.written.Store(store.UID, r.now())
-		r.tell(ctx, before, &store)
+		r.written.Store(store.UID, now)
+		w.reportChanges(ctx, before)
 	}
+	return w.seen.again(out).Result()
+}
+
+// again sets the pause until the next reconcile of what is not watched.
+func (seen *observed) again(out step.Outcome) step.Outcome {
 	if out.IsComplete() {
-		out = out.Again(r.pause(run))
+		out = out.Again(seen.pause())
 	}
-	if run.reported.ElectionPending {
+	if seen.reported.ElectionPending {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
-	if run.transportChanges() { // the reconcile polls the processes, which cannot be watched
+	if seen.transportChanges() { // the reconcile polls the processes, which cannot be watched
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
-	if run.lacksMembers() { // only the members' readiness is watched, not its reason
+	if seen.lacksMembers() { // only the members' readiness is watched, not its reason
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
-	return out.Result()
-}
-
-// steps returns the steps of a store in order. Objects come before the steps that need etcd, because a gateway that
-// serves keeps serving while etcd is unavailable. Steps that write objects do not wait for each other.
-func (r *Reconciler) steps() []step.Step[storeRun] {
-	return []step.Step[storeRun]{
-		{Name: "finalizer", Do: r.finalizer},
-		{Name: "members", Do: checkMembers},
-		{Name: "identity", Do: r.identity},
-		{Name: "pools", Do: r.gatherPools},
-		{Name: "secret", Do: r.gatherSecret},
-		{Name: "certificates", Do: r.certificatesFirst},
-		{Name: "gateway objects", Do: noted(r.applyGateway)},
-		{Name: "etcd objects", Do: noted(r.applyEtcd)}, // their image follows that of the gateway
-		{Name: "budgets", Do: noted(r.applyBudgets)},
-		{Name: "network policies", Do: noted(r.applyFences)},
-		{Name: "etcd claims", Do: noted(r.growEtcdClaims)},
-		{Name: "etcd pods", Do: r.replaceEtcdPods},
-		{Name: "etcd members", Do: r.gatherMembers},
-		{Name: "etcd ready", Do: r.awaitEtcd},
-		{Name: "placement", Do: r.initPlacement},
-		{Name: "plan", Do: r.plan},
-		{Name: "budgets again", Do: noted(r.applyBudgets)}, // now with the copies that etcd knows
-		{Name: "pools ready", Do: r.awaitPools},
-		{Name: "copies", Do: r.awaitCopies},
-		{Name: "gateway ready", Do: awaitGateway},
-		{Name: "etcd members ready", Do: r.awaitMembers},
-	}
-}
-
-// checkMembers reports a number of members that no etcd may have. Nothing of the store is changed then, because the
-// operator cannot know which members the etcd has.
-func checkMembers(_ context.Context, run *storeRun) step.Outcome {
-	m := run.store.Spec.Etcd.Managed
-	if m == nil || workload.ValidEtcdMembers(m.Members) {
-		return step.Complete()
-	}
-	return step.Fail("EtcdMembersInvalid", fmt.Sprintf("spec.etcd.managed.members is %d: this version of the operator "+
-		"knows 1 and 3, and changes nothing of the store. Use a later version, or make another store", m.Members))
-}
-
-// noted wraps a step so that its failure does not stop the others. A temporary error still ends the reconcile, which is
-// then repeated immediately.
-func noted(do func(context.Context, *storeRun) step.Outcome) func(context.Context, *storeRun) step.Outcome {
-	return func(ctx context.Context, run *storeRun) step.Outcome {
-		out := do(ctx, run)
-		if step.Passing(out.Err()) {
-			return out
-		}
-		run.notes.Add(out)
-		return step.Complete()
-	}
-}
-
-// writeStatus writes the changed fields of the status if the store has not changed since it was read. Otherwise a
-// result from an old state could overwrite a newer one, or the status of a new store with the same name.
-func (r *Reconciler) writeStatus(ctx context.Context, before, store *v1alpha1.RecordStore) (bool, error) {
-	if equality.Semantic.DeepEqual(before.Status, store.Status) {
-		return false, nil
-	}
-	was := store.DeepCopy()
-	was.Status, was.ResourceVersion = *before.Status.DeepCopy(), "" // so that the version is in the patch
-	return step.WriteStatus(ctx, r.Client, was, store)
+	return out
 }
 
 // pause returns the time until the next reconcile if no watched object changes. Etcd has to be polled because it is
 // not watched.
-func (r *Reconciler) pause(run *storeRun) time.Duration {
-	if run.state.Changed || run.store.Status.Groups.Moving > 0 || run.store.Spec.Groups.Routing == v1alpha1.RoutingNamed {
-		return run.movePause() // the first put of a new group waits until it is placed
+func (seen *observed) pause() time.Duration {
+	named := seen.store.Spec.Groups.Routing == v1alpha1.RoutingNamed
+	if seen.state.Changed || seen.store.Status.Groups.Moving > 0 || named {
+		return seen.movePause() // the first put of a new group waits until it is placed
 	}
-	if len(run.state.Silent) > 0 || run.state.Homeless > 0 {
+	if len(seen.state.Silent) > 0 || seen.state.Homeless > 0 {
 		return step.PauseShort
 	}
 	return 3 * step.PauseShort
@@ -254,8 +299,8 @@ func (r *Reconciler) pause(run *storeRun) time.Duration {
 
 // movePause returns the time between two waves of moves. Each reconcile makes etcd list all groups, so stores with
 // more groups pause longer.
-func (run *storeRun) movePause() time.Duration {
-	return min(2*time.Second+time.Duration(run.state.Groups/4096)*time.Second, step.PauseShort)
+func (seen *observed) movePause() time.Duration {
+	return min(2*time.Second+time.Duration(seen.state.Groups/4096)*time.Second, step.PauseShort)
 }
 
 // SetupWithManager watches stores, the objects that they own, and the pools that refer to them.

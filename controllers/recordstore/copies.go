@@ -2,7 +2,6 @@ package recordstore
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,12 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // Reasons of condition Redundant.
@@ -172,42 +169,42 @@ func reportedCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies in
 }
 
 // copies returns the wanted number of copies of each group.
-func (run *storeRun) copies() int32 { return max(run.store.Spec.Replication.Copies, 1) }
+func (seen *observed) copies() int32 { return max(seen.store.Spec.Replication.Copies, 1) }
 
 // redundant returns the current redundancy. It returns false if etcd was not asked, or if each group has one copy
 // only.
-func (run *storeRun) redundant() (redundancy, bool) {
-	if !run.hasState || run.copies() <= 1 {
+func (seen *observed) redundant() (redundancy, bool) {
+	if !seen.hasState || seen.copies() <= 1 {
 		return redundancy{}, false
 	}
-	return decideRedundancy(&run.state.View, run.store.Spec.Replication, shardsWanted(run.pools)), true
+	return decideRedundancy(&seen.state.View, seen.store.Spec.Replication, shardsWanted(seen.pools)), true
 }
 
 // setRedundant sets condition Redundant.
-func (run *storeRun) setRedundant() {
-	status, generation := &run.store.Status, run.store.Generation
-	if run.copies() <= 1 {
-		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionRedundant)
+func (seen *observed) setRedundant() {
+	store := seen.store
+	if seen.copies() <= 1 {
+		meta.RemoveStatusCondition(&store.Status.Conditions, v1alpha1.ConditionRedundant)
 		return
 	}
-	r, known := run.redundant()
+	r, known := seen.redundant()
 	if !known {
-		step.SetCondition(&status.Conditions, generation, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
+		say(store, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
 			"EtcdNotReady",
 			"etcd, which knows where copies are, was not asked")
 		return
 	}
-	if r.whole() && len(run.state.View.Groups) == 0 && run.store.Spec.Groups.Routing != v1alpha1.RoutingNamed {
-		step.SetCondition(&status.Conditions, generation, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
+	if r.whole() && len(seen.state.View.Groups) == 0 && seen.store.Spec.Groups.Routing != v1alpha1.RoutingNamed {
+		say(store, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
 			"NoGroups", "no group is placed yet")
 		return
 	}
-	setTruth(&status.Conditions, generation, v1alpha1.ConditionRedundant, r.whole(), r.reason, r.reason, r.message)
+	sayWhether(store, v1alpha1.ConditionRedundant, r.whole(), r.reason, r.reason, r.message)
 }
 
 // awaitCopies waits until every group has all its copies.
-func (r *Reconciler) awaitCopies(_ context.Context, run *storeRun) step.Outcome {
-	redundant, known := run.redundant()
+func (seen *observed) awaitCopies() step.Outcome {
+	redundant, known := seen.redundant()
 	switch {
 	case !known || redundant.whole():
 		return step.Complete()
@@ -215,37 +212,10 @@ func (r *Reconciler) awaitCopies(_ context.Context, run *storeRun) step.Outcome 
 		return step.Fail(redundant.reason, redundant.message).Again(step.PauseShort) // etcd is not watched
 	}
 	pause := step.PauseShort
-	if run.store.Status.Groups.Moving > 0 { // from the last reconcile
-		pause = run.movePause()
+	if seen.store.Status.Groups.Moving > 0 { // from the last reconcile
+		pause = seen.movePause()
 	}
 	return step.Wait(redundant.reason, redundant.message, pause)
-}
-
-// replaceLost empties each shard whose node is lost, or whose device the kubelet neither mounts nor formats, if every
-// group on these shards can continue without all of them. The change is undone when the node is back or the device is
-// mounted.
-func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[string]v1alpha1.PoolState) error {
-	lost := map[string]bool{}
-	for name, s := range run.observed.ByName() {
-		if s.State == v1alpha1.ShardNodeLost || s.State == v1alpha1.ShardFormatBlocked {
-			lost[name] = true
-		}
-	}
-	if len(lost) == 0 || run.copies() <= 1 {
-		return nil
-	}
-	view, err := run.placement.Look(ctx, fleet.PlacementSpecOf(run.store, run.first.shards))
-	if err != nil {
-		return err
-	}
-	view.Silence(run.observed.Silent())
-	if len(view.Undecided(func(c fleet.CopyPlace) bool { return lost[c.Shard] })) > 0 {
-		return nil // the message of each shard names these groups
-	}
-	for name := range lost {
-		states[name] = v1alpha1.PoolDrained
-	}
-	return nil
 }
 
 // disruptable returns the shards that may be evicted although copies are missing, in order of their names. The unit of
@@ -330,76 +300,4 @@ func emptied(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus, cordo
 		}
 	}
 	return rest, nil
-}
-
-// cordoned reports whether an administrator has cordoned a node, so that it takes no new pods. A deleted node is not
-// cordoned.
-func (r *Reconciler) cordoned(ctx context.Context, name string) (bool, error) {
-	node := &corev1.Node{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	return node.Spec.Unschedulable, nil
-}
-
-// applyBudgets applies the disruption budget of the store's shards. While a group lacks a copy, no serving shard of
-// another failure domain may be evicted.
-func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outcome {
-	shards := shardsWanted(run.pools)
-	spare := int32(1)
-	var free []string
-	if run.copies() <= 1 {
-		var err error
-		if run.hasState {
-			free, err = emptied(&run.state.View, run.observed.ByName(), func(node string) (bool, error) {
-				return r.cordoned(ctx, node)
-			})
-		} else if frees, failed := r.budgetFrees(ctx, run.store, v1alpha1.ConditionEtcdReady); frees || failed != nil {
-			return asRetry("read the disruption budget of the shards", failed)
-		}
-		if err != nil {
-			return asRetry("read the node that is being emptied", err)
-		}
-		if len(free) > 0 {
-			spare = 0
-		}
-	} else {
-		whole := meta.IsStatusConditionTrue(run.store.Status.Conditions, v1alpha1.ConditionRedundant)
-		if now, known := run.redundant(); known {
-			whole = now.whole()
-			free = disruptable(&run.state.View, run.observed.ByName())
-		} else if frees, err := r.budgetFrees(ctx, run.store, v1alpha1.ConditionRedundant); frees || err != nil {
-			return asRetry("read the disruption budget of the shards", err)
-		}
-		if !whole || len(free) > 0 {
-			spare = 0
-		}
-	}
-	excluded := int32(len(free)) //nolint:gosec // as many shards as a store has at most
-	return r.apply(ctx, run.store, workload.ShardsBudget(run.store, shards-spare-excluded, free...))
-}
-
-// asRetry returns the outcome of a step that needs nothing more, or that failed with err.
-func asRetry(what string, err error) step.Outcome {
-	if err != nil {
-		return step.Retry(fmt.Errorf("%s: %w", what, err))
-	}
-	return step.Complete()
-}
-
-// budgetFrees reports whether the existing budget already excludes a node or domain that is being emptied, as decided
-// in an earlier reconcile. Such a budget is kept until etcd is asked again; otherwise the budget would change twice in
-// each reconcile. If the condition of the given kind says that etcd did not answer in the last reconcile, budgetFrees
-// returns false, so that nothing is excluded any longer.
-func (r *Reconciler) budgetFrees(ctx context.Context, store *v1alpha1.RecordStore, kind string) (bool, error) {
-	asked := meta.FindStatusCondition(store.Status.Conditions, kind)
-	if asked == nil || asked.Status == metav1.ConditionUnknown ||
-		kind == v1alpha1.ConditionEtcdReady && asked.Status == metav1.ConditionFalse {
-		return false, nil
-	}
-	live := workload.ShardsBudget(store, 0)
-	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(live), live); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	return live.Spec.Selector != nil && len(live.Spec.Selector.MatchExpressions) > 0, nil
 }

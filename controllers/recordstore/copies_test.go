@@ -98,9 +98,9 @@ func TestCountCopies(t *testing.T) {
 func TestPauseOfASettledStore(t *testing.T) {
 	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second,
 		v1alpha1.RoutingNamed: 2 * time.Second} {
-		run := &storeRun{store: &v1alpha1.RecordStore{Spec: v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{
+		run := &observed{store: &v1alpha1.RecordStore{Spec: v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{
 			Routing: routing}}}}
-		if got := new(Reconciler).pause(run); got != want {
+		if got := run.pause(); got != want {
 			t.Errorf("%s: %s, want %s", routing, got, want)
 		}
 	}
@@ -108,7 +108,7 @@ func TestPauseOfASettledStore(t *testing.T) {
 
 func TestMovePause(t *testing.T) {
 	for groups, want := range map[int32]time.Duration{0: 2 * time.Second, 4096: 3 * time.Second, 65536: 10 * time.Second} {
-		run := &storeRun{state: fleet.PlacementState{Groups: groups}}
+		run := &observed{state: fleet.PlacementState{Groups: groups}}
 		if got := run.movePause(); got != want {
 			t.Errorf("%d groups: %s, want %s", groups, got, want)
 		}

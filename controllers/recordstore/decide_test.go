@@ -215,11 +215,11 @@ func TestRollUpCondition(t *testing.T) {
 		"all rest":    {with("rests", "rests"), "Unknown NoShards pool p0: words"},
 		"no rest":     {with("rests", "Unknown"), "Unknown Because pool p1: words"},
 	} {
-		status := &v1alpha1.RecordStoreStatus{}
-		step.SetTrue(&status.Conditions, 1, v1alpha1.ConditionLoaded, "Old", "old")
-		rollUpCondition(status, 1, c.pools, v1alpha1.ConditionLoaded)
+		store := &v1alpha1.RecordStore{}
+		sayTrue(store, v1alpha1.ConditionLoaded, "Old", "old")
+		rollUpCondition(store, c.pools, v1alpha1.ConditionLoaded)
 		got := ""
-		if now := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionLoaded); now != nil {
+		if now := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionLoaded); now != nil {
 			got = fmt.Sprintf("%s %s %s", now.Status, now.Reason, now.Message)
 		}
 		if got != c.want {
@@ -348,9 +348,9 @@ func TestArrivals(t *testing.T) {
 
 func TestLostMessage(t *testing.T) {
 	store := testStore()
-	run := &storeRun{store: store, access: workload.EtcdAccessOf(store, nil),
+	run := &observed{store: store, access: workload.EtcdAccessOf(store, nil),
 		pools: []v1alpha1.ShardPool{fleettest.PoolOf("ssd", 2)}}
-	got := lostMessage(run)
+	got := run.lostMessage()
 	for _, want := range []string{
 		"kubectl -n prod exec deploy/quotes-gateway -c gateway -- /sheaf recover placement " +
 			"--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,",
@@ -362,7 +362,7 @@ func TestLostMessage(t *testing.T) {
 		}
 	}
 	run.pools = []v1alpha1.ShardPool{fleettest.PoolOf(strings.Repeat("p", 40), 64)}
-	if got := lostMessage(run); len(got) > step.MessageMax || !strings.Contains(got, "all 64 shards") {
+	if got := run.lostMessage(); len(got) > step.MessageMax || !strings.Contains(got, "all 64 shards") {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}
 }

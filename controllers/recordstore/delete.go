@@ -21,7 +21,8 @@ import (
 // the deletion policy says otherwise: this function deletes the claims of etcd, and the pools delete those of the
 // shards. Claims without a volume are deleted in any case, because they hold no data and would request a disk from
 // their class forever. The function waits for nothing that a deletion of the namespace could delay.
-func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (ctrl.Result, error) {
+func (r *Reconciler) delete(ctx context.Context, w *writer) (ctrl.Result, error) {
+	store := w.store
 	r.Placements.Close(client.ObjectKeyFromObject(store).String())
 	r.arrived.forget(store.UID)
 	r.transports.Delete(store.UID)
@@ -30,33 +31,33 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 		r.Trust.Forget(store)
 	}
 	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
-		return ctrl.Result{}, r.sayDeleting(ctx, store)
+		return ctrl.Result{}, w.sayDeleting(ctx)
 	}
-	if err := r.unpublishAll(ctx, store); err != nil {
+	if err := (publishing{writer: w, live: r.Live, published: &r.published}).endAll(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	// If the store is gone first, the pools read the policy from their StatefulSets.
-	err := r.deleteEtcdClaims(ctx, store, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
+	err := w.deleteEtcdClaims(ctx, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
 	if apierrors.IsConflict(err) { // a claim was bound meanwhile
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	err = step.RemoveFinalizer(ctx, r.Client, store)
+	err = step.RemoveFinalizer(ctx, w.Client, store)
 	// On a conflict, the cache is stale. The change that it lacks starts the next reconcile; otherwise this retry
 	// does.
 	if apierrors.IsConflict(err) {
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
 	if err == nil {
-		err = r.sayDeleting(ctx, store)
+		err = w.sayDeleting(ctx)
 	}
 	return ctrl.Result{}, err
 }
 
-func (r *Reconciler) sayDeleting(ctx context.Context, store *v1alpha1.RecordStore) error {
-	return step.SayDeleting(ctx, r.Client, store, func(s *v1alpha1.RecordStore) *[]metav1.Condition {
+func (w *writer) sayDeleting(ctx context.Context) error {
+	return step.SayDeleting(ctx, w.Client, w.store, func(s *v1alpha1.RecordStore) *[]metav1.Condition {
 		return &s.Status.Conditions
 	})
 }
@@ -67,7 +68,8 @@ const etcdClaimsMax int32 = 9
 
 // deleteEtcdClaims deletes the claims of a managed etcd, either all or only those without a volume. It deletes their
 // StatefulSet first, which would otherwise create them again.
-func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.RecordStore, all bool) error {
+func (w *writer) deleteEtcdClaims(ctx context.Context, all bool) error {
+	store := w.store
 	var claims []*corev1.PersistentVolumeClaim
 	members := int32(0)
 	if store.Spec.Etcd.Managed != nil {
@@ -77,7 +79,7 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 		claim := &corev1.PersistentVolumeClaim{}
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
 			workload.EtcdMember(store.Name, n)}
-		err := r.Client.Get(ctx, key, claim)
+		err := w.Get(ctx, key, claim)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read claim %s: %w", key, err)
 		}
@@ -90,7 +92,7 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 	}
 	set := &appsv1.StatefulSet{}
 	set.Namespace, set.Name = store.Namespace, workload.Etcd(store.Name)
-	if err := r.Client.Delete(ctx, set, client.PropagationPolicy("Background")); client.IgnoreNotFound(err) != nil {
+	if err := w.Delete(ctx, set, client.PropagationPolicy("Background")); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete StatefulSet %s: %w", client.ObjectKeyFromObject(set), err)
 	}
 	why := "deletionPolicy is Delete"
@@ -102,11 +104,10 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 		if !all { // delete only the claim as it was read: without a volume
 			here.ResourceVersion = &claim.ResourceVersion
 		}
-		if err := r.Client.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {
+		if err := w.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(claim), err)
 		} else if err == nil {
-			step.Report(ctx, r.Events, store, step.News{Reason: "ClaimDeleted", Action: "Delete", Object: claim,
-				Message: fmt.Sprintf("deleted PersistentVolumeClaim %s of etcd, as %s", claim.Name, why)})
+			w.tell(ctx, "ClaimDeleted", "Delete", claim, "deleted PersistentVolumeClaim %s of etcd, as %s", claim.Name, why)
 		}
 	}
 	return nil

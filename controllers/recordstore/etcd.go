@@ -2,15 +2,17 @@ package recordstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -19,49 +21,68 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// etcdState returns EtcdNew if an empty member may form a new cluster, else EtcdExisting.
-func etcdState(store *v1alpha1.RecordStore) string {
-	allowed := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]
-	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {
-		return workload.EtcdNew
-	}
-	return workload.EtcdExisting
+// etcdObjects maintains the objects of a managed etcd.
+type etcdObjects struct {
+	*writer
+	seen *observed
+	now  time.Time
 }
 
-// applyEtcd applies the objects of a managed etcd.
-func (r *Reconciler) applyEtcd(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
+// apply applies the objects of a managed etcd.
+func (e etcdObjects) apply(ctx context.Context) step.Outcome {
+	store := e.store
 	if store.Spec.Etcd.Managed == nil {
 		return step.Complete()
 	}
-	if out := r.chooseEtcdImage(ctx, run); !out.IsComplete() {
+	if out := e.chooseImage(ctx); !out.IsComplete() {
 		return out
 	}
-	set, err := r.etcdSet(run)
+	set, err := e.set()
 	if err != nil {
 		return step.Retry(err)
 	}
-	if err := r.keepClaimSize(ctx, set); err != nil {
+	if err := e.keepClaimSize(ctx, set); err != nil {
 		return step.Retry(err)
 	}
-	return r.apply(ctx, store, workload.EtcdService(store), workload.EtcdMembersBudget(store), set)
+	return e.writer.apply(ctx, workload.EtcdService(store), workload.EtcdMembersBudget(store), set)
 }
 
-// etcdSet returns the wanted StatefulSet. Members get certificates together with the wanted image. They keep their
+// chooseImage reads the members and decides which image they are to run.
+func (e etcdObjects) chooseImage(ctx context.Context) step.Outcome {
+	store, seen := e.store, e.seen
+	var pods corev1.PodList
+	err := e.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerEtcd)))
+	if err != nil {
+		return step.Retry(fmt.Errorf("list the pods of etcd of store %s: %w", client.ObjectKeyFromObject(store), err))
+	}
+	seen.etcdPods = pods.Items
+	var set appsv1.StatefulSet
+	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
+	if err := e.Get(ctx, key, &set); err != nil && !apierrors.IsNotFound(err) {
+		return step.Retry(fmt.Errorf("read StatefulSet %s: %w", key, err))
+	}
+	seen.etcdHasTLS = workload.MountsTLS(&set.Spec.Template.Spec)
+	seen.etcdImage = etcdImage(seen.image, fleet.ImageOf(&set.Spec.Template.Spec), seen.etcdPods,
+		seen.gatewayRuns(seen.image), e.now)
+	return step.Complete()
+}
+
+// set returns the wanted StatefulSet. Members get certificates together with the wanted image. They keep their
 // previous image until the gateways run the wanted one, and the previous image may not support certificates.
-func (r *Reconciler) etcdSet(run *storeRun) (*appsv1.StatefulSet, error) {
-	store := run.store
-	if !run.etcdHasTLS && run.etcdImage != workload.ImageOf(store, r.Image) {
+func (e etcdObjects) set() (*appsv1.StatefulSet, error) {
+	store, seen := e.store, e.seen
+	if !seen.etcdHasTLS && seen.etcdImage != seen.image {
 		store = store.DeepCopy()
 		store.Status.TLS = nil
 	}
-	return workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
+	return workload.EtcdStatefulSet(store, seen.etcdImage, etcdState(store))
 }
 
 // keepClaimSize keeps the claim template of an existing StatefulSet, which Kubernetes refuses to change.
-func (r *Reconciler) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet) error {
+func (e etcdObjects) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet) error {
 	var live appsv1.StatefulSet
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(set), &live)
+	err := e.Get(ctx, client.ObjectKeyFromObject(set), &live)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -78,8 +99,8 @@ func (r *Reconciler) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet)
 
 // growEtcdClaims grows the claims of the members to the size in the spec. If their class does not allow growth, it
 // reports that.
-func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
+func growEtcdClaims(ctx context.Context, w *writer) step.Outcome {
+	store := w.store
 	if store.Spec.Etcd.Managed == nil {
 		return step.Complete()
 	}
@@ -88,7 +109,7 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
 			workload.EtcdMember(store.Name, n)}
 		var claim corev1.PersistentVolumeClaim
-		if err := r.Client.Get(ctx, key, &claim); apierrors.IsNotFound(err) {
+		if err := w.Get(ctx, key, &claim); apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("read claim %s: %w", key, err))
@@ -100,7 +121,7 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 		}
 		patch := step.IfUnchanged(claim.DeepCopy())
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
-		err := r.Client.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
+		err := w.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			refused = fmt.Sprintf(
 				"spec.etcd.managed.storage.size asks for %s, and claim %s cannot grow: %v. Use a StorageClass with "+
@@ -108,131 +129,174 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("grow claim %s: %w", key, err))
 		} else {
-			step.Report(ctx, r.Events, store, step.News{Reason: "ClaimGrows", Action: "Grow", Object: &claim,
-				Message: fmt.Sprintf("asked for %s in PersistentVolumeClaim %s of etcd", want.String(), claim.Name)})
+			w.tell(ctx, "ClaimGrows", "Grow", &claim, "asked for %s in PersistentVolumeClaim %s of etcd", want.String(),
+				claim.Name)
 		}
 	}
 	if refused != "" {
-		step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionVolumesGrown, "ResizeInfeasible", refused)
+		sayFalse(store, v1alpha1.ConditionVolumesGrown, "ResizeInfeasible", refused)
 	} else {
 		meta.RemoveStatusCondition(&store.Status.Conditions, v1alpha1.ConditionVolumesGrown)
 	}
 	return step.Complete()
 }
 
-// replaceEtcdPods deletes at most one pod of a managed etcd with an outdated template. It prefers a pod that does not
+// replacePods deletes at most one pod of a managed etcd with an outdated template. It prefers a pod that does not
 // run well, and deletes a ready pod only while all members are ready.
-func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
-	if store.Spec.Etcd.Managed == nil {
+func (e etcdObjects) replacePods(ctx context.Context, notes *step.Notes) step.Outcome {
+	seen := e.seen
+	if e.store.Spec.Etcd.Managed == nil {
 		return step.Complete()
 	}
-	set, err := r.etcdSet(run)
+	set, err := e.set()
 	if err != nil {
 		return step.Retry(err)
 	}
-	victim := etcdPodToReplace(run.etcdPods, set, r.now())
+	victim := etcdPodToReplace(seen.etcdPods, set, e.now)
 	if victim == nil {
-		victim = run.staleMember(*set.Spec.Replicas, r.now())
+		victim = seen.staleMember(*set.Spec.Replicas, e.now)
 	}
 	if victim == nil {
 		return step.Complete()
 	}
 	options := client.Preconditions{UID: &victim.UID}
-	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) &&
+	if err := e.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) &&
 		!apierrors.IsConflict(err) {
-		run.notes.Add(step.Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
+		notes.Add(step.Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
 		return step.Complete()
 	}
-	step.Report(ctx, r.Events, store, step.News{Reason: "EtcdRestarts", Action: "Restart", Object: victim,
-		Message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})
+	e.tell(ctx, "EtcdRestarts", "Restart", victim, "restarting etcd member %s for a changed pod template", victim.Name)
 	return step.Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name),
 		step.PauseShort)
 }
 
-// staleMember returns a member that started with files older than its template announces, because the kubelet had not
-// updated them yet. It returns nil if there is none or if another member is not ready.
-func (run *storeRun) staleMember(members int32, now time.Time) *corev1.Pod {
-	var stale *corev1.Pod
-	ready := int32(0)
-	for n := range run.etcdPods {
-		pod := &run.etcdPods[n]
-		if pod.DeletionTimestamp != nil || !fleet.PodReady(pod) {
-			return nil
-		}
-		ready++
-		if run.transport != nil && run.transport.stale[pod.Name] && now.Sub(pod.CreationTimestamp.Time) > blipMax {
-			stale = pod
-		}
-	}
-	if ready != members {
-		return nil
-	}
-	return stale
+// memberReader reads what Kubernetes knows about the members of a managed etcd.
+type memberReader struct {
+	cached, live client.Reader
+	store        *v1alpha1.RecordStore
 }
 
-// blipMax is how long a running etcd member may be unready before the operator treats it as a member that never
-// becomes ready. A short disturbance that makes members unready must not restart them.
-const blipMax = 2 * time.Minute
+// gather reads the state of the members of a managed etcd, with more detail for those that are unhealthy.
+func (r memberReader) gather(ctx context.Context, seen *observed, now time.Time) step.Outcome {
+	store := r.store
+	if store.Spec.Etcd.Managed == nil {
+		meta.RemoveStatusCondition(&store.Status.Conditions, v1alpha1.ConditionEtcdRedundant)
+		return step.Complete()
+	}
+	for n := range workload.EtcdMembers(store) {
+		o := &observedMember{Now: now, Name: workload.EtcdMember(store.Name, n)}
+		for i := range seen.etcdPods {
+			if seen.etcdPods[i].Name == o.Name {
+				o.Pod = &seen.etcdPods[i]
+			}
+		}
+		if !o.well() {
+			if err := r.lookCloser(ctx, o); err != nil {
+				return step.Retry(err)
+			}
+		}
+		seen.members = append(seen.members, o)
+	}
+	seen.setEtcdRedundant()
+	return step.Complete()
+}
 
-// etcdPodToReplace returns the pod to delete next, or nil. A pod with an outdated template is deleted if it does not
-// run, or if all members are ready. A member that runs, or is about to run, need not learn that the cluster has
-// formed; a member that ended by itself has to learn it.
-func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
-	want := set.Spec.Template.Annotations
-	pods = slices.Clone(pods)
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	ready := int32(0)
-	var outdated *corev1.Pod
-	for n := range pods {
-		pod := &pods[n]
-		if !pod.DeletionTimestamp.IsZero() {
-			return nil
+// lookCloser reads the possible reasons why a member cannot start.
+func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
+	store := r.store
+	var claim corev1.PersistentVolumeClaim
+	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + o.Name}
+	switch err := r.cached.Get(ctx, key, &claim); {
+	case err == nil:
+		o.Claim = &claim
+		if err := errors.Join(r.classOf(ctx, o), r.cordonedOf(ctx, o)); err != nil {
+			return err
 		}
-		if fleet.PodReady(pod) {
-			ready++
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read claim %s: %w", key, err)
+	}
+	var about client.Object
+	switch {
+	case o.Pod == nil:
+		var set appsv1.StatefulSet
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
+		if err := r.cached.Get(ctx, key, &set); err != nil {
+			if apierrors.IsNotFound(err) { // it was created just now
+				return nil
+			}
+			return fmt.Errorf("read StatefulSet %s: %w", key, err)
 		}
-		old := pod.Annotations[workload.AnnotationTemplate] != want[workload.AnnotationTemplate]
-		other := pod.Annotations[workload.AnnotationEtcdState] != want[workload.AnnotationEtcdState]
-		if old && podStuck(pod, now) || other && podEnded(pod) {
-			return pod
-		}
-		if old && outdated == nil {
-			outdated = pod
+		about = &set
+	case o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
+		about = o.Pod
+	default:
+		return nil
+	}
+	var err error
+	o.Events, err = step.Warnings(ctx, r.live, about)
+	// The events of the StatefulSet are about all its pods and claims.
+	if o.Pod == nil {
+		o.Events = eventsAbout(o.Events, o.Name)
+	}
+	return err
+}
+
+// eventsAbout returns the events that name a member, or all events if none names it.
+func eventsAbout(events []string, name string) []string {
+	var out []string
+	for _, e := range events {
+		if strings.Contains(e, name) {
+			out = append(out, e)
 		}
 	}
-	if ready == *set.Spec.Replicas {
-		return outdated
+	if len(out) == 0 {
+		return events
+	}
+	return out
+}
+
+// classOf finds the class of the claim, and whether that class exists.
+func (r memberReader) classOf(ctx context.Context, o *observedMember) error {
+	if name := o.Claim.Spec.StorageClassName; name != nil {
+		o.ClassName = *name
+		err := r.cached.Get(ctx, types.NamespacedName{Name: *name}, &storagev1.StorageClass{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("read StorageClass %s: %w", *name, err)
+		}
+		o.ClassMissing = err != nil
+		return nil
+	}
+	var classes storagev1.StorageClassList
+	if err := r.cached.List(ctx, &classes); err != nil {
+		return fmt.Errorf("list StorageClasses: %w", err)
+	}
+	for _, class := range classes.Items {
+		if class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
+			o.ClassName = class.Name
+		}
 	}
 	return nil
 }
 
-// podStuck reports whether a pod does not run, or has run for long without becoming ready.
-func podStuck(pod *corev1.Pod, now time.Time) bool {
-	if fleet.PodReady(pod) {
-		return false
+// cordonedOf sets o.Cordoned if the member's pod is not scheduled yet and the node of its local volume is cordoned.
+func (r memberReader) cordonedOf(ctx context.Context, o *observedMember) error {
+	if o.Pod == nil || o.Pod.Spec.NodeName != "" || o.Claim.Spec.VolumeName == "" {
+		return nil
 	}
-	running := false
-	for _, c := range pod.Status.ContainerStatuses {
-		running = running || c.State.Running != nil
+	var volume corev1.PersistentVolume
+	if err := r.cached.Get(ctx, client.ObjectKey{Name: o.Claim.Spec.VolumeName}, &volume); err != nil {
+		return client.IgnoreNotFound(err)
 	}
-	if !running {
-		return true
+	var node corev1.Node
+	name := workload.DiskNode(&volume)
+	if name == "" {
+		return nil
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return now.Sub(c.LastTransitionTime.Time) > blipMax
-		}
+	if err := r.cached.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return client.IgnoreNotFound(err)
 	}
-	return false
-}
-
-// podEnded reports whether a pod's process has ended by itself and is not running now.
-func podEnded(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.State.Running == nil && (c.State.Terminated != nil || c.LastTerminationState.Terminated != nil) {
-			return true
-		}
+	if node.Spec.Unschedulable {
+		o.Cordoned = name
 	}
-	return false
+	return nil
 }

@@ -2,19 +2,12 @@ package recordstore
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -142,158 +135,9 @@ func (o *observedMember) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// gatherMembers reads the state of the members of a managed etcd, with more detail for those that are unhealthy.
-func (r *Reconciler) gatherMembers(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
-	if store.Spec.Etcd.Managed == nil {
-		meta.RemoveStatusCondition(&store.Status.Conditions, v1alpha1.ConditionEtcdRedundant)
-		return step.Complete()
-	}
-	for n := range workload.EtcdMembers(store) {
-		o := &observedMember{Now: r.now(), Name: workload.EtcdMember(store.Name, n)}
-		for i := range run.etcdPods {
-			if run.etcdPods[i].Name == o.Name {
-				o.Pod = &run.etcdPods[i]
-			}
-		}
-		if !o.well() {
-			if err := r.lookCloser(ctx, store, o); err != nil {
-				return step.Retry(err)
-			}
-		}
-		run.members = append(run.members, o)
-	}
-	run.setEtcdRedundant()
-	return step.Complete()
-}
-
-// lookCloser reads the possible reasons why a member cannot start.
-func (r *Reconciler) lookCloser(ctx context.Context, store *v1alpha1.RecordStore, o *observedMember) error {
-	var claim corev1.PersistentVolumeClaim
-	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + o.Name}
-	switch err := r.Client.Get(ctx, key, &claim); {
-	case err == nil:
-		o.Claim = &claim
-		if err := errors.Join(r.classOf(ctx, o), r.cordonedOf(ctx, o)); err != nil {
-			return err
-		}
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("read claim %s: %w", key, err)
-	}
-	var about client.Object
-	switch {
-	case o.Pod == nil:
-		var set appsv1.StatefulSet
-		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
-		if err := r.Client.Get(ctx, key, &set); err != nil {
-			if apierrors.IsNotFound(err) { // it was created just now
-				return nil
-			}
-			return fmt.Errorf("read StatefulSet %s: %w", key, err)
-		}
-		about = &set
-	case o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
-		about = o.Pod
-	default:
-		return nil
-	}
-	var err error
-	o.Events, err = step.Warnings(ctx, r.Live, about)
-	// The events of the StatefulSet are about all its pods and claims.
-	if o.Pod == nil {
-		o.Events = eventsAbout(o.Events, o.Name)
-	}
-	return err
-}
-
-// eventsAbout returns the events that name a member, or all events if none names it.
-func eventsAbout(events []string, name string) []string {
-	var out []string
-	for _, e := range events {
-		if strings.Contains(e, name) {
-			out = append(out, e)
-		}
-	}
-	if len(out) == 0 {
-		return events
-	}
-	return out
-}
-
-// classOf finds the class of the claim, and whether that class exists.
-func (r *Reconciler) classOf(ctx context.Context, o *observedMember) error {
-	if name := o.Claim.Spec.StorageClassName; name != nil {
-		o.ClassName = *name
-		err := r.Client.Get(ctx, types.NamespacedName{Name: *name}, &storagev1.StorageClass{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read StorageClass %s: %w", *name, err)
-		}
-		o.ClassMissing = err != nil
-		return nil
-	}
-	var classes storagev1.StorageClassList
-	if err := r.Client.List(ctx, &classes); err != nil {
-		return fmt.Errorf("list StorageClasses: %w", err)
-	}
-	for _, class := range classes.Items {
-		if class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
-			o.ClassName = class.Name
-		}
-	}
-	return nil
-}
-
-// cordonedOf sets o.Cordoned if the member's pod is not scheduled yet and the node of its local volume is cordoned.
-func (r *Reconciler) cordonedOf(ctx context.Context, o *observedMember) error {
-	if o.Pod == nil || o.Pod.Spec.NodeName != "" || o.Claim.Spec.VolumeName == "" {
-		return nil
-	}
-	var volume corev1.PersistentVolume
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: o.Claim.Spec.VolumeName}, &volume); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	var node corev1.Node
-	name := workload.DiskNode(&volume)
-	if name == "" {
-		return nil
-	}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if node.Spec.Unschedulable {
-		o.Cordoned = name
-	}
-	return nil
-}
-
-// askMembers asks the members that serve about those that do not.
-func (run *storeRun) askMembers(ctx context.Context) {
-	if run.etcdWell() == len(run.members) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
-	defer cancel()
-	known, err := run.placement.EtcdMembers(ctx)
-	if err != nil {
-		return // the next step asks etcd too, and reports the error
-	}
-	for n, o := range run.members {
-		o.Asked = true
-		for i := range known {
-			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // without or with TLS
-				if known[i].PeerAddress == workload.EtcdAddress(run.store.Namespace, run.store.Name, int32(n),
-					port) { //nolint:gosec // at most 3
-					o.Known = &known[i]
-				}
-			}
-		}
-	}
-	run.setEtcdRedundant()
-}
-
 // etcdWell counts the healthy members.
-func (run *storeRun) etcdWell() (n int) {
-	for _, o := range run.members {
+func (seen *observed) etcdWell() (n int) {
+	for _, o := range seen.members {
 		if o.well() {
 			n++
 		}
@@ -302,15 +146,15 @@ func (run *storeRun) etcdWell() (n int) {
 }
 
 // lacksMembers reports whether etcd serves without some of its members.
-func (run *storeRun) lacksMembers() bool {
-	well := run.etcdWell()
-	return well > len(run.members)/2 && well < len(run.members)
+func (seen *observed) lacksMembers() bool {
+	well := seen.etcdWell()
+	return well > len(seen.members)/2 && well < len(seen.members)
 }
 
 // etcdWords returns a text such as "2 of 3; quotes-etcd-1: why".
-func (run *storeRun) etcdWords() string {
-	words := []string{fmt.Sprintf("%d of %d", run.etcdWell(), len(run.members))}
-	for _, o := range run.members {
+func (seen *observed) etcdWords() string {
+	words := []string{fmt.Sprintf("%d of %d", seen.etcdWell(), len(seen.members))}
+	for _, o := range seen.members {
 		if !o.well() {
 			words = append(words, o.why())
 		}
@@ -318,16 +162,91 @@ func (run *storeRun) etcdWords() string {
 	return strings.Join(words, "; ")
 }
 
-func (run *storeRun) setEtcdRedundant() {
-	setTruth(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdRedundant,
-		run.etcdWell() == len(run.members),
-		"Redundant", "MembersMissing", run.etcdWords())
+func (seen *observed) setEtcdRedundant() {
+	sayWhether(seen.store, v1alpha1.ConditionEtcdRedundant,
+		seen.etcdWell() == len(seen.members),
+		"Redundant", "MembersMissing", seen.etcdWords())
 }
 
 // awaitMembers waits until every member of a managed etcd serves.
-func (r *Reconciler) awaitMembers(_ context.Context, run *storeRun) step.Outcome {
-	if run.etcdWell() == len(run.members) {
+func (seen *observed) awaitMembers() step.Outcome {
+	if seen.etcdWell() == len(seen.members) {
 		return step.Complete()
 	}
-	return step.Wait("EtcdMembersMissing", "members of etcd that serve: "+run.etcdWords(), step.PauseShort)
+	return step.Wait("EtcdMembersMissing", "members of etcd that serve: "+seen.etcdWords(), step.PauseShort)
+}
+
+// awaitMajority waits until a majority of the members of a managed etcd is ready.
+func (seen *observed) awaitMajority() step.Outcome {
+	store := seen.store
+	ready, members := seen.etcdWell(), len(seen.members)
+	if store.Spec.Etcd.Managed == nil || ready > members/2 {
+		return step.Complete()
+	}
+	message := fmt.Sprintf("%s ready; %s needed",
+		step.CountOf(ready, members, "member of etcd is", "members of etcd are"), step.Count(members/2+1, "is", "are"))
+	for _, o := range seen.members {
+		if !o.well() {
+			message += ": " + o.why()
+			break
+		}
+	}
+	if seen.lostData() {
+		message += fmt.Sprintf(
+			". Where the data of etcd is lost for good, let it begin empty, and then rebuild the placement as "+
+				"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
+			v1alpha1.AnnotationAllowNewEtcd, store.Status.StoreUID)
+	}
+	return etcdAway(store, "EtcdNotReady", message)
+}
+
+// learn adds what the members that serve know about the others.
+func (seen *observed) learn(known []fleet.EtcdMember) {
+	for n, o := range seen.members {
+		o.Asked = true
+		for i := range known {
+			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // without or with TLS
+				if known[i].PeerAddress == workload.EtcdAddress(seen.store.Namespace, seen.store.Name, int32(n),
+					port) { //nolint:gosec // at most 3
+					o.Known = &known[i]
+				}
+			}
+		}
+	}
+	seen.setEtcdRedundant()
+}
+
+// emptyMember reports whether a member has ended because its folder is empty although the cluster formed before.
+func (seen *observed) lostData() bool {
+	return slices.ContainsFunc(seen.members, func(o *observedMember) bool {
+		return o.Pod != nil && !o.well() && workload.LostEtcdData(o.Pod)
+	})
+}
+
+// podTrouble says why a pod does not run: the message of its last termination, the reason why its container waits, or
+// the message of the scheduler. It is empty if no reason is known.
+func podTrouble(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
+			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
+		}
+		if end := c.State.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
+			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
+		}
+		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return fmt.Sprintf("%s: %s: %s", pod.Name, w.Reason, w.Message)
+		}
+	}
+	if c := fleet.Unscheduled(pod); c.Type != "" {
+		return fmt.Sprintf("%s: %s", pod.Name, c.Message)
+	}
+	return ""
+}
+
+// lastWords returns the final message of a program of Sheaf, without the log before it.
+func lastWords(message string) string {
+	if at := strings.LastIndex(message, "\nsheaf: "); at >= 0 {
+		message = message[at+1:]
+	}
+	return step.Tail(message, 512)
 }

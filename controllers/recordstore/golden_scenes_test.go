@@ -186,8 +186,8 @@ func copyScenes() map[string]func() *scene {
 		},
 		"copies of no group": func() *scene { return copies("ssd-0 ssd-1 ssd-2", nil, three...) },
 		"copies move": func() *scene {
-			s := copies("ssd-0 ssd-1 ssd-2 ssd-3", map[string]string{"1": "ssd-0 ssd-1 ssd-2 +ssd-3 > ssd-0 ssd-1 ssd-3"}, serving,
-				serving, serving, serving)
+			s := copies("ssd-0 ssd-1 ssd-2 ssd-3", map[string]string{
+				"1": "ssd-0 ssd-1 ssd-2 +ssd-3 > ssd-0 ssd-1 ssd-3"}, serving, serving, serving, serving)
 			s.state = func(state *fleet.PlacementState) { state.Changed, state.Targets = true, 1 }
 			return s
 		},
@@ -265,15 +265,16 @@ func etcdScenes() map[string]func() *scene {
 		"a member starts":     func() *scene { return newScene().three("ready", "ready", "starts") },
 		"no majority":         func() *scene { return newScene().three("ready", "ended: sheaf: no space", "none") },
 		"a member lost its data": func() *scene {
-			s := newScene().three("ready", "ready", "ended: sheaf: etcd member quotes-etcd-2 in /data: the folder is empty, and "+
-				"the cluster was formed before: nobody answers. Bring the folder back from a copy or a snapshot")
+			s := newScene().three("ready", "ready", "ended: sheaf: etcd member quotes-etcd-2 in /data: the folder is "+
+				"empty, and the cluster was formed before: nobody answers. Bring the folder back from a copy or a snapshot")
 			s.members = []fleet.EtcdMember{{PeerAddress: workload.EtcdAddress("prod", "quotes", 2, workload.PortEtcdPeer),
 				Trouble: "is a learner"}}
 			return s
 		},
 		"the majority lost its data": func() *scene {
-			return newScene().three("ready", "ended: {}\nsheaf: etcd member quotes-etcd-1 in /data: the folder is empty, and the "+
-				"cluster was formed before: nobody answers. Bring the folder back from a copy or a snapshot", "none")
+			return newScene().three("ready", "ended: {}\nsheaf: etcd member quotes-etcd-1 in /data: the "+
+				"folder is empty, and the cluster was formed before: nobody answers. Bring the folder back from a copy "+
+				"or a snapshot", "none")
 		},
 		"a member joins": func() *scene {
 			s := newScene().three("ready", "ready", "joins")

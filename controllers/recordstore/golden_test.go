@@ -83,7 +83,8 @@ func (s *scene) Open(string, workload.EtcdAccess, fleet.EtcdCredentials) (fleet.
 }
 func (s *scene) Close(string)                                    {}
 func (s *scene) Init(context.Context, fleet.PlacementSpec) error { return s.initial }
-func (s *scene) Plan(context.Context, fleet.PlacementSpec, map[string]v1alpha1.PoolState) (fleet.PlacementState, error) {
+func (s *scene) Plan(context.Context, fleet.PlacementSpec, map[string]v1alpha1.PoolState) (fleet.PlacementState,
+	error) {
 	state := fleet.PlacementState{View: *s.view, Groups: int32(len(s.view.Groups)), Alive: map[string]bool{}}
 	for name := range s.view.Shards {
 		state.Alive[name] = true
@@ -242,7 +243,8 @@ func (s *scene) client() {
 	note := func(verb string, o client.Object) {
 		s.writes = append(s.writes, fmt.Sprintf("%s %T %s", verb, o, client.ObjectKeyFromObject(o)))
 	}
-	s.c = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithTypeConverters(types, managedfields.NewDeducedTypeConverter()).
+	s.c = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithTypeConverters(types, managedfields.NewDeducedTypeConverter()).
 		WithReturnManagedFields().
 		WithStatusSubresource(&v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}, &appsv1.Deployment{}).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -253,7 +255,8 @@ func (s *scene) client() {
 				}
 				return c.List(ctx, list, opts...)
 			},
-			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration,
+				opts ...client.ApplyOption) error {
 				u := o.(interface {
 					GetKind() string
 					GetName() string
@@ -343,8 +346,8 @@ func indented(text string) string {
 	return strings.ReplaceAll(out.String(), "lastTransitionTime: null\n", "")
 }
 
-// What is observed of a store leads to this status, these events, these writes and this pause. Run with -rewrite after a
-// change that is meant, and review the difference.
+// What is observed of a store leads to this status, these events, these writes and this pause. Run with -rewrite after
+// a change that is meant, and review the difference.
 func TestStatusGolden(t *testing.T) {
 	t.Setenv("TZ", "UTC")
 	for name, s := range scenes() {

@@ -128,8 +128,8 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 
 // observe records what a reconcile has observed about a store. Values that the reconcile did not reach remain
 // unchanged.
-func (m *storeMetrics) observe(run *storeRun) {
-	store := run.store
+func (m *storeMetrics) observe(seen *observed) {
+	store := seen.store
 	key, status := types.NamespacedName{Namespace: store.Namespace, Name: store.Name}, store.Status
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,33 +141,33 @@ func (m *storeMetrics) observe(run *storeRun) {
 		}
 	}
 	f.groups, f.shards, f.records, f.storedBytes = status.Groups, status.Shards, status.Records, status.StoredBytes
-	if run.hasPools {
+	if seen.hasPools {
 		f.poolsStalled = 0
-		for n := range run.pools {
-			if meta.IsStatusConditionTrue(run.pools[n].Status.Conditions, v1alpha1.ConditionStalled) {
+		for n := range seen.pools {
+			if meta.IsStatusConditionTrue(seen.pools[n].Status.Conditions, v1alpha1.ConditionStalled) {
 				f.poolsStalled++
 			}
 		}
 	}
-	if run.gateway != nil {
-		f.gateways = &readyCount{wanted: workload.GatewayReplicas(store), ready: run.gateway.Status.AvailableReplicas}
+	if seen.gateway != nil {
+		f.gateways = &readyCount{wanted: workload.GatewayReplicas(store), ready: seen.gateway.Status.AvailableReplicas}
 	}
-	if store.Spec.Etcd.Managed != nil && run.etcdImage != "" { // its pods were listed
+	if store.Spec.Etcd.Managed != nil && seen.etcdImage != "" { // its pods were listed
 		f.etcd = &readyCount{wanted: workload.EtcdMembers(store)}
-		for n := range run.etcdPods {
-			if fleet.PodReady(&run.etcdPods[n]) {
+		for n := range seen.etcdPods {
+			if fleet.PodReady(&seen.etcdPods[n]) {
 				f.etcd.ready++
 			}
 		}
 	}
-	if tls := status.TLS; tls != nil && run.transport != nil {
+	if tls := status.TLS; tls != nil && seen.transport != nil {
 		f.processes, f.certificateEnds = &readyCount{wanted: tls.Processes, ready: tls.Reported}, 0
 		if tls.NotAfter != nil {
 			f.certificateEnds = float64(tls.NotAfter.Unix())
 		}
 	}
-	if run.reported.Known {
-		f.copyingBytes = &run.reported.CopyingBytes
+	if seen.reported.Known {
+		f.copyingBytes = &seen.reported.CopyingBytes
 	}
 	m.stores[key] = f
 }

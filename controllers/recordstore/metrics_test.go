@@ -43,7 +43,7 @@ func seriesOf(t *testing.T, c prometheus.Collector) (lines []string) {
 
 func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 	m := &storeMetrics{stores: map[types.NamespacedName]storeFigures{}}
-	run := &storeRun{store: testStore(), gateway: &appsv1.Deployment{}, etcdImage: "sheaf:1"}
+	run := &observed{store: testStore(), gateway: &appsv1.Deployment{}, etcdImage: "sheaf:1"}
 	run.etcdPods = etcdPods(metav1.Now().Time, "0 ready", "1 crashed", "2 ready")
 	run.gateway.Status.AvailableReplicas = 1
 	status := &run.store.Status

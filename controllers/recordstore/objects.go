@@ -1,12 +1,16 @@
 package recordstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,49 +20,32 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-func (r *Reconciler) applyGateway(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
-	run.gateway = workload.GatewayDeployment(store, workload.ImageOf(store, r.Image), run.access)
+// applyGateway applies the objects of the gateways, and reads how they are.
+func applyGateway(ctx context.Context, w *writer, seen *observed) step.Outcome {
+	store := seen.store
+	seen.gateway = workload.GatewayDeployment(store, seen.image, seen.access)
 	refused := step.Notes{}
-	refused.Add(r.apply(ctx, store, workload.GatewayService(store), workload.GatewaysBudget(store), run.gateway))
+	refused.Add(w.apply(ctx, workload.GatewayService(store), workload.GatewaysBudget(store), seen.gateway))
 	var live appsv1.Deployment
-	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(run.gateway), &live); err == nil {
-		run.gateway = &live
+	if err := w.Get(ctx, client.ObjectKeyFromObject(seen.gateway), &live); err == nil {
+		seen.gateway = &live
 	} else if !apierrors.IsNotFound(err) { // the cache may be stale
-		return step.Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(run.gateway), err))
+		return step.Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(seen.gateway), err))
 	}
-	return refused.With(r.gatewayTrouble(ctx, run))
-}
-
-// apply applies objects that the store owns. If the API server refuses one object, the others are still applied.
-func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, objects ...client.Object) step.Outcome {
-	var troubles step.Notes
-	for _, o := range objects {
-		_, err := step.Apply(ctx, r.Client, store, o)
-		switch {
-		case err == nil:
-		case !step.Passing(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)):
-			troubles.Add(step.Fail("ObjectRefused", fmt.Sprintf(
-				"the API server refuses an object of this store: %v. Correct what it names in spec, "+
-					"or delete the object of that name where another owns it", err)))
-		default:
-			troubles.Add(step.Retry(err))
-		}
-	}
-	return troubles.With(step.Complete())
+	return refused.With(gatewayTrouble(ctx, w, seen))
 }
 
 // applyFences creates the wanted NetworkPolicies and deletes those of its own that are no longer wanted. If the
 // operator does not know its namespace, it creates none, because a NetworkPolicy would block it from etcd.
-func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcome {
-	for _, f := range workload.NetworkPolicies(run.store, r.Namespace) {
+func applyFences(ctx context.Context, w *writer, own string) step.Outcome {
+	for _, f := range workload.NetworkPolicies(w.store, own) {
 		switch {
 		case !f.Wanted:
-			if err := r.removeNetworkPolicy(ctx, run.store, f.Policy); err != nil {
+			if err := removeNetworkPolicy(ctx, w, f.Policy); err != nil {
 				return step.Retry(err)
 			}
-		case r.Namespace != "":
-			if out := r.apply(ctx, run.store, f.Policy); !out.IsComplete() {
+		case own != "":
+			if out := w.apply(ctx, f.Policy); !out.IsComplete() {
 				return out
 			}
 		}
@@ -67,24 +54,113 @@ func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcom
 }
 
 // removeNetworkPolicy deletes a NetworkPolicy that belongs to the store.
-func (r *Reconciler) removeNetworkPolicy(ctx context.Context, store *v1alpha1.RecordStore,
-	policy *networkingv1.NetworkPolicy) error {
+func removeNetworkPolicy(ctx context.Context, w *writer, policy *networkingv1.NetworkPolicy) error {
 	var live networkingv1.NetworkPolicy
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(policy), &live)
-	if err == nil && metav1.IsControlledBy(&live, store) && live.DeletionTimestamp == nil {
-		err = r.Client.Delete(ctx, &live, client.Preconditions{UID: &live.UID})
+	err := w.Get(ctx, client.ObjectKeyFromObject(policy), &live)
+	if err == nil && metav1.IsControlledBy(&live, w.store) && live.DeletionTimestamp == nil {
+		return w.remove(ctx, &live, "NetworkPolicy")
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
+		return fmt.Errorf("read NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
 	}
 	return nil
 }
 
-// shardsWanted returns the wanted number of shards of all pools.
-func shardsWanted(pools []v1alpha1.ShardPool) int32 {
-	n := int32(0)
-	for _, pool := range pools {
-		n += fleet.PoolShards(&pool)
+// gatewayTrouble finds the reason why a gateway does not run as wanted.
+func gatewayTrouble(ctx context.Context, cached client.Reader, seen *observed) step.Outcome {
+	store := seen.store
+	if seen.gatewayRuns(seen.image) {
+		return step.Complete()
 	}
-	return n
+	var pods corev1.PodList
+	err := cached.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
+	if err != nil {
+		return step.Retry(fmt.Errorf("list the pods of the gateway of store %s: %w", client.ObjectKeyFromObject(store), err))
+	}
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	for n := range pods.Items {
+		if why := podTrouble(&pods.Items[n]); why != "" && !fleet.PodReady(&pods.Items[n]) {
+			seen.trouble = ": " + why
+			return step.Complete()
+		}
+	}
+	for _, c := range seen.gateway.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			seen.trouble = ": " + c.Message
+		}
+	}
+	return step.Complete()
+}
+
+// cordoned reports whether an administrator has cordoned a node, so that it takes no new pods. A deleted node is not
+// cordoned.
+func cordoned(ctx context.Context, cached client.Reader, name string) (bool, error) {
+	node := &corev1.Node{}
+	if err := cached.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return node.Spec.Unschedulable, nil
+}
+
+// applyBudgets applies the disruption budget of the store's shards. While a group lacks a copy, no serving shard of
+// another failure domain may be evicted.
+func applyBudgets(ctx context.Context, w *writer, seen *observed) step.Outcome {
+	shards := shardsWanted(seen.pools)
+	spare := int32(1)
+	var free []string
+	if seen.copies() <= 1 {
+		var err error
+		if seen.hasState {
+			free, err = emptied(&seen.state.View, seen.shards.ByName(), func(node string) (bool, error) {
+				return cordoned(ctx, w, node)
+			})
+		} else if frees, failed := budgetFrees(ctx, w, seen.store, v1alpha1.ConditionEtcdReady); frees || failed != nil {
+			return asRetry("read the disruption budget of the shards", failed)
+		}
+		if err != nil {
+			return asRetry("read the node that is being emptied", err)
+		}
+		if len(free) > 0 {
+			spare = 0
+		}
+	} else {
+		whole := meta.IsStatusConditionTrue(seen.store.Status.Conditions, v1alpha1.ConditionRedundant)
+		if now, known := seen.redundant(); known {
+			whole = now.whole()
+			free = disruptable(&seen.state.View, seen.shards.ByName())
+		} else if frees, err := budgetFrees(ctx, w, seen.store, v1alpha1.ConditionRedundant); frees || err != nil {
+			return asRetry("read the disruption budget of the shards", err)
+		}
+		if !whole || len(free) > 0 {
+			spare = 0
+		}
+	}
+	excluded := int32(len(free)) //nolint:gosec // as many shards as a store has at most
+	return w.apply(ctx, workload.ShardsBudget(seen.store, shards-spare-excluded, free...))
+}
+
+// asRetry returns the outcome of a step that needs nothing more, or that failed with err.
+func asRetry(what string, err error) step.Outcome {
+	if err != nil {
+		return step.Retry(fmt.Errorf("%s: %w", what, err))
+	}
+	return step.Complete()
+}
+
+// budgetFrees reports whether the existing budget already excludes a node or domain that is being emptied, as decided
+// in an earlier reconcile. Such a budget is kept until etcd is asked again; otherwise the budget would change twice in
+// each reconcile. If the condition of the given kind says that etcd did not answer in the last reconcile, budgetFrees
+// returns false, so that nothing is excluded any longer.
+func budgetFrees(ctx context.Context, cached client.Reader, store *v1alpha1.RecordStore, kind string) (bool, error) {
+	asked := meta.FindStatusCondition(store.Status.Conditions, kind)
+	if asked == nil || asked.Status == metav1.ConditionUnknown ||
+		kind == v1alpha1.ConditionEtcdReady && asked.Status == metav1.ConditionFalse {
+		return false, nil
+	}
+	live := workload.ShardsBudget(store, 0)
+	if err := cached.Get(ctx, client.ObjectKeyFromObject(live), live); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return live.Spec.Selector != nil && len(live.Spec.Selector.MatchExpressions) > 0, nil
 }

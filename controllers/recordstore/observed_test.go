@@ -35,7 +35,7 @@ func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 	if len(wanted) != 25 || wanted["ssd-24"] != v1alpha1.PoolDrained || wanted["ssd-23"] == v1alpha1.PoolDrained {
 		t.Errorf("%d shards are placed on: %v", len(wanted), wanted)
 	}
-	if asked := shardsAt(&storeRun{store: &v1alpha1.RecordStore{}, pools: pools, observed: seen}); len(asked) != 25 {
+	if asked := (&observed{store: &v1alpha1.RecordStore{}, pools: pools, shards: seen}).shardsAt(); len(asked) != 25 {
 		t.Errorf("%d shards are asked", len(asked))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,31 +39,38 @@ type published struct {
 // errConfigMapTaken means that the ConfigMap with this name belongs to somebody else.
 var errConfigMapTaken = errors.New("it was not made by the operator for this store")
 
-// publishAuthorities maintains a ConfigMap with the store's authorities in each namespace of spec.tls.publishTo, and
+// publishing tells the namespaces of callers which authorities a store has.
+type publishing struct {
+	*writer
+	live      client.Reader
+	published *sync.Map // by ConfigMap: what was published
+	now       time.Time
+}
+
+// do maintains a ConfigMap with the store's authorities in each namespace of spec.tls.publishTo, and
 // deletes the ConfigMaps in namespaces that were removed from the list. A namespace is recorded in the status before
 // its ConfigMap is created. Thus an operator that ends in between leaves no unrecorded ConfigMap behind.
-func (r *Reconciler) publishAuthorities(ctx context.Context, run *storeRun, bundle []byte) step.Outcome {
-	store, status := run.store, run.store.Status.TLS
+func (p publishing) do(ctx context.Context, bundle []byte) step.Outcome {
+	store, status := p.store, p.store.Status.TLS
 	wanted := specTLS(store).PublishTo
-	before := store.DeepCopy()
-	known := len(status.Published)
+	recorded := slices.Clone(status.Published)
 	for _, namespace := range wanted {
-		if !slices.Contains(status.Published, namespace) {
-			status.Published = append(status.Published, namespace)
+		if !slices.Contains(recorded, namespace) {
+			recorded = append(recorded, namespace)
 		}
 	}
-	if len(status.Published) > known {
-		if _, err := r.writeStatus(ctx, before, store); err != nil {
+	if len(recorded) > len(status.Published) {
+		if err := p.commitPublished(ctx, recorded); err != nil {
 			return step.Retry(err)
 		}
 	}
 	var notes step.Notes
-	status.Published = slices.DeleteFunc(slices.Clone(status.Published), func(namespace string) bool {
+	status.Published = slices.DeleteFunc(recorded, func(namespace string) bool {
 		if slices.Contains(wanted, namespace) {
-			notes.Add(publishOutcome(store, namespace, r.publish(ctx, store, namespace, bundle)))
+			notes.Add(publishOutcome(store, namespace, p.publish(ctx, namespace, bundle)))
 			return false
 		}
-		err := r.unpublish(ctx, store, namespace)
+		err := p.end(ctx, namespace)
 		notes.Add(publishOutcome(store, namespace, err))
 		return err == nil
 	})
@@ -70,57 +78,57 @@ func (r *Reconciler) publishAuthorities(ctx context.Context, run *storeRun, bund
 }
 
 // publish creates or updates the ConfigMap in a namespace.
-func (r *Reconciler) publish(ctx context.Context, store *v1alpha1.RecordStore, namespace string, bundle []byte) error {
-	wanted := workload.PublishedMap(store, namespace, bundle)
+func (p publishing) publish(ctx context.Context, namespace string, bundle []byte) error {
+	wanted := workload.PublishedMap(p.store, namespace, bundle)
 	key := client.ObjectKeyFromObject(wanted)
 	sum := sha256.Sum256(bundle)
-	if was, ok := r.published.Load(key); ok {
-		if was := was.(published); was.bundle == sum && r.now().Sub(was.at) < publishedLooksAgain {
+	if was, ok := p.published.Load(key); ok {
+		if was := was.(published); was.bundle == sum && p.now.Sub(was.at) < publishedLooksAgain {
 			return nil
 		}
 	}
 	var live corev1.ConfigMap
-	err := r.Live.Get(ctx, key, &live)
+	err := p.live.Get(ctx, key, &live)
 	switch {
-	case err == nil && !workload.IsPublished(&live, store):
+	case err == nil && !workload.IsPublished(&live, p.store):
 		return errConfigMapTaken
 	case client.IgnoreNotFound(err) != nil:
 		return err
 	}
-	if _, err := step.Apply(ctx, r.Client, nil, wanted); err != nil {
+	if _, err := step.Apply(ctx, p.Client, nil, wanted); err != nil {
 		return err
 	}
-	r.published.Store(key, published{sum, r.now()})
+	p.published.Store(key, published{sum, p.now})
 	return nil
 }
 
-// unpublish deletes the ConfigMap in a namespace if the operator has made it for this store. If the operator is no
+// end deletes the ConfigMap in a namespace if the operator has made it for this store. If the operator is no
 // longer allowed to delete it, the ConfigMap remains and an event names it. Neither the store nor its deletion waits
 // for that.
-func (r *Reconciler) unpublish(ctx context.Context, store *v1alpha1.RecordStore, namespace string) error {
-	key := client.ObjectKey{Namespace: namespace, Name: workload.Published(store)}
-	r.published.Delete(key)
+func (p publishing) end(ctx context.Context, namespace string) error {
+	key := client.ObjectKey{Namespace: namespace, Name: workload.Published(p.store)}
+	p.published.Delete(key)
 	var live corev1.ConfigMap
-	err := r.Live.Get(ctx, key, &live)
-	if err == nil && workload.IsPublished(&live, store) {
-		err = r.Client.Delete(ctx, &live, client.Preconditions{UID: &live.UID})
+	err := p.live.Get(ctx, key, &live)
+	if err == nil && workload.IsPublished(&live, p.store) {
+		err = p.Delete(ctx, &live, client.Preconditions{UID: &live.UID})
 	}
 	if apierrors.IsForbidden(err) {
-		step.Report(ctx, r.Events, store, step.News{Reason: reasonMayNotPublish, Action: "Delete", Warning: true,
+		step.Report(ctx, p.recorder, p.store, step.News{Reason: reasonMayNotPublish, Action: "Delete", Warning: true,
 			Message: fmt.Sprintf("ConfigMap %s stays, as the operator may not delete it: delete it by hand", key)})
 		return nil
 	}
 	return client.IgnoreNotFound(err)
 }
 
-// unpublishAll deletes the ConfigMaps of a store that is being deleted.
-func (r *Reconciler) unpublishAll(ctx context.Context, store *v1alpha1.RecordStore) error {
-	if store.Status.TLS == nil {
+// endAll deletes the ConfigMaps of a store that is being deleted.
+func (p publishing) endAll(ctx context.Context) error {
+	if p.store.Status.TLS == nil {
 		return nil
 	}
 	var failed []error
-	for _, namespace := range store.Status.TLS.Published {
-		failed = append(failed, r.unpublish(ctx, store, namespace))
+	for _, namespace := range p.store.Status.TLS.Published {
+		failed = append(failed, p.end(ctx, namespace))
 	}
 	return errors.Join(failed...)
 }

@@ -1,20 +1,16 @@
 package recordstore
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -23,9 +19,9 @@ import (
 // the shards, one at a time. A part that does not run anyway does not wait for the others.
 
 // gatewayRuns reports whether all gateways run an image and are ready, and no other gateway is left.
-func (run *storeRun) gatewayRuns(image string) bool {
-	wanted := workload.GatewayReplicas(run.store)
-	d := run.gateway
+func (seen *observed) gatewayRuns(image string) bool {
+	wanted := workload.GatewayReplicas(seen.store)
+	d := seen.gateway
 	if wanted == 0 {
 		return true
 	}
@@ -36,36 +32,14 @@ func (run *storeRun) gatewayRuns(image string) bool {
 }
 
 // etcdRuns reports whether all members run an image and are ready.
-func (run *storeRun) etcdRuns(image string) bool {
-	if run.store.Spec.Etcd.Managed == nil {
+func (seen *observed) etcdRuns(image string) bool {
+	if seen.store.Spec.Etcd.Managed == nil {
 		return true
 	}
-	return len(run.etcdPods) == int(workload.EtcdMembers(run.store)) &&
-		!slices.ContainsFunc(run.etcdPods, func(pod corev1.Pod) bool {
+	return len(seen.etcdPods) == int(workload.EtcdMembers(seen.store)) &&
+		!slices.ContainsFunc(seen.etcdPods, func(pod corev1.Pod) bool {
 			return fleet.ImageOf(&pod.Spec) != image || !fleet.PodReady(&pod)
 		})
-}
-
-// chooseEtcdImage reads the members and decides which image they are to run.
-func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
-	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
-		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerEtcd)))
-	if err != nil {
-		return step.Retry(fmt.Errorf("list the pods of etcd of store %s: %w", client.ObjectKeyFromObject(store), err))
-	}
-	run.etcdPods = pods.Items
-	var set appsv1.StatefulSet
-	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
-	if err := r.Client.Get(ctx, key, &set); err != nil && !apierrors.IsNotFound(err) {
-		return step.Retry(fmt.Errorf("read StatefulSet %s: %w", key, err))
-	}
-	run.etcdHasTLS = workload.MountsTLS(&set.Spec.Template.Spec)
-	wanted := workload.ImageOf(store, r.Image)
-	run.etcdImage = etcdImage(wanted, fleet.ImageOf(&set.Spec.Template.Spec), run.etcdPods, run.gatewayRuns(wanted),
-		r.now())
-	return step.Complete()
 }
 
 // etcdImage returns the wanted image once the gateways run it. Until then, running members keep their image. ofSet is
@@ -100,47 +74,116 @@ func podBegins(pod *corev1.Pod, now time.Time) bool {
 	return now.Sub(pod.CreationTimestamp.Time) < blipMax
 }
 
-// gatewayTrouble finds the reason why a gateway does not run as wanted.
-func (r *Reconciler) gatewayTrouble(ctx context.Context, run *storeRun) step.Outcome {
-	store := run.store
-	if run.gatewayRuns(workload.ImageOf(store, r.Image)) {
-		return step.Complete()
-	}
-	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
-		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
-	if err != nil {
-		return step.Retry(fmt.Errorf("list the pods of the gateway of store %s: %w", client.ObjectKeyFromObject(store), err))
-	}
-	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	for n := range pods.Items {
-		if why := podTrouble(&pods.Items[n]); why != "" && !fleet.PodReady(&pods.Items[n]) {
-			run.trouble = ": " + why
-			return step.Complete()
-		}
-	}
-	for _, c := range run.gateway.Status.Conditions {
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			run.trouble = ": " + c.Message
-		}
-	}
-	return step.Complete()
-}
-
 // summarizeImage records the images that the gateways and etcd run, and what the shards wait for.
-func (run *storeRun) summarizeImage(wanted string) {
-	status := &run.store.Status
-	if run.gatewayRuns(wanted) && run.etcdRuns(wanted) {
+func (seen *observed) summarizeImage() {
+	status, wanted := &seen.store.Status, seen.image
+	if seen.gatewayRuns(wanted) && seen.etcdRuns(wanted) {
 		status.Image = wanted
 	}
-	if status.Image == "" || status.Image == wanted || run.gateway == nil {
+	if status.Image == "" || status.Image == wanted || seen.gateway == nil {
 		return
 	}
 	message := fmt.Sprintf("not all members of etcd run image %s yet, and shards take it after them", wanted)
-	if !run.gatewayRuns(wanted) {
+	if !seen.gatewayRuns(wanted) {
 		message = fmt.Sprintf(
 			"not all gateways run image %s yet, and etcd and shards keep theirs until they do%s. Where the image is the "+
-				"reason, correct it (spec.image, or the operator's default)", wanted, run.trouble)
+				"reason, correct it (spec.image, or the operator's default)", wanted, seen.trouble)
 	}
-	step.SetFalse(&status.Conditions, run.store.Generation, v1alpha1.ConditionUpdated, "Updating", message)
+	sayFalse(seen.store, v1alpha1.ConditionUpdated, "Updating", message)
+}
+
+// etcdState returns EtcdNew if an empty member may form a new cluster, else EtcdExisting.
+func etcdState(store *v1alpha1.RecordStore) string {
+	allowed := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]
+	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {
+		return workload.EtcdNew
+	}
+	return workload.EtcdExisting
+}
+
+// staleMember returns a member that started with files older than its template announces, because the kubelet had not
+// updated them yet. It returns nil if there is none or if another member is not ready.
+func (seen *observed) staleMember(members int32, now time.Time) *corev1.Pod {
+	var stale *corev1.Pod
+	ready := int32(0)
+	for n := range seen.etcdPods {
+		pod := &seen.etcdPods[n]
+		if pod.DeletionTimestamp != nil || !fleet.PodReady(pod) {
+			return nil
+		}
+		ready++
+		if seen.transport != nil && seen.transport.stale[pod.Name] && now.Sub(pod.CreationTimestamp.Time) > blipMax {
+			stale = pod
+		}
+	}
+	if ready != members {
+		return nil
+	}
+	return stale
+}
+
+// blipMax is how long a running etcd member may be unready before the operator treats it as a member that never
+// becomes ready. A short disturbance that makes members unready must not restart them.
+const blipMax = 2 * time.Minute
+
+// etcdPodToReplace returns the pod to delete next, or nil. A pod with an outdated template is deleted if it does not
+// run, or if all members are ready. A member that runs, or is about to run, need not learn that the cluster has
+// formed; a member that ended by itself has to learn it.
+func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
+	want := set.Spec.Template.Annotations
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	ready := int32(0)
+	var outdated *corev1.Pod
+	for n := range pods {
+		pod := &pods[n]
+		if !pod.DeletionTimestamp.IsZero() {
+			return nil
+		}
+		if fleet.PodReady(pod) {
+			ready++
+		}
+		old := pod.Annotations[workload.AnnotationTemplate] != want[workload.AnnotationTemplate]
+		other := pod.Annotations[workload.AnnotationEtcdState] != want[workload.AnnotationEtcdState]
+		if old && podStuck(pod, now) || other && podEnded(pod) {
+			return pod
+		}
+		if old && outdated == nil {
+			outdated = pod
+		}
+	}
+	if ready == *set.Spec.Replicas {
+		return outdated
+	}
+	return nil
+}
+
+// podStuck reports whether a pod does not run, or has run for long without becoming ready.
+func podStuck(pod *corev1.Pod, now time.Time) bool {
+	if fleet.PodReady(pod) {
+		return false
+	}
+	running := false
+	for _, c := range pod.Status.ContainerStatuses {
+		running = running || c.State.Running != nil
+	}
+	if !running {
+		return true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return now.Sub(c.LastTransitionTime.Time) > blipMax
+		}
+	}
+	return false
+}
+
+// podEnded reports whether a pod's process has ended by itself and is not running now.
+func podEnded(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Running == nil && (c.State.Terminated != nil || c.LastTerminationState.Terminated != nil) {
+			return true
+		}
+	}
+	return false
 }

@@ -66,7 +66,7 @@ func TestEtcdImage(t *testing.T) {
 }
 
 func TestGatewaysOfTheWantedTemplateAreCounted(t *testing.T) {
-	run := &storeRun{store: &v1alpha1.RecordStore{}, gateway: &appsv1.Deployment{}}
+	run := &observed{store: &v1alpha1.RecordStore{}, gateway: &appsv1.Deployment{}}
 	run.store.Spec.Gateway.Replicas = new(int32(1))
 	run.gateway.Spec.Template.Spec.Containers = []corev1.Container{{Image: "new"}}
 	for name, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestGatewaysOfTheWantedTemplateAreCounted(t *testing.T) {
 		"the new one alone, and not ready": {appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1}, 0, false},
 	} {
 		run.gateway.Status = c.status
-		if ready, _ := gatewaysReady(run); ready != c.ready || run.gatewayRuns("new") != c.runs || run.gatewayRuns("other") {
+		if ready, _ := run.gatewaysReady(); ready != c.ready || run.gatewayRuns("new") != c.runs || run.gatewayRuns("other") {
 			t.Errorf("%s: %d ready, want %d; runs the image: %t, want %t", name, ready, c.ready, run.gatewayRuns("new"), c.runs)
 		}
 	}

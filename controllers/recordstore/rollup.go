@@ -2,13 +2,13 @@ package recordstore
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -17,21 +17,21 @@ import (
 )
 
 // awaitPools waits until every group serves.
-func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome {
-	counts, shards := rollUp(run.pools, run.observed, run.state, run.copies(), run.reported)
-	redundant, _ := run.redundant()
+func (seen *observed) awaitPools() step.Outcome {
+	counts, shards := rollUp(seen.pools, seen.shards, seen.state, seen.copies(), seen.reported)
+	redundant, _ := seen.redundant()
 	switch {
-	case shardsWanted(run.pools) == 0:
+	case shardsWanted(seen.pools) == 0:
 		return step.Wait("NoShards", fmt.Sprintf(
 			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
-			run.store.Name), step.PauseLong)
+			seen.store.Name), step.PauseLong)
 	case redundant.byPerson(): // this is the reason why groups wait
-		return r.awaitCopies(ctx, run)
-	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // during a move the store may be ready
+		return seen.awaitCopies()
+	case seen.state.Missing > 0 || seen.state.Changed && seen.state.Homeless > 0: // during a move the store may be ready
 		return step.Wait("Placing", step.Count(counts.Total, "group is", "groups are")+" placed on shards", step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		verb := "serve"
-		if len(run.unasked(counts)) > 0 {
+		if len(seen.unasked(counts)) > 0 {
 			verb = "are known to serve"
 		}
 		reason, message := "Loading", fmt.Sprintf("%s and %s %s",
@@ -41,13 +41,13 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %s are lost%s", message,
 				step.Count(counts.DataLost, "group", "groups"), firstWords(counts.NotWell))
 		}
-		if pool := firstStalled(run.pools); pool != nil {
+		if pool := firstStalled(seen.pools); pool != nil {
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
 			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
 		}
 		// Pools are watched, but groups that are starting are not.
 		pause := fleet.PauseOf(v1alpha1.ShardState(reason))
-		if waits := run.first.words(&run.state); waits != "" {
+		if waits := seen.first.words(&seen.state); waits != "" {
 			message, pause = waits+"; "+message, step.PauseShort
 		}
 		return step.Wait(reason, message, pause)
@@ -76,26 +76,26 @@ func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 }
 
 // awaitGateway waits until all wanted gateways are ready.
-func awaitGateway(_ context.Context, run *storeRun) step.Outcome {
-	if ready, wanted := gatewaysReady(run); ready < wanted {
-		return step.Wait("GatewayNotReady", gatewayWords(run), step.PauseShort)
+func (seen *observed) awaitGateway() step.Outcome {
+	if ready, wanted := seen.gatewaysReady(); ready < wanted {
+		return step.Wait("GatewayNotReady", seen.gatewayWords(), step.PauseShort)
 	}
 	return step.Complete()
 }
 
-func gatewayWords(run *storeRun) string {
-	ready, wanted := gatewaysReady(run)
+func (seen *observed) gatewayWords() string {
+	ready, wanted := seen.gatewaysReady()
 	words := step.CountOf(ready, wanted, "gateway is", "gateways are") + " ready"
-	if older := run.gateway.Status.AvailableReplicas - ready; older > 0 {
+	if older := seen.gateway.Status.AvailableReplicas - ready; older > 0 {
 		words += ", and " + step.Count(older, "older one serves", "older ones serve")
 	}
-	return words + run.trouble
+	return words + seen.trouble
 }
 
 // gatewaysReady counts the ready gateways of the wanted template.
-func gatewaysReady(run *storeRun) (ready, wanted int32) {
-	wanted = workload.GatewayReplicas(run.store)
-	if d := run.gateway; d != nil && d.Status.ObservedGeneration >= d.Generation {
+func (seen *observed) gatewaysReady() (ready, wanted int32) {
+	wanted = workload.GatewayReplicas(seen.store)
+	if d := seen.gateway; d != nil && d.Status.ObservedGeneration >= d.Generation {
 		old := d.Status.Replicas - d.Status.UpdatedReplicas
 		ready = max(0, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas-old))
 	}
@@ -103,25 +103,25 @@ func gatewaysReady(run *storeRun) (ready, wanted int32) {
 }
 
 // summarize writes the observed state into the status.
-func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
-	store, generation := run.store, run.store.Generation
+func (seen *observed) summarize(grants *fleet.GrantBook, out step.Outcome) {
+	store, generation := seen.store, seen.store.Generation
 	status := &store.Status
 	status.ObservedGeneration = generation
 	status.Address = workload.GatewayHost(store)
-	if !run.hasState { // etcd was not asked: keep the previous counts of groups
-		run.state.Groups = status.Groups.Total
+	if !seen.hasState { // etcd was not asked: keep the previous counts of groups
+		seen.state.Groups = status.Groups.Total
 	}
-	if run.hasPools {
-		r.summarizePools(run)
+	if seen.hasPools {
+		seen.summarizePools()
 	}
-	if run.gateway != nil {
-		_, wanted := gatewaysReady(run)
-		serves := run.gateway.Status.AvailableReplicas > 0 // gateways of an older template also count
-		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
-			"Ready", "NotReady", gatewayWords(run))
+	if seen.gateway != nil {
+		_, wanted := seen.gatewaysReady()
+		serves := seen.gateway.Status.AvailableReplicas > 0 // gateways of an older template also count
+		sayWhether(store, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
+			"Ready", "NotReady", seen.gatewayWords())
 	}
-	run.setAvailable()
-	r.sayGrants(run)
+	seen.setAvailable()
+	sayGrants(store, grants)
 	step.Summarize(&status.Conditions, generation, out, servingWords(status.Groups.Total, status.Shards.Total))
 }
 
@@ -135,40 +135,32 @@ func servingWords(groups, shards int32) string {
 }
 
 // summarizePools writes the statuses of the pools into the store's status.
-func (r *Reconciler) summarizePools(run *storeRun) {
-	status := &run.store.Status
+func (seen *observed) summarizePools() {
+	status := &seen.store.Status
 	before := status.Groups
-	status.Groups, status.Shards = rollUp(run.pools, run.observed, run.state, run.copies(), run.reported)
-	if !run.hasState {
+	status.Groups, status.Shards = rollUp(seen.pools, seen.shards, seen.state, seen.copies(), seen.reported)
+	if !seen.hasState {
 		status.Groups.NotWell = before.NotWell
-		if run.copies() > 1 { // only etcd knows the copies of a group, and only the shards know whether they serve
-			status.Groups = reportedCounts(before, run.reported, run.copies())
+		if seen.copies() > 1 { // only etcd knows the copies of a group, and only the shards know whether they serve
+			status.Groups = reportedCounts(before, seen.reported, seen.copies())
 		}
 	}
-	run.setRedundant()
-	status.Load, status.Version = storeLoadText(run.pools), fleet.VersionWords(run.observed.ByName())
-	run.figures()
+	seen.setRedundant()
+	status.Load, status.Version = storeLoadText(seen.pools), fleet.VersionWords(seen.shards.ByName())
+	seen.figures()
 	for _, kind := range []string{
 		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
 		v1alpha1.ConditionVolumesReady, v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated,
 	} {
-		rollUpCondition(status, run.store.Generation, run.pools, kind)
+		rollUpCondition(seen.store, seen.pools, kind)
 	}
-	run.summarizeImage(workload.ImageOf(run.store, r.Image))
-}
-
-func setTruth(conditions *[]metav1.Condition, generation int64, kind string, truth bool, good, bad, message string) {
-	if truth {
-		step.SetTrue(conditions, generation, kind, good, message)
-	} else {
-		step.SetFalse(conditions, generation, kind, bad, message)
-	}
+	seen.summarizeImage()
 }
 
 // rollUpCondition sets a condition of the store from its pools. It is True if it is True for all pools, and absent if
 // no pool has it. If it is False for any pool, or else Unknown, it has the status of the first such pool. A pool that
 // is to run no shard is considered only if no other pool has the condition.
-func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
+func rollUpCondition(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, kind string) {
 	var first [3]*metav1.Condition // the first False, the first Unknown, and the one of a pool without shards to run
 	good, have := 0, 0
 	note := func(at int, pool string, c metav1.Condition) {
@@ -201,37 +193,37 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 	}
 	switch {
 	case have == 0:
-		meta.RemoveStatusCondition(&status.Conditions, kind)
+		meta.RemoveStatusCondition(&store.Status.Conditions, kind)
 	case result != nil:
-		step.SetCondition(&status.Conditions, generation, kind, result.Status, result.Reason, result.Message)
+		say(store, kind, result.Status, result.Reason, result.Message)
 	case len(pools) == 1:
 		c := meta.FindStatusCondition(pools[0].Status.Conditions, kind)
-		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("pool %s: %s", pools[0].Name, c.Message))
+		sayTrue(store, kind, "Pools", fmt.Sprintf("pool %s: %s", pools[0].Name, c.Message))
 	case good == len(pools):
-		step.SetTrue(&status.Conditions, generation, kind, "Pools", "so in "+step.All(len(pools), "pool", "pools"))
+		sayTrue(store, kind, "Pools", "so in "+step.All(len(pools), "pool", "pools"))
 	default:
-		step.SetTrue(&status.Conditions, generation, kind, "Pools",
+		sayTrue(store, kind, "Pools",
 			"so in "+step.All(good, "pool that is", "pools that are")+" to run shards")
 	}
 }
 
 // figures sums records and bytes. If a group has several copies, only the records of its leader count. The leader may
 // have changed since some pool was last reconciled, and only the GroupBook has the current one.
-func (run *storeRun) figures() {
-	status, records := &run.store.Status, int64(0)
+func (seen *observed) figures() {
+	status, records := &seen.store.Status, int64(0)
 	status.StoredBytes = 0
-	for n := range run.pools {
-		records += run.pools[n].Status.Records
-		status.StoredBytes += run.pools[n].Status.StoredBytes
+	for n := range seen.pools {
+		records += seen.pools[n].Status.Records
+		status.StoredBytes += seen.pools[n].Status.StoredBytes
 	}
 	switch {
-	case run.copies() <= 1:
-	case !run.reported.Known:
+	case seen.copies() <= 1:
+	case !seen.reported.Known:
 		records = status.Records
-	case run.keeps:
-		records = fleet.Steady(status.Records, run.reported.Records, status.Records)
+	case seen.keeps:
+		records = fleet.Steady(status.Records, seen.reported.Records, status.Records)
 	default:
-		records = run.reported.Records
+		records = seen.reported.Records
 	}
 	status.Records = records
 }
@@ -332,23 +324,51 @@ func worthWarning(c metav1.Condition, starts bool) bool {
 	return c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled
 }
 
-// tell reports the changes of the status after it was written.
-func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.RecordStore) {
-	for _, c := range after.Status.Conditions {
-		old := meta.FindStatusCondition(before.Status.Conditions, c.Type)
-		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
-			continue
-		}
-		// The condition was never determined before.
-		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending {
-			old = nil
-		}
-		if old == nil && c.Status == metav1.ConditionFalse {
-			continue // nothing was lost: the condition had no value before
-		}
-		// The action distinguishes conditions that share a reason, such as Ready.
-		step.Report(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
-			Action:  "Observe" + c.Type,
-			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})
+// shardsWanted returns the wanted number of shards of all pools.
+func shardsWanted(pools []v1alpha1.ShardPool) int32 {
+	n := int32(0)
+	for _, pool := range pools {
+		n += fleet.PoolShards(&pool)
+	}
+	return n
+}
+
+// sayTrue sets a condition of the status in the making to True.
+func sayTrue(store *v1alpha1.RecordStore, kind, reason, message string) {
+	say(store, kind, metav1.ConditionTrue, reason, message)
+}
+
+// sayFalse sets a condition of the status in the making to False.
+func sayFalse(store *v1alpha1.RecordStore, kind, reason, message string) {
+	say(store, kind, metav1.ConditionFalse, reason, message)
+}
+
+// say sets a condition of the status in the making.
+func say(store *v1alpha1.RecordStore, kind string, status metav1.ConditionStatus, reason, message string) {
+	step.SetCondition(&store.Status.Conditions, store.Generation, kind, status, reason, message)
+}
+
+// sayWhether sets a condition of the status in the making to True for the reason good, or to False for the reason bad.
+func sayWhether(store *v1alpha1.RecordStore, kind string, truth bool, good, bad, message string) {
+	if truth {
+		sayTrue(store, kind, good, message)
+	} else {
+		sayFalse(store, kind, bad, message)
+	}
+}
+
+// sayGrants sets the conditions GrantsInForce and IssuersReady from the findings of the controller of grants. A store
+// without issuers has no condition IssuersReady.
+func sayGrants(store *v1alpha1.RecordStore, grants *fleet.GrantBook) {
+	key := client.ObjectKeyFromObject(store)
+	what, known := grants.Of(key)
+	if !known {
+		return
+	}
+	say(store, v1alpha1.ConditionGrantsInForce, what.Status(), what.Reason, what.Message)
+	if issuers, has := grants.IssuersOf(key); has {
+		say(store, v1alpha1.ConditionIssuersReady, issuers.Status(), issuers.Reason, issuers.Message)
+	} else {
+		meta.RemoveStatusCondition(&store.Status.Conditions, v1alpha1.ConditionIssuersReady)
 	}
 }

@@ -49,18 +49,18 @@ func clientLeaf(store *v1alpha1.RecordStore, of identity.Store, name string) tru
 
 // allLeaves returns the certificates of a store, including those of the observed shards, which the pools deliver to
 // the shards.
-func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
-	wanted, err := storeLeaves(run.store)
+func (seen *observed) allLeaves() ([]trust.Leaf, error) {
+	wanted, err := storeLeaves(seen.store)
 	if err != nil {
 		return nil, err
 	}
 	of := wanted[0].Identity.Store
-	for i := range run.pools {
-		pool := &run.pools[i]
+	for i := range seen.pools {
+		pool := &seen.pools[i]
 		if pool.DeletionTimestamp != nil {
 			continue
 		}
-		for _, shard := range run.observed.Of(pool) {
+		for _, shard := range seen.shards.Of(pool) {
 			wanted = append(wanted, trust.ShardLeaf(of, pool, shard.Name))
 		}
 	}
@@ -69,32 +69,33 @@ func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
 
 // gatherSource requests everything that the store needs from the source of its certificates, unless the operator is the
 // source.
-func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outcome {
-	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
+func (c *certificates) gatherSource(ctx context.Context) step.Outcome {
+	seen := c.seen
+	status, source := seen.store.Status.TLS, trust.SourceOf(seen.store)
 	if source == v1alpha1.TLSFromCertManager || status.Source == "" || status.Source == v1alpha1.TLSFromOperator {
 		status.Source = source
 	}
-	status.Clients = slices.Compact(slices.Sorted(slices.Values(slices.Concat(status.Clients, specTLS(run.store).
+	status.Clients = slices.Compact(slices.Sorted(slices.Values(slices.Concat(status.Clients, specTLS(seen.store).
 		Clients))))
-	wanted, err := run.allLeaves()
+	wanted, err := seen.allLeaves()
 	if err == nil {
-		run.source, err = r.Trust.Gather(ctx, run.store, wanted)
+		seen.source, err = c.trust.Gather(ctx, seen.store, wanted)
 	}
-	return run.leafOutcome(err)
+	return seen.leafOutcome(err)
 }
 
 // lacksSource sets condition Certificates to the first thing that the source of the certificates does not provide, and
 // returns the outcome for it.
-func (run *storeRun) lacksSource() step.Outcome {
+func (seen *observed) lacksSource() step.Outcome {
 	// Without Troubles, the source is incomplete only if it provides no authority with its certificates.
 	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority"
-	if all := run.source.Troubles; len(all) > 0 {
+	if all := seen.source.Troubles; len(all) > 0 {
 		reason, message = all[0].Reason, all[0].Message
 		if len(all) > 1 {
 			message += fmt.Sprintf(" (and %d more)", len(all)-1)
 		}
 	}
-	run.certificates(false, reason, message)
+	seen.certificates(false, reason, message)
 	if reason == trust.ReasonNotIssued { // this usually resolves without action
 		return step.Wait(reason, message, step.PauseShort)
 	}
@@ -103,37 +104,38 @@ func (run *storeRun) lacksSource() step.Outcome {
 
 // differs compares the authorities of the source with those of the store: with the current ones and, during a change
 // of authorities, with the next ones. It reports no difference while the source has missing or bad certificates.
-func (run *storeRun) differs(as *trust.Authorities) (other, superseded bool, err error) {
-	if run.source != nil && !run.source.Complete() {
+func (seen *observed) differs(as *trust.Authorities) (other, superseded bool, err error) {
+	if seen.source != nil && !seen.source.Complete() {
 		return false, false, nil
 	}
-	if other, err = as.Differs(trust.Current, run.source); err != nil || !as.HasNext() {
+	if other, err = as.Differs(trust.Current, seen.source); err != nil || !as.HasNext() {
 		return other, false, err
 	}
-	superseded, err = as.Differs(trust.Next, run.source)
+	superseded, err = as.Differs(trust.Next, seen.source)
 	return other, superseded, err
 }
 
 // sweepSource deletes what the operator made for a source that the store no longer uses. It waits until the change to
 // the new source is complete.
-func (r *Reconciler) sweepSource(ctx context.Context, run *storeRun, as *trust.Authorities) error {
-	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
+func (c *certificates) sweepSource(ctx context.Context, as *trust.Authorities) error {
+	seen := c.seen
+	status, source := seen.store.Status.TLS, trust.SourceOf(seen.store)
 	if status.Source == source || status.Phase != v1alpha1.TLSReady || as.Source(trust.Current) != source {
 		return nil
 	}
 	if status.Source == v1alpha1.TLSFromCertManager {
-		all, err := run.allLeaves()
+		all, err := seen.allLeaves()
 		if err != nil {
 			return err
 		}
 		for _, leaf := range all {
-			if err := r.Trust.RemoveCertificates(ctx, run.store, leaf); err != nil {
+			if err := c.trust.RemoveCertificates(ctx, seen.store, leaf); err != nil {
 				return err
 			}
 		}
 	}
 	if source == v1alpha1.TLSFromOperator {
-		if err := r.Trust.RemoveSecret(ctx, run.store, workload.OperatorTLS(run.store.Name)); err != nil {
+		if err := c.trust.RemoveSecret(ctx, seen.store, workload.OperatorTLS(seen.store.Name)); err != nil {
 			return err
 		}
 	}
@@ -142,18 +144,19 @@ func (r *Reconciler) sweepSource(ctx context.Context, run *storeRun, as *trust.A
 }
 
 // sweepClients deletes the Secrets of callers that are no longer in spec.tls.clients.
-func (r *Reconciler) sweepClients(ctx context.Context, run *storeRun) error {
-	of, err := trust.StoreIdentity(run.store)
+func (c *certificates) sweepClients(ctx context.Context) error {
+	seen := c.seen
+	of, err := trust.StoreIdentity(seen.store)
 	if err != nil {
 		return err
 	}
 	var failed []error
-	wanted := specTLS(run.store).Clients
-	run.store.Status.TLS.Clients = slices.DeleteFunc(slices.Clone(run.store.Status.TLS.Clients), func(name string) bool {
+	wanted := specTLS(seen.store).Clients
+	seen.store.Status.TLS.Clients = slices.DeleteFunc(slices.Clone(seen.store.Status.TLS.Clients), func(name string) bool {
 		if slices.Contains(wanted, name) {
 			return false
 		}
-		err := r.Trust.Remove(ctx, run.store, clientLeaf(run.store, of, name))
+		err := c.trust.Remove(ctx, seen.store, clientLeaf(seen.store, of, name))
 		failed = append(failed, err)
 		return err == nil
 	})

@@ -45,10 +45,10 @@ func (h *reportedTransport) pause() time.Duration {
 
 // askTransport asks all running processes, if a change is in progress, if other processes run than before, or if the
 // pause is over. Otherwise it keeps the last answers.
-func (r *Reconciler) askTransport(ctx context.Context, run *storeRun) error {
-	store, status, now := run.store, run.store.Status.TLS, r.now()
+func (c *certificates) askTransport(ctx context.Context) error {
+	store, seen, status := c.store, c.seen, c.store.Status.TLS
 	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
+	err := c.List(ctx, &pods, client.InNamespace(store.Namespace),
 		client.MatchingLabels{v1alpha1.LabelStore: store.Name})
 	if err != nil {
 		return fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
@@ -56,24 +56,24 @@ func (r *Reconciler) askTransport(ctx context.Context, run *storeRun) error {
 	running := trust.Running(pods.Items)
 	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) &&
 		cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
-	if last, ok := r.transports.Load(store.UID); ok && rests {
-		if heard := last.(*reportedTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
+	if last, ok := c.last.Load(store.UID); ok && rests {
+		if heard := last.(*reportedTransport); heard.running == running && c.now.Sub(heard.at) < heard.pause() {
 			again := *heard
 			again.changes = false
-			run.transport = &again
+			seen.transport = &again
 			return nil
 		}
 	}
-	asked := trust.Ask(ctx, r.Transports, pods.Items, rests)
-	run.transport = r.compare(store, asked)
-	run.transport.at, run.transport.running = now, running
-	r.transports.Store(store.UID, run.transport)
+	asked := trust.Ask(ctx, c.transports, pods.Items, rests)
+	seen.transport = c.compare(asked)
+	seen.transport.at, seen.transport.running = c.now, running
+	c.last.Store(store.UID, seen.transport)
 	return nil
 }
 
 // compare compares the reports of the processes with what they were given.
-func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) *reportedTransport {
-	status, out := store.Status.TLS, &reportedTransport{stale: map[string]bool{}}
+func (c *certificates) compare(asked []trust.Answer) *reportedTransport {
+	status, out := c.store.Status.TLS, &reportedTransport{stale: map[string]bool{}}
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
 		lacks := a.NotYetUsed(status)
@@ -94,7 +94,7 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 		}
 		if lacks == "" {
 			out.reports.UpToDate++
-			newest, known := r.Trust.NotAfter(store, a.Secret)
+			newest, known := c.trust.NotAfter(c.store, a.Secret)
 			if known && newest.Equal(a.Report.NotAfter) {
 				out.reports.Renewed++
 			} else if status.Phase == v1alpha1.TLSIssuing {
@@ -111,6 +111,6 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 }
 
 // transportChanges reports whether a change of the store's certificates is in progress.
-func (run *storeRun) transportChanges() bool {
-	return run.transport != nil && (run.store.Status.TLS.Phase != v1alpha1.TLSReady || run.transport.changes)
+func (seen *observed) transportChanges() bool {
+	return seen.transport != nil && (seen.store.Status.TLS.Phase != v1alpha1.TLSReady || seen.transport.changes)
 }

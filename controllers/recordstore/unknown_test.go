@@ -17,8 +17,8 @@ import (
 // If nothing could be asked about a condition, the condition is not True. The conditions that pools report are tested
 // in package poolstatus, and TestRollUpCondition tests how a store combines them.
 func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
-	placed := func(group string) func(*storeRun) {
-		return func(run *storeRun) {
+	placed := func(group string) func(*observed) {
+		return func(run *observed) {
 			groups := map[string]string{}
 			if group != "" {
 				groups["1"] = group
@@ -28,26 +28,26 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 			run.setRedundant()
 		}
 	}
-	certificates := func(processes, upToDate int) func(*storeRun) {
-		return func(run *storeRun) {
+	certificates := func(processes, upToDate int) func(*observed) {
+		return func(run *observed) {
 			run.store.Status.TLS = &v1alpha1.TLSStatus{}
 			run.transport = &reportedTransport{reports: trust.Reports{Processes: processes, UpToDate: upToDate}}
 			run.sayCertificates("", time.Now())
 		}
 	}
-	grants := func(what fleet.GrantsInForce) func(*storeRun) {
-		return func(run *storeRun) {
+	grants := func(what fleet.GrantsInForce) func(*observed) {
+		return func(run *observed) {
 			book := &fleet.GrantBook{}
 			book.Put(client.ObjectKeyFromObject(run.store), what)
-			(&Reconciler{Grants: book}).sayGrants(run)
+			sayGrants(run.store, book)
 		}
 	}
 	for name, c := range map[string]struct {
 		kind   string
-		set    func(*storeRun)
+		set    func(*observed)
 		status metav1.ConditionStatus
 	}{
-		"etcd was not asked":      {v1alpha1.ConditionRedundant, (*storeRun).setRedundant, metav1.ConditionUnknown},
+		"etcd was not asked":      {v1alpha1.ConditionRedundant, (*observed).setRedundant, metav1.ConditionUnknown},
 		"no group is placed":      {v1alpha1.ConditionRedundant, placed(""), metav1.ConditionUnknown},
 		"a group has its copies":  {v1alpha1.ConditionRedundant, placed("a b c"), metav1.ConditionTrue},
 		"a group lacks a copy":    {v1alpha1.ConditionRedundant, placed("a b"), metav1.ConditionFalse},
@@ -60,9 +60,9 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 			grants(fleet.GrantsInForce{Reason: "TableRefused"}), metav1.ConditionFalse},
 		"a table is in use": {v1alpha1.ConditionGrantsInForce,
 			grants(fleet.GrantsInForce{Good: true, Reason: "InForce"}), metav1.ConditionTrue},
-		"the pools are not read": {v1alpha1.ConditionAvailable, (*storeRun).setAvailable, ""},
+		"the pools are not read": {v1alpha1.ConditionAvailable, (*observed).setAvailable, ""},
 	} {
-		run := &storeRun{store: &v1alpha1.RecordStore{}}
+		run := &observed{store: &v1alpha1.RecordStore{}}
 		run.store.Spec.Replication.Copies = 3
 		c.set(run)
 		got := metav1.ConditionStatus("")

@@ -374,17 +374,9 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 	}
 	w.store = store
 	w.shards.tls = store.Status.TLS != nil && store.Status.TLS.Transport == v1alpha1.TransportRequired
-	var secret *corev1.Secret
-	if external := store.Spec.Etcd.External; external != nil && external.TLSSecretRef != nil {
-		secret = &corev1.Secret{}
-		at := types.NamespacedName{Namespace: w.pool.Namespace, Name: external.TLSSecretRef.Name}
-		if err := w.r.Live.Get(ctx, at, secret); apierrors.IsNotFound(err) {
-			return step.Wait("EtcdSecretMissing", fmt.Sprintf(
-				"there is no Secret %q, which etcd.external.tlsSecretRef of RecordStore %s names: create it", at.Name, key.Name),
-				step.PauseShort)
-		} else if err != nil {
-			return step.Retry(fmt.Errorf("read Secret %s: %w", at.Name, err))
-		}
+	secret, out := fleet.ReadEtcdSecret(ctx, w.r.Live, store)
+	if !out.IsComplete() {
+		return out.Saying(fmt.Sprintf("RecordStore %s: %s", key.Name, out.Message()))
 	}
 	w.etcd = workload.EtcdAccessOf(store, secret)
 	return step.Complete()

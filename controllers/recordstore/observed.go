@@ -1,0 +1,51 @@
+package recordstore
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/kube/workload"
+)
+
+// observed holds what one reconcile has seen of a store. The step that is named above a field sets it, and no later
+// step changes it; before that step, the field has its zero value. The methods of observed do no I/O: they decide, and
+// write the conditions and numbers of the status in the making.
+type observed struct {
+	store *v1alpha1.RecordStore // as it was read, with the status in the making
+	image string                // the image that the store is to run
+
+	// pools
+	pools    []v1alpha1.ShardPool
+	shards   fleet.Observed // the shards of these pools
+	hasPools bool
+	first    firstPlacement
+	reported fleet.GroupSum // what shards reported about the groups of the store
+	keeps    bool           // too early for another write of numbers
+
+	// secret
+	access workload.EtcdAccess
+
+	// certificates
+	transport *reportedTransport
+	source    *trust.Found // the source of the certificates; nil: the operator
+
+	// gateway objects
+	gateway *appsv1.Deployment
+	trouble string // ": " and the reason why a gateway does not run; empty: none is known
+
+	// etcd objects
+	etcdPods  []corev1.Pod
+	etcdImage string
+	// etcdHasTLS is true if the current StatefulSet gives the members certificates.
+	etcdHasTLS bool
+
+	// etcd members, and then etcd ready, which asks the others about those that are not well
+	members []*observedMember // the members of a managed etcd
+
+	// plan
+	state    fleet.PlacementState
+	hasState bool
+}
