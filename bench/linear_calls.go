@@ -91,7 +91,8 @@ func startFilled(ctx context.Context, dir string, records int64) (*servedStore, 
 	if d, err = startReady(ctx, cfg); err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient(d.Status().Shards[0].GetShard().GetAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(d.Status().Shards[0].GetShard().GetAddress(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		d.Kill()
 		return nil, err

@@ -107,8 +107,8 @@ func (b *rpcBench) start(ctx context.Context) error {
 		conn    **grpc.ClientConn
 		address string
 		creds   credentials.TransportCredentials
-	}{{&b.direct, d.Status().Shards[0].GetShard().GetAddress(), ours}, {&b.gateway, d.Addr(), ours}, {&b.echo, echo, by.client},
-		{&b.hop, hop, by.client}, {&b.bare, bare, by.client}} {
+	}{{&b.direct, d.Status().Shards[0].GetShard().GetAddress(), ours}, {&b.gateway, d.Addr(), ours},
+		{&b.echo, echo, by.client}, {&b.hop, hop, by.client}, {&b.bare, bare, by.client}} {
 		cc, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(c.creds))
 		if err != nil {
 			return fmt.Errorf("connecting to %s: %w", c.address, err)

@@ -215,7 +215,7 @@ var reportKinds = []schema.GroupVersionKind{
 
 // reportObjects adds the objects of the store.
 func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error {
-	var volumes []client.Object
+	volumes := make([]client.Object, 0, len(s.Volumes))
 	for _, name := range cli.SortedKeys(s.Volumes) {
 		volumes = append(volumes, new(s.Volumes[name]))
 	}

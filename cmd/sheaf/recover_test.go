@@ -131,7 +131,7 @@ func TestRecoverPlacement(t *testing.T) {
 	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer",
 		freeAddress(t),
 		"--initial-cluster-state", "existing", "--http", "")
-	o.Want(t, 1).Has(t, "recover placement")
+	o.Want(t, 5).Has(t, "recover placement")
 	c.startEtcd("new")
 	c.holds("etcd is empty", false)
 	// The shards register themselves again. etcd holds nothing else.

@@ -247,7 +247,7 @@ func (c *certificates) nextTransport(ctx context.Context, as *trust.Authorities)
 	seen.sayCertificates(d.Words, c.now)
 	if changed {
 		seen.transport.changes = true
-		c.writer.tell(ctx, "Transport"+string(s.Phase), "Tell", nil, "certificates: phase %s, transport %s%s", s.Phase,
+		c.tell(ctx, "Transport"+string(s.Phase), "Tell", nil, "certificates: phase %s, transport %s%s", s.Phase,
 			s.Transport, step.Colon(d.Words))
 	}
 	return as, step.Complete()

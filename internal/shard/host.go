@@ -58,7 +58,8 @@ func (c *Config) identity() host.Identity {
 func (c *Config) serverOptions() host.ServerOptions {
 	extra := c.ServerOptions
 	if !c.watched {
-		floods := ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: c.Limits.unfinishedMax(), Logger: c.Logger})
+		floods := ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: c.Limits.unfinishedMax(),
+			Logger: c.Logger})
 		if c.Registry != nil {
 			for _, of := range floods.Collectors() {
 				_ = c.Registry.Register(of) // it fails where another shard of this process has registered its own

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/recordv1"
