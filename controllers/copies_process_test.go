@@ -216,7 +216,7 @@ type reachingPlacement struct {
 	p *storePlay
 }
 
-func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec, shards []fleet.ShardAt) error {
+func (r reachingPlacement) Recover(ctx context.Context, store *v1alpha1.RecordStore, shards []fleet.ShardAt) error {
 	found := slices.Clone(shards)
 	for i, shard := range shards {
 		pod := &corev1.Pod{}
@@ -226,7 +226,7 @@ func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec
 		}
 		found[i].Address = net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(workload.PortShard))
 	}
-	err := r.Placement.Recover(ctx, spec, found)
+	err := r.Placement.Recover(ctx, store, found)
 	for i, shard := range found {
 		if err != nil {
 			err = fmt.Errorf("%s is %s: %w", shards[i].Address, shard.Address, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordgrant"
@@ -113,15 +114,16 @@ func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
 
 // Rebuild writes the first part of what recover placement writes: the store, with an epoch above all epochs that its
 // shards have observed.
-func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, spec fleet.PlacementSpec) error {
+func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1alpha1.RecordStore) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
 		return err
 	}
 	return placementtest.Again(ctx, func() error {
 		_, err := store.InitMeta(ctx, placement.Meta{
-			StoreUUID: uuid.MustParse(spec.StoreUID), Routing: placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)},
-			Copies:     int(spec.Copies),
+			StoreUUID:  uuid.MustParse(of.Status.StoreUID),
+			Routing:    placement.Routing{Mode: placement.Hash, Groups: int(*of.Spec.Groups.Count)},
+			Copies:     int(max(of.Spec.Replication.Copies, 1)),
 			CreatedUTC: "2026-01-02T03:04:05Z", EpochBase: 1 << 40,
 		})
 		return err

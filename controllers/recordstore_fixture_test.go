@@ -50,7 +50,7 @@ type EtcdPlay interface {
 	SayMembers(key string, members []fleet.EtcdMember)
 	Volume(shard string) string
 	Wipe(ctx context.Context) error
-	Rebuild(ctx context.Context, namespace, store string, spec fleet.PlacementSpec) error
+	Rebuild(ctx context.Context, namespace, name string, of *v1alpha1.RecordStore) error
 	Stop()
 }
 

@@ -144,7 +144,7 @@ var _ = Describe("A store", func() {
 			Expect(template()).To(Equal(want), "annotation %s", value)
 		}
 		By("the placement being rebuilt")
-		Expect(p.etcd.Rebuild(ctx, p.Namespace, "quotes", fleet.PlacementSpecOf(p.get(ctx), 0))).To(Succeed())
+		Expect(p.etcd.Rebuild(ctx, p.Namespace, "quotes", p.get(ctx))).To(Succeed())
 		p.settle(ctx)
 		p.ready(ctx)
 		Expect(p.get(ctx).Annotations).NotTo(HaveKey(v1alpha1.AnnotationAllowNewEtcd))
@@ -173,7 +173,7 @@ var _ = Describe("A store", func() {
 		other.Status.StoreUID = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
 		placement, err := p.etcd.Open("other", workload.EtcdAccessOf(other, nil), fleet.EtcdCredentials{})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(placement.Init(ctx, fleet.PlacementSpecOf(other, 0))).To(Succeed())
+		Expect(placement.Init(ctx, other, 0)).To(Succeed())
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "OtherStore", "6a204bd8", p.get(ctx).
 			Status.StoreUID, "adoptStoreUID")
@@ -194,7 +194,7 @@ var _ = Describe("A store", func() {
 			Expect(held).To(BeEmpty(), "nothing is made for an adopted store")
 			placement, err := p.etcd.Open("old", workload.EtcdAccessOf(p.get(ctx), nil), fleet.EtcdCredentials{})
 			Expect(err).NotTo(HaveOccurred())
-			Expect(placement.Init(ctx, fleet.PlacementSpecOf(p.get(ctx), 0))).To(Succeed())
+			Expect(placement.Init(ctx, p.get(ctx), 0)).To(Succeed())
 			p.pool(ctx, 1)
 			p.settle(ctx)
 			p.ready(ctx)

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // These are the classes that tests use: the volumes of one can grow, and those of the other cannot.
@@ -202,15 +202,17 @@ func (r *playedRegister) Empty(_ context.Context, _ *v1alpha1.RecordStore, shard
 	return nil
 }
 
-func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (fleet.PlacementView, error) {
-	v := fleet.PlacementView{Copies: 1, Groups: map[string]fleet.GroupPlace{}}
+func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (placement.Planned, error) {
+	v := placement.View{Meta: placement.Meta{Copies: 1}, Groups: map[string]placement.Group{},
+		Targets: map[string]placement.Target{}}
 	for shard, needs := range r.needs {
 		if needs {
-			v.Groups["7"] = fleet.GroupPlace{Voters: []fleet.CopyPlace{{Shard: shard, Here: true}},
-				Target: []string{"elsewhere"}}
+			v.Shards = map[string]placement.Shard{shard: {}}
+			v.Groups["7"] = placement.Group{Members: []placement.Member{{Shard: shard}}}
+			v.Targets["7"] = placement.Target{Shards: []string{"elsewhere"}}
 		}
 	}
-	return v, nil
+	return placement.Planned{View: v}, nil
 }
 
 func (r *playedRegister) Forget(_ context.Context, _ *v1alpha1.RecordStore, shard string) error {

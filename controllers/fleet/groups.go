@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // VersionWords lists the versions that the shards run, in order.
@@ -112,7 +113,7 @@ func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 		return len(rank)
 	}
 	slices.SortStableFunc(list, func(a, b v1alpha1.GroupTrouble) int {
-		return cmp.Or(cmp.Compare(worst(a.State), worst(b.State)), compareGroups(a.Group, b.Group))
+		return cmp.Or(cmp.Compare(worst(a.State), worst(b.State)), placement.CompareGroups(a.Group, b.Group))
 	})
 	seen := map[string]bool{}
 	var out []v1alpha1.GroupTrouble
@@ -123,9 +124,4 @@ func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 		}
 	}
 	return out
-}
-
-// compareGroups orders group names naturally: 2 comes before 10.
-func compareGroups(a, b string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }

@@ -31,7 +31,7 @@ func PlanMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string 
 // ShardsToCome returns the wanted shards of a store that accept groups and are about to register: they are not
 // registered yet, they are not parked, and their state is unknown, Pending or Loading. A group that no current shard
 // can take may go to one of them.
-func ShardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen Observed) (names []string) {
+func ShardsToCome(view *Places, pools []v1alpha1.ShardPool, seen Observed) (names []string) {
 	states := seen.ByName()
 	wanted := ShardStates(pools, seen)
 	for n := range pools {

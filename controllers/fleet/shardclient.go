@@ -6,6 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // ShardClient asks shards about themselves. internal/operator implements it over AdminService.
@@ -37,7 +38,7 @@ type ShardRegister interface {
 	// Empty asks the planner to put no groups on the shard, and to move the groups on it to other shards.
 	Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
 	// Look returns where groups are.
-	Look(ctx context.Context, store *v1alpha1.RecordStore) (PlacementView, error)
+	Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error)
 	// Forget removes the entries of a shard that is gone for good. The error says which groups still refer to it.
 	Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
 }

@@ -6,6 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
@@ -16,8 +17,8 @@ func TestWhatGroupsGoOnWithout(t *testing.T) {
 			t.Errorf("without %s: %v, want %v", without, got, want)
 		}
 	}
-	if got := v.Undecided(func(c fleet.CopyPlace) bool {
-		return c.Shard == "a" || c.Shard == "b"
+	if got := v.Undecided(func(m placement.Member) bool {
+		return m.Shard == "a" || m.Shard == "b"
 	}); !slices.Equal(got, []string{"1", "2", "10"}) {
 		t.Errorf("without a and b: %v", got)
 	}

@@ -36,9 +36,6 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// ErrTableChanged means that another client has written the grant table since it was read.
-var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
-
 const (
 	// reasonStoreUnknown means that no store has this name.
 	reasonStoreUnknown = "StoreUnknown"
@@ -51,7 +48,7 @@ type Tables interface {
 	// Table reads the table of a store; text is nil if there is none. Pass the revision to PutTable.
 	Table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error)
 	// PutTable replaces the table of the given revision. If the current revision is a different one, it returns
-	// ErrTableChanged.
+	// placement.ErrAccessChanged.
 	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
 }
 

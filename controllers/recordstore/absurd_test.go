@@ -37,17 +37,17 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 			t.Fatalf("available: %+v", got)
 		}
 		var (
-			state  fleet.PlacementState
+			places fleet.Places
 			heard  fleet.GroupSum
 			pools  []v1alpha1.ShardPool
 			copies v1alpha1.Replication
 			wanted int32
 			store  v1alpha1.RecordStore
 		)
-		for _, into := range []any{&state, &heard, &pools, &copies, &wanted, &store} {
+		for _, into := range []any{&places, &heard, &pools, &copies, &wanted, &store} {
 			a.Fill(into)
 		}
-		if got := decideRedundancy(&state.View, copies, wanted); got.reason == "" || got.message == "" {
+		if got := decideRedundancy(&places, copies, wanted); got.reason == "" || got.message == "" {
 			t.Fatalf("redundant: %+v", got)
 		}
 		seen := fleet.Observed{}
@@ -66,13 +66,13 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 			members[i] = &observedMember{}
 			a.Fill(members[i])
 		}
-		_, _ = disruptable(&state.View, seen.ByName()), fleet.ShardStates(pools, seen)
-		if _, err := emptied(&state.View, seen.ByName(), func(string) (bool, error) { return true, nil }); err != nil {
+		_, _ = disruptable(&places, seen.ByName()), fleet.ShardStates(pools, seen)
+		if _, err := emptied(&places, seen.ByName(), func(string) (bool, error) { return true, nil }); err != nil {
 			t.Fatal(err)
 		}
 		_ = etcdState(&store)
-		run := &observed{store: &store, pools: pools, shards: seen, hasPools: a.IntN(4) > 0, state: state,
-			hasState: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
+		run := &observed{store: &store, pools: pools, shards: seen, hasPools: a.IntN(4) > 0, places: places,
+			hasPlaces: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
 			first: decideFirst(&store, pools, time.Unix(int64(a.IntN(1<<40)), 0), time.Unix(0, 0))}
 		a.Fill(&run.gateway)
 		store.Status.Conditions = nil // only the operator writes them

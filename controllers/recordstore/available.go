@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // Reasons of condition Available.
@@ -119,9 +120,9 @@ func (seen *observed) setAvailable() {
 
 // unasked is the function unasked for what was seen of the store.
 func (seen *observed) unasked(groups v1alpha1.GroupCounts) []string {
-	var view *fleet.PlacementView
-	if seen.copies() > 1 && seen.hasState {
-		view = &seen.state.View
+	var view *fleet.Places
+	if seen.copies() > 1 && seen.hasPlaces {
+		view = &seen.places
 	}
 	return unasked(seen.shards.ByName(), groups, view, seen.reported)
 }
@@ -130,7 +131,7 @@ func (seen *observed) unasked(groups v1alpha1.GroupCounts) []string {
 // that is not known to serve may serve there. Otherwise it returns nil, because some group certainly does not serve.
 // view says where the copies of groups are; nil: unknown, or each group has one copy.
 func unasked(
-	states map[string]v1alpha1.ShardStatus, groups v1alpha1.GroupCounts, view *fleet.PlacementView, heard fleet.GroupSum,
+	states map[string]v1alpha1.ShardStatus, groups v1alpha1.GroupCounts, view *fleet.Places, heard fleet.GroupSum,
 ) (names []string) {
 	might := groups.Serving
 	states = maps.Clone(states)
@@ -145,7 +146,7 @@ func unasked(
 	if len(names) > 0 && view != nil {
 		heard.Groups = maps.Clone(heard.Groups)
 		for group, place := range view.Groups {
-			if slices.ContainsFunc(place.Voters, func(c fleet.CopyPlace) bool { return slices.Contains(names, c.Shard) }) {
+			if slices.ContainsFunc(place.Voters(), func(m placement.Member) bool { return slices.Contains(names, m.Shard) }) {
 				delete(heard.Groups, group) // without the unreachable shards, its leader is unknown
 			}
 		}

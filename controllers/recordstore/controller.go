@@ -288,10 +288,10 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 // not watched.
 func (seen *observed) pause() time.Duration {
 	named := seen.store.Spec.Groups.Routing == v1alpha1.RoutingNamed
-	if seen.state.Changed || seen.store.Status.Groups.Moving > 0 || named {
+	if seen.places.Writes() > 0 || seen.store.Status.Groups.Moving > 0 || named {
 		return seen.movePause() // the first put of a new group waits until it is placed
 	}
-	if len(seen.state.Silent) > 0 || seen.state.Homeless > 0 {
+	if len(seen.places.Silent()) > 0 || seen.places.Homeless() > 0 {
 		return step.PauseShort
 	}
 	return 3 * step.PauseShort
@@ -300,7 +300,7 @@ func (seen *observed) pause() time.Duration {
 // movePause returns the time between two waves of moves. Each reconcile makes etcd list all groups, so stores with
 // more groups pause longer.
 func (seen *observed) movePause() time.Duration {
-	return min(2*time.Second+time.Duration(seen.state.Groups/4096)*time.Second, step.PauseShort)
+	return min(2*time.Second+time.Duration(seen.store.Status.Groups.Total/4096)*time.Second, step.PauseShort)
 }
 
 // SetupWithManager watches stores, the objects that they own, and the pools that refer to them.

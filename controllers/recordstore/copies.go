@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // Reasons of condition Redundant.
@@ -40,7 +41,7 @@ func (r redundancy) byPerson() bool {
 
 // decideRedundancy decides the condition Redundant. It checks the failure domains first: if there are too few, that is
 // why copies are missing.
-func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, shardsWanted int32) redundancy {
+func decideRedundancy(v *fleet.Places, replication v1alpha1.Replication, shardsWanted int32) redundancy {
 	key := replication.TopologyKey
 	if key == "" {
 		key = corev1.LabelHostname
@@ -54,22 +55,25 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 				"Label their nodes with %s (a pod learns it when it starts: delete the pods then), or set "+
 				"spec.replication.topologyKey to %s",
 			key, step.ShardWords(unknown), key, corev1.LabelHostname)}
-	case len(domains) < int(v.Copies) && len(v.Shards) >= int(shardsWanted):
+	case len(domains) < v.Meta.Copies && len(v.Shards) >= int(shardsWanted):
 		return redundancy{reasonTooFewDomains, fmt.Sprintf(
 			"spec.replication.copies is %d, and %s in %s (%s: %s). Nothing is lost, "+
 				"and no group is moved; groups that have no copy yet wait. Give the store shards in %d more: raise spec.shards of "+
-				"a ShardPool where there are nodes and disks for them", v.Copies,
+				"a ShardPool where there are nodes and disks for them", v.Meta.Copies,
 			step.Count(len(v.Shards), "shard is", "shards are"),
 			step.Count(len(domains), "failure domain", "failure domains"), key, step.ShardWords(domains),
-			int(v.Copies)-len(domains))}
+			v.Meta.Copies-len(domains))}
 	case len(behind) > 0:
 		message := fmt.Sprintf("%s fewer than %s: %s",
-			step.CountOf(len(behind), len(v.Groups), "group has", "groups have"), step.Count(v.Copies, "copy", "copies"),
+			step.CountOf(len(behind), len(v.Groups), "group has", "groups have"), step.Count(v.Meta.Copies, "copy", "copies"),
 			fleet.GroupWords(behind))
-		if away := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.Here }); len(away) > 0 {
+		if away := v.ShardsWith(func(m placement.Member) bool { return !v.IsHere(m) }); len(away) > 0 {
 			message += "; not registered in etcd: " + step.ShardWords(away)
 		}
-		if silent := v.ShardsWith(func(c fleet.CopyPlace) bool { return c.Here && c.Silent }); len(silent) > 0 {
+		if silent := v.ShardsWith(func(m placement.Member) bool {
+			return v.IsHere(m) &&
+				v.SilentDisks[m.Shard]
+		}); len(silent) > 0 {
 			message += "; on a disk that does not answer: " + step.ShardWords(silent)
 		}
 		if why := v.Unplaced[behind[0]]; why != "" {
@@ -82,12 +86,12 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 			step.CountOf(len(shared), len(v.Groups), "group has", "groups have"), key, fleet.GroupWords(shared))}
 	}
 	return redundancy{reasonRedundant, fmt.Sprintf("%s %s in different failure domains (%s)%s",
-		step.All(len(v.Groups), "group has", "groups have"), step.Count(v.Copies, "copy", "copies"), key,
+		step.All(len(v.Groups), "group has", "groups have"), step.Count(v.Meta.Copies, "copy", "copies"), key,
 		v.ExposedWords(key))}
 }
 
 // domainsOf returns the failure domains of the registered shards, and the shards that could not determine theirs.
-func domainsOf(v *fleet.PlacementView, key string) (domains, unknown []string) {
+func domainsOf(v *fleet.Places, key string) (domains, unknown []string) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
 		s := v.Shards[name]
@@ -102,41 +106,41 @@ func domainsOf(v *fleet.PlacementView, key string) (domains, unknown []string) {
 
 // countCopies counts the groups of a store with several copies, from three sources: where etcd says that the copies
 // are, the states of the shards there, and whether one of these shards leads.
-func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
+func countCopies(v *fleet.Places, states map[string]v1alpha1.ShardStatus,
 	heard fleet.GroupSum) (groups v1alpha1.GroupCounts) {
 	for _, name := range v.Names() {
-		g := v.Groups[name]
+		voters := v.Groups[name].Voters()
 		up, loads, lost := 0, 0, 0
-		for _, c := range g.Voters {
-			switch s := states[c.Shard].State; {
+		for _, m := range voters {
+			switch s := states[m.Shard].State; {
 			case s == v1alpha1.ShardDiskLost:
 				lost++
-			case c.There() && (s == v1alpha1.ShardServing || s == v1alpha1.ShardDraining):
+			case v.IsThere(m) && (s == v1alpha1.ShardServing || s == v1alpha1.ShardDraining):
 				up++
-			case c.There() && s == v1alpha1.ShardLoading:
+			case v.IsThere(m) && s == v1alpha1.ShardLoading:
 				loads++
 			}
 		}
 		groups.Total++
-		if g.Moving() {
+		if v.IsMoving(name) {
 			groups.Moving++
 		}
 		said := heard.Groups[name]
 		switch {
-		case lost > 0 && lost == len(g.Voters):
-		case said.Leaderless && len(g.Voters) > 0:
+		case lost > 0 && lost == len(voters):
+		case said.Leaderless && len(voters) > 0:
 			groups.Degraded++
 			groups.NotWell = append(groups.NotWell, said.NoLeader(name))
-		case g.Here(nil) < int(v.Copies):
+		case v.There(v.Groups[name], nil) < v.Meta.Copies:
 			groups.Degraded++
 			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: fleet.GroupDegraded,
 				Message: step.Truncate(v.CopiesWords(name), fleet.TroubleBytesMax)})
 		}
-		switch need := fleet.Majority(len(g.Voters)); {
-		case len(g.Voters) == 0:
-		case lost == len(g.Voters):
+		switch need := placement.Majority(len(voters)); {
+		case len(voters) == 0:
+		case lost == len(voters):
 			groups.DataLost++
-			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, Shard: g.Voters[0].Shard,
+			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, Shard: voters[0].Shard,
 				State:   fleet.GroupLost,
 				Message: "every copy is on a volume that is gone: bring one back"})
 		case up >= need && !said.Leaderless:
@@ -174,10 +178,10 @@ func (seen *observed) copies() int32 { return max(seen.store.Spec.Replication.Co
 // redundant returns the current redundancy. It returns false if etcd was not asked, or if each group has one copy
 // only.
 func (seen *observed) redundant() (redundancy, bool) {
-	if !seen.hasState || seen.copies() <= 1 {
+	if !seen.hasPlaces || seen.copies() <= 1 {
 		return redundancy{}, false
 	}
-	return decideRedundancy(&seen.state.View, seen.store.Spec.Replication, shardsWanted(seen.pools)), true
+	return decideRedundancy(&seen.places, seen.store.Spec.Replication, shardsWanted(seen.pools)), true
 }
 
 // setRedundant sets condition Redundant.
@@ -194,7 +198,7 @@ func (seen *observed) setRedundant() {
 			"etcd, which knows where copies are, was not asked")
 		return
 	}
-	if r.whole() && len(seen.state.View.Groups) == 0 && seen.store.Spec.Groups.Routing != v1alpha1.RoutingNamed {
+	if r.whole() && len(seen.places.Groups) == 0 && seen.store.Spec.Groups.Routing != v1alpha1.RoutingNamed {
 		say(store, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
 			"NoGroups", "no group is placed yet")
 		return
@@ -222,8 +226,8 @@ func (seen *observed) awaitCopies() step.Outcome {
 // disruption is the failure domain: if everything that is missing is in one domain, and every group has a majority
 // without that domain, the other shards of the domain may be evicted as well. It returns none if two domains are
 // affected, or if the domain of a missing shard is unknown.
-func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) []string {
-	missing := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.There() })
+func disruptable(v *fleet.Places, seen map[string]v1alpha1.ShardStatus) []string {
+	missing := v.ShardsWith(func(m placement.Member) bool { return !v.IsThere(m) })
 	for name, s := range seen { // includes shards without groups, because the budget counts them
 		if _, here := v.Shards[name]; !here && s.State != v1alpha1.ShardParked {
 			missing = append(missing, name)
@@ -250,7 +254,7 @@ func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) [
 			rest = append(rest, name)
 		}
 	}
-	without := func(c fleet.CopyPlace) bool { return gone[c.Shard] || slices.Contains(rest, c.Shard) }
+	without := func(m placement.Member) bool { return gone[m.Shard] || slices.Contains(rest, m.Shard) }
 	if len(v.Undecided(without)) > 0 {
 		return nil
 	}
@@ -259,7 +263,7 @@ func disruptable(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus) [
 
 // domainOfMissing returns the failure domain of a shard that may not be registered. For such a shard, it is the domain
 // of the registered shards on its node, or the node itself if there are none. It is empty if it is unknown.
-func domainOfMissing(v *fleet.PlacementView, shard, node string) string {
+func domainOfMissing(v *fleet.Places, shard, node string) string {
 	if s, here := v.Shards[shard]; here {
 		return s.Domain
 	}
@@ -276,7 +280,7 @@ func domainOfMissing(v *fleet.PlacementView, shard, node string) string {
 // node. An administrator who drains a node wants it to become empty, and keeping some groups there a little longer
 // would only block the drain. If the node is not cordoned, emptied returns none, because the missing shards are then
 // expected to return without further evictions.
-func emptied(v *fleet.PlacementView, seen map[string]v1alpha1.ShardStatus, cordoned func(node string) (bool, error)) (
+func emptied(v *fleet.Places, seen map[string]v1alpha1.ShardStatus, cordoned func(node string) (bool, error)) (
 	rest []string, err error) {
 	node := ""
 	for name, s := range seen {

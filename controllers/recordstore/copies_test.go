@@ -9,13 +9,14 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
 func TestDecideRedundancy(t *testing.T) {
 	zones := v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelTopologyZone}
 	for name, c := range map[string]struct {
-		view        *fleet.PlacementView
+		view        *fleet.Places
 		replication v1alpha1.Replication
 		wanted      int32
 		reason      string
@@ -42,11 +43,11 @@ func TestDecideRedundancy(t *testing.T) {
 			v1alpha1.Replication{}, 3, "Redundant", nil},
 		"two in one": {fleettest.View(3, "a@z1 b@z1 c@z2 d@z3", map[string]string{"1": "a b c > a c d"}), zones, 4,
 			"SharedDomain", []string{"two copies in one", "group 1"}},
-		"two will be in one": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
-			map[string]string{"1": "a b c > d b c", "2": "a b c > a b d", "3": "a b c"}), "z1", "2", "3"), zones, 4, "Redundant",
+		"two will be in one": {fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
+			map[string]string{"1": "a b c > d b c", "2": "a b c > a b d", "3": "a b c"}), zones, 4, "Redundant",
 			[]string{"all 3 groups", "for a part of their move", "group 2 ", "(z1)", "no order"}},
-		"two may be in one, as one is missing": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
-			map[string]string{"1": "a b > d b c"}), "z1", "1"), zones, 4, "CopiesMissing",
+		"two may be in one, as one is missing": {fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
+			map[string]string{"1": "a b > d b c"}), zones, 4, "CopiesMissing",
 			[]string{"1 of 1 group has", "for a part of their move", "(z1)"}},
 	} {
 		got := decideRedundancy(c.view, c.replication, c.wanted)
@@ -108,7 +109,8 @@ func TestPauseOfASettledStore(t *testing.T) {
 
 func TestMovePause(t *testing.T) {
 	for groups, want := range map[int32]time.Duration{0: 2 * time.Second, 4096: 3 * time.Second, 65536: 10 * time.Second} {
-		run := &observed{state: fleet.PlacementState{Groups: groups}}
+		run := &observed{store: &v1alpha1.RecordStore{}}
+		run.store.Status.Groups.Total = groups
 		if got := run.movePause(); got != want {
 			t.Errorf("%d groups: %s, want %s", groups, got, want)
 		}
@@ -269,7 +271,7 @@ func TestEmptied(t *testing.T) {
 		}
 		v := fleettest.View(1, c.here, nil)
 		for shard := range v.Shards {
-			v.Shards[shard] = fleet.ShardPlace{Domain: v.Shards[shard].Domain, Node: c.seen[shard]}
+			v.Shards[shard] = placement.Shard{Domain: v.Shards[shard].Domain, Node: c.seen[shard]}
 		}
 		free, err := emptied(v, seen, func(node string) (bool, error) { return node == c.cordoned, nil })
 		if err != nil || strings.Join(free, " ") != c.free {

@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
@@ -154,9 +155,9 @@ func TestRollUp(t *testing.T) {
 		fleettest.PoolOf("ssd", 2, v1alpha1.ShardServing, v1alpha1.ShardLoading),
 		fleettest.PoolOf("hdd", 1, v1alpha1.ShardDiskLost),
 	}
-	groups, shards := rollUp(pools, fleet.ObservedOf(pools, nil), fleet.PlacementState{Groups: 12,
-		Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1,
-		fleet.GroupSum{})
+	places := fleettest.View(1, "", map[string]string{"g8": "-hdd-0"})
+	places.Unplaced = map[string]string{"g9": "no shard", "g8": "x"}
+	groups, shards := rollUp(pools, fleet.ObservedOf(pools, nil), places, 12, 1, fleet.GroupSum{})
 	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
 		t.Errorf("%+v", groups)
 	}
@@ -171,16 +172,17 @@ func TestRollUp(t *testing.T) {
 		t.Errorf("%+v", groups.NotWell)
 	}
 	// A status that lags behind never leads to a negative count.
-	groups, _ = rollUp(pools, fleet.ObservedOf(pools, nil), fleet.PlacementState{Groups: 2}, 1, fleet.GroupSum{})
+	groups, _ = rollUp(pools, fleet.ObservedOf(pools, nil), &fleet.Places{}, 2, 1, fleet.GroupSum{})
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
 	}
 	many := map[string]string{}
 	for n := range 100 {
-		many[fmt.Sprintf("g%d", n)] = "ssd-9"
+		many[fmt.Sprintf("g%d", n)] = "-ssd-9"
 	}
-	if groups, _ = rollUp(nil, nil, fleet.PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1,
-		fleet.GroupSum{}); len(groups.NotWell) != 20 {
+	places = fleettest.View(1, "", many)
+	places.Unplaced = many
+	if groups, _ = rollUp(nil, nil, places, 100, 1, fleet.GroupSum{}); len(groups.NotWell) != 20 {
 		t.Errorf("%d groups are named", len(groups.NotWell))
 	}
 }
@@ -296,12 +298,12 @@ func TestFirstPlacement(t *testing.T) {
 			if first.shards != test.shards {
 				t.Errorf("waits for %d shards, want %d", first.shards, test.shards)
 			}
-			waiting := fleet.PlacementState{Groups: 4, Homeless: 4, Alive: map[string]bool{"ssd-0": true}}
-			if words := first.words(&waiting); (words != "") != (test.shards > 0) {
+			groups := map[string]string{"0": "", "1": "", "2": "", "3": ""}
+			if words := first.words(fleettest.View(1, "ssd-0", groups).View); (words != "") != (test.shards > 0) {
 				t.Errorf("says %q", words)
 			}
-			placed := fleet.PlacementState{Groups: 4, Homeless: 3, Alive: waiting.Alive}
-			if words := first.words(&placed); words != "" {
+			groups["3"] = "ssd-0"
+			if words := first.words(fleettest.View(1, "ssd-0", groups).View); words != "" {
 				t.Errorf("a store that is placed says %q", words)
 			}
 		})
@@ -312,12 +314,8 @@ func TestFirstPlacement(t *testing.T) {
 func TestArrivals(t *testing.T) {
 	var a arrivals
 	second := func(n int64) time.Time { return time.Unix(1000+n, 0) }
-	waiting := func(names ...string) *fleet.PlacementState {
-		state := &fleet.PlacementState{Groups: 8, Homeless: 8, Alive: map[string]bool{}}
-		for _, name := range names {
-			state.Alive[name] = true
-		}
-		return state
+	waiting := func(names ...string) placement.View {
+		return fleettest.View(1, strings.Join(names, " "), map[string]string{"0": "", "1": ""}).View
 	}
 	for n, look := range []struct {
 		at    int64
@@ -340,7 +338,7 @@ func TestArrivals(t *testing.T) {
 	if !a.last("another").IsZero() {
 		t.Error("something is known of a store that nobody has looked at")
 	}
-	a.note("store", &fleet.PlacementState{Groups: 8, Homeless: 7}, second(60))
+	a.note("store", fleettest.View(1, "a", map[string]string{"0": "a", "1": ""}).View, second(60))
 	if !a.last("store").IsZero() || len(a.of) != 0 {
 		t.Error("what is placed is remembered")
 	}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // The first placement of a store waits for all shards, so that all of them share the groups. Groups that are placed
@@ -64,13 +64,13 @@ func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, 
 }
 
 // words says that the first placement waits. It is empty if it does not.
-func (f firstPlacement) words(state *fleet.PlacementState) string {
-	if int(f.shards) <= len(state.Alive) || state.Groups == 0 || state.Homeless < state.Groups {
+func (f firstPlacement) words(view placement.View) string {
+	if int(f.shards) <= len(view.Shards) || len(view.Groups) == 0 || view.Homeless() < len(view.Groups) {
 		return ""
 	}
 	text := fmt.Sprintf(
 		"the first placement of groups waits until %s registered, so that they share the groups; %s",
-		step.All(f.shards, "shard is", "shards are"), step.Count(len(state.Alive), "is", "are"))
+		step.All(f.shards, "shard is", "shards are"), step.Count(len(view.Shards), "is", "are"))
 	if !f.until.IsZero() {
 		text += fmt.Sprintf(
 			". It goes on with those at %s, %v after the last of them came, or, while more come, at the latest at %s",
@@ -92,10 +92,10 @@ type arrived struct {
 }
 
 // note records the result of each read of etcd.
-func (a *arrivals) note(store types.UID, state *fleet.PlacementState, now time.Time) {
+func (a *arrivals) note(store types.UID, view placement.View, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if state.Homeless < state.Groups { // some groups are placed: the record is no longer needed
+	if view.Homeless() < len(view.Groups) { // some groups are placed: the record is no longer needed
 		delete(a.of, store)
 		return
 	}
@@ -107,7 +107,7 @@ func (a *arrivals) note(store types.UID, state *fleet.PlacementState, now time.T
 		known = &arrived{shards: map[string]bool{}, last: now}
 		a.of[store] = known
 	}
-	for shard := range state.Alive {
+	for shard := range view.Shards {
 		if !known.shards[shard] {
 			known.shards[shard], known.last = true, now
 		}

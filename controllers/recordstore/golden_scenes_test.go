@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 const (
@@ -53,9 +54,7 @@ func scenes() map[string]func() *scene {
 			s.rounds = 1
 		}),
 		"pauses when groups move": with(func(s *scene) {
-			g := s.view.Groups["1"]
-			g.Target = []string{"ssd-1"}
-			s.view.Groups["1"] = g
+			s.view.Targets["1"] = placement.Target{Group: "1", Shards: []string{"ssd-1"}}
 		}),
 		"named without groups": with(func(s *scene) {
 			s.store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingNamed}
@@ -92,20 +91,22 @@ func shardScenes() map[string]func() *scene {
 		"a disk is lost": with(states(serving, v1alpha1.ShardDiskLost)),
 		"lost and silent": with(func(s *scene) {
 			states(serving, v1alpha1.ShardDiskLost)(s)
-			s.state = func(state *fleet.PlacementState) {
-				state.Silent = map[string]string{"5": "ssd-1"}
-				state.Unplaced = map[string]string{"7": "no shard is left"}
+			delete(s.view.Shards, "ssd-1")
+			for _, name := range []string{"4", "6", "7"} {
+				s.view.Groups[name], s.view.Targets[name] = s.view.Groups["0"], s.view.Targets["0"]
 			}
+			s.view.Unplaced = map[string]string{"7": "no shard is left"}
 		}),
 		"groups wait for a shard": with(func(s *scene) {
-			s.state = func(state *fleet.PlacementState) { state.Missing, state.Homeless, state.Changed = 3, 3, true }
+			s.view.GroupsCreated = 3
+			homeless(s, 3)
 		}),
 		"waits for the first placement": with(func(s *scene) {
 			s.pool("hdd", v1alpha1.ShardPending)
 			for n := range s.store.Status.Conditions {
 				s.store.Status.Conditions[n].LastTransitionTime = metav1.NewTime(goldenNow.Add(-time.Second))
 			}
-			s.state = func(state *fleet.PlacementState) { state.Homeless, state.Groups = 8, 8 }
+			homeless(s, 8)
 		}),
 		"shards that cannot be asked": with(func(s *scene) {
 			states(serving, v1alpha1.ShardUnreachable)(s)
@@ -188,7 +189,7 @@ func copyScenes() map[string]func() *scene {
 		"copies move": func() *scene {
 			s := copies("ssd-0 ssd-1 ssd-2 ssd-3", map[string]string{
 				"1": "ssd-0 ssd-1 ssd-2 +ssd-3 > ssd-0 ssd-1 ssd-3"}, serving, serving, serving, serving)
-			s.state = func(state *fleet.PlacementState) { state.Changed, state.Targets = true, 1 }
+			s.view.TargetsWritten = 1
 			return s
 		},
 		"copies are all lost": func() *scene {
@@ -210,6 +211,13 @@ func copyScenes() map[string]func() *scene {
 	}
 }
 
+// homeless makes the first groups of a view such that no shard has created them yet.
+func homeless(s *scene, groups int) {
+	for n := range groups {
+		s.view.Groups[fmt.Sprint(n)] = placement.Group{}
+	}
+}
+
 func placementScenes() map[string]func() *scene {
 	planned := func(err error, changes ...func(*scene)) func() *scene {
 		return with(func(s *scene) {
@@ -223,19 +231,19 @@ func placementScenes() map[string]func() *scene {
 	return map[string]func() *scene{
 		"etcd is closed":     with(func(s *scene) { s.open = errors.New("no route to host") }),
 		"etcd is away":       planned(errors.New("context deadline exceeded")),
-		"another store":      planned(fmt.Errorf("%w: 99999999", fleet.ErrOtherStore)),
+		"another store":      planned(fmt.Errorf("%w: 99999999", placement.ErrOtherStore)),
 		"copies differ":      planned(fmt.Errorf("%w: 3, not 1", fleet.ErrCopiesDiffer)),
-		"etcd was set back":  planned(fmt.Errorf("%w: to revision 7", fleet.ErrEtcdRolledBack)),
-		"placement changed":  planned(fleet.ErrPlacementChanged),
-		"placement is lost":  planned(fleet.ErrPlacementLost),
-		"placement is built": planned(fleet.ErrPlacementLost, replicated),
-		"placement cannot be built": planned(fleet.ErrPlacementLost, replicated, func(s *scene) {
+		"etcd was set back":  planned(fmt.Errorf("%w: to revision 7", placement.ErrFrozen)),
+		"placement changed":  planned(placement.ErrChanged),
+		"placement is lost":  planned(placement.ErrPlacementLost),
+		"placement is built": planned(placement.ErrPlacementLost, replicated),
+		"placement cannot be built": planned(placement.ErrPlacementLost, replicated, func(s *scene) {
 			s.recover = fmt.Errorf("%w: shard ssd-1 does not answer", fleet.ErrVolumesIncomplete)
 		}),
 		"init of another store": with(func(s *scene) {
-			s.store.Status.PlacementInitialized, s.initial = false, fleet.ErrOtherStore
+			s.store.Status.PlacementInitialized, s.initial = false, placement.ErrOtherStore
 		}),
-		"adopts": planned(fleet.ErrPlacementLost, func(s *scene) {
+		"adopts": planned(placement.ErrPlacementLost, func(s *scene) {
 			s.store.Status.PlacementInitialized, s.store.Spec.AdoptStoreUID = false, s.store.Status.StoreUID
 			s.recover = fmt.Errorf("%w: ssd-1 is missing", fleet.ErrVolumesIncomplete)
 		}),

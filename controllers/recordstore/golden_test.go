@@ -39,6 +39,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
@@ -56,9 +57,8 @@ type scene struct {
 	groups  fleet.GroupBook
 	grants  fleet.GrantBook
 
-	view     *fleet.PlacementView
-	state    func(*fleet.PlacementState)
-	open     error // the errors of a placement's methods
+	view     *fleet.Places // also what the plan has written
+	open     error         // the errors of a placement's methods
 	initial  error
 	plan     error
 	recover  error
@@ -81,23 +81,16 @@ type scene struct {
 func (s *scene) Open(string, workload.EtcdAccess, fleet.EtcdCredentials) (fleet.Placement, error) {
 	return s, s.open
 }
-func (s *scene) Close(string)                                    {}
-func (s *scene) Init(context.Context, fleet.PlacementSpec) error { return s.initial }
-func (s *scene) Plan(context.Context, fleet.PlacementSpec, map[string]v1alpha1.PoolState) (fleet.PlacementState,
+func (s *scene) Close(string)                                             {}
+func (s *scene) Init(context.Context, *v1alpha1.RecordStore, int32) error { return s.initial }
+func (s *scene) Plan(context.Context, *v1alpha1.RecordStore, int32, map[string]v1alpha1.PoolState) (placement.Planned,
 	error) {
-	state := fleet.PlacementState{View: *s.view, Groups: int32(len(s.view.Groups)), Alive: map[string]bool{}}
-	for name := range s.view.Shards {
-		state.Alive[name] = true
-	}
-	if s.state != nil {
-		s.state(&state)
-	}
-	return state, s.plan
+	return s.view.Planned, s.plan
 }
-func (s *scene) Look(context.Context, fleet.PlacementSpec) (fleet.PlacementView, error) {
-	return *s.view, s.plan
+func (s *scene) Look(context.Context, *v1alpha1.RecordStore) (placement.Planned, error) {
+	return placement.Planned{View: s.view.View, Unplaced: s.view.Unplaced}, s.plan
 }
-func (s *scene) Recover(context.Context, fleet.PlacementSpec, []fleet.ShardAt) error {
+func (s *scene) Recover(context.Context, *v1alpha1.RecordStore, []fleet.ShardAt) error {
 	return s.recover
 }
 func (s *scene) EtcdMembers(context.Context) ([]fleet.EtcdMember, error) { return s.members, nil }
@@ -129,10 +122,11 @@ func newScene() *scene {
 	}
 	s := &scene{store: store}
 	s.pool("ssd", v1alpha1.ShardServing, v1alpha1.ShardServing)
-	s.view = fleettest.View(1, "ssd-0 ssd-1", map[string]string{})
+	groups := map[string]string{}
 	for n := range 8 {
-		s.view.Groups[fmt.Sprint(n)] = fleettest.View(1, "", map[string]string{"": fmt.Sprintf("ssd-%d", n/4)}).Groups[""]
+		groups[fmt.Sprint(n)] = fmt.Sprintf("ssd-%d", n/4)
 	}
+	s.view = fleettest.View(1, "ssd-0 ssd-1", groups)
 	return s
 }
 

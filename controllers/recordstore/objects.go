@@ -111,8 +111,8 @@ func applyBudgets(ctx context.Context, w *writer, seen *observed) step.Outcome {
 	var free []string
 	if seen.copies() <= 1 {
 		var err error
-		if seen.hasState {
-			free, err = emptied(&seen.state.View, seen.shards.ByName(), func(node string) (bool, error) {
+		if seen.hasPlaces {
+			free, err = emptied(&seen.places, seen.shards.ByName(), func(node string) (bool, error) {
 				return cordoned(ctx, w, node)
 			})
 		} else if frees, failed := budgetFrees(ctx, w, seen.store, v1alpha1.ConditionEtcdReady); frees || failed != nil {
@@ -128,7 +128,7 @@ func applyBudgets(ctx context.Context, w *writer, seen *observed) step.Outcome {
 		whole := meta.IsStatusConditionTrue(seen.store.Status.Conditions, v1alpha1.ConditionRedundant)
 		if now, known := seen.redundant(); known {
 			whole = now.whole()
-			free = disruptable(&seen.state.View, seen.shards.ByName())
+			free = disruptable(&seen.places, seen.shards.ByName())
 		} else if frees, err := budgetFrees(ctx, w, seen.store, v1alpha1.ConditionRedundant); frees || err != nil {
 			return asRetry("read the disruption budget of the shards", err)
 		}

@@ -46,6 +46,6 @@ type observed struct {
 	members []*observedMember // the members of a managed etcd
 
 	// plan
-	state    fleet.PlacementState
-	hasState bool
+	places    fleet.Places // what etcd held when the plan was made
+	hasPlaces bool
 }

@@ -24,7 +24,7 @@ func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 	pool.Status.Shards = 25
 	pool.Status.ShardStatuses = pool.Status.ShardStatuses[:20]
 	seen := fleet.ObservedOf(pools, shards)
-	groups, counts := rollUp(pools, seen, fleet.PlacementState{Groups: 100}, 1, fleet.GroupSum{})
+	groups, counts := rollUp(pools, seen, &fleet.Places{}, 100, 1, fleet.GroupSum{})
 	if counts.Serving != 24 || groups.Serving != 96 {
 		t.Errorf("%d shards and %d groups serve, want 24 and 96", counts.Serving, groups.Serving)
 	}

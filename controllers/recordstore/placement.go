@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // openPlacement opens the placement. For a managed etcd, it first waits until a majority of the members is ready. It
@@ -21,30 +22,25 @@ func openPlacement(ctx context.Context, placements fleet.Placements, seen *obser
 	if out := seen.awaitMajority(); !out.IsComplete() {
 		return nil, out
 	}
-	placement, err := placements.Open(client.ObjectKeyFromObject(store).String(), seen.access, secrets)
+	opened, err := placements.Open(client.ObjectKeyFromObject(store).String(), seen.access, secrets)
 	if err != nil {
 		return nil, seen.etcdUnreachable(err)
 	}
 	if seen.etcdWell() < len(seen.members) {
 		bounded, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 		defer cancel()
-		if known, err := placement.EtcdMembers(bounded); err == nil { // the next step asks too, and reports the error
+		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step asks too, and reports the error
 			seen.learn(known)
 		}
 	}
-	return placement, step.Complete()
+	return opened, step.Complete()
 }
 
 // placing maintains the placement of a store in etcd.
 type placing struct {
 	*writer
-	seen      *observed
-	placement fleet.Placement
-}
-
-// spec returns the properties of the placement that never change.
-func (p placing) spec() fleet.PlacementSpec {
-	return fleet.PlacementSpecOf(p.store, p.seen.first.shards)
+	seen *observed
+	etcd fleet.Placement
 }
 
 // init creates the placement once in the life of a store, or rebuilds the placement of an adopted store.
@@ -62,13 +58,13 @@ func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	}
 	bounded, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
-	spec, seen := p.spec(), p.seen
+	seen := p.seen
 	var err error
 	if store.Spec.AdoptStoreUID == "" {
-		err = p.placement.Init(bounded, spec)
-	} else if _, err = p.placement.Plan(bounded, spec, fleet.ShardStates(seen.pools, seen.shards)); errors.Is(err,
-		fleet.ErrPlacementLost) {
-		err = p.placement.Recover(bounded, spec, seen.shardsAt())
+		err = p.etcd.Init(bounded, store, seen.first.shards)
+	} else if _, err = p.etcd.Plan(bounded, store, seen.first.shards,
+		fleet.ShardStates(seen.pools, seen.shards)); errors.Is(err, placement.ErrPlacementLost) {
+		err = p.etcd.Recover(bounded, store, seen.shardsAt())
 	}
 	switch {
 	case err == nil:
@@ -91,24 +87,23 @@ func (p placing) plan(ctx context.Context, arrived *arrivals, now time.Time) ste
 	ctx, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
 	seen, states := p.seen, fleet.ShardStates(p.seen.pools, p.seen.shards)
-	var state fleet.PlacementState
+	var planned placement.Planned
 	err := p.replaceLost(ctx, states)
 	if err == nil {
-		state, err = p.placement.Plan(ctx, p.spec(), states)
+		planned, err = p.etcd.Plan(ctx, p.store, seen.first.shards, states)
 	}
 	store := p.store
 	switch {
 	case err == nil:
-		state.View.Silence(seen.shards.Silent())
-		seen.state, seen.hasState = state, true
-		arrived.note(store.UID, &state, now)
+		seen.places, seen.hasPlaces = fleet.Places{Planned: planned, SilentDisks: seen.shards.Silent()}, true
+		arrived.note(store.UID, planned.View, now)
 		store.Status.Planned = plannedFor(store, seen.pools)
-		reportPlan(ctx, state)
+		reportPlan(ctx, planned)
 		sayTrue(store, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 		sayTrue(store, v1alpha1.ConditionPlacementReady, "Ready",
 			"etcd holds the placement of store "+store.Status.StoreUID)
 		return p.forgetAllowance(ctx)
-	case errors.Is(err, fleet.ErrPlacementLost):
+	case errors.Is(err, placement.ErrPlacementLost):
 		return p.lost(ctx)
 	default:
 		return seen.placementRefused(err)
@@ -128,12 +123,12 @@ func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.Poo
 	if len(lost) == 0 || seen.copies() <= 1 {
 		return nil
 	}
-	view, err := p.placement.Look(ctx, p.spec())
+	planned, err := p.etcd.Look(ctx, p.store)
 	if err != nil {
 		return err
 	}
-	view.Silence(seen.shards.Silent())
-	if len(view.Undecided(func(c fleet.CopyPlace) bool { return lost[c.Shard] })) > 0 {
+	places := fleet.Places{Planned: planned, SilentDisks: seen.shards.Silent()}
+	if len(places.Undecided(func(m placement.Member) bool { return lost[m.Shard] })) > 0 {
 		return nil // the message of each shard names these groups
 	}
 	for name := range lost {
@@ -149,7 +144,7 @@ func (p placing) lost(ctx context.Context) step.Outcome {
 	store, seen, why := p.store, p.seen, ""
 	sayTrue(store, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 	if store.Spec.Etcd.Managed != nil && seen.copies() > 1 {
-		err := p.placement.Recover(ctx, p.spec(), seen.shardsAt())
+		err := p.etcd.Recover(ctx, store, seen.shardsAt())
 		if err == nil {
 			message := fmt.Sprintf("etcd was empty: the placement of store %s was rebuilt from the volumes of its shards",
 				store.Status.StoreUID)
@@ -169,14 +164,14 @@ func (p placing) lost(ctx context.Context) step.Outcome {
 }
 
 // reportPlan logs what a plan has changed.
-func reportPlan(ctx context.Context, state fleet.PlacementState) {
-	if !state.Changed {
+func reportPlan(ctx context.Context, planned placement.Planned) {
+	if planned.Writes() == 0 {
 		return
 	}
 	step.LogNews(ctx, step.News{Reason: "PlanChanged", Action: "Plan",
 		Message: fmt.Sprintf("the plan of the placement changed: %s wanted on other shards "+
-			"than before, %s new", step.Count(state.Targets, "group is", "groups are"),
-			step.Count(state.Missing, "group is", "groups are"))})
+			"than before, %s new", step.Count(planned.TargetsWritten, "group is", "groups are"),
+			step.Count(planned.GroupsCreated, "group is", "groups are"))})
 }
 
 // forgetAllowance removes the permission to form a new etcd after it was used.

@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // etcdAway returns the outcome while etcd cannot be asked. Groups that are placed continue to serve.
@@ -42,14 +43,14 @@ func plannedFor(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) *v1alph
 // placementRefused converts an error from the placement in etcd to an outcome.
 func (seen *observed) placementRefused(err error) step.Outcome {
 	switch {
-	case errors.Is(err, fleet.ErrOtherStore):
+	case errors.Is(err, placement.ErrOtherStore):
 		return seen.otherStore(err)
 	case errors.Is(err, fleet.ErrCopiesDiffer):
 		return copiesDiffer(err)
-	case errors.Is(err, fleet.ErrEtcdRolledBack):
+	case errors.Is(err, placement.ErrFrozen):
 		return seen.etcdRolledBack(err)
-	case errors.Is(err, fleet.ErrPlacementChanged):
-		return step.Wait("PlacementChanged", err.Error(), step.PauseShort)
+	case errors.Is(err, placement.ErrChanged):
+		return step.Wait("PlacementChanged", "the placement changed meanwhile: "+err.Error(), step.PauseShort)
 	default:
 		return seen.etcdUnreachable(err)
 	}

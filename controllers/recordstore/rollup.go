@@ -18,7 +18,7 @@ import (
 
 // awaitPools waits until every group serves.
 func (seen *observed) awaitPools() step.Outcome {
-	counts, shards := rollUp(seen.pools, seen.shards, seen.state, seen.copies(), seen.reported)
+	counts, shards := seen.rollUp()
 	redundant, _ := seen.redundant()
 	switch {
 	case shardsWanted(seen.pools) == 0:
@@ -27,7 +27,8 @@ func (seen *observed) awaitPools() step.Outcome {
 			seen.store.Name), step.PauseLong)
 	case redundant.byPerson(): // this is the reason why groups wait
 		return seen.awaitCopies()
-	case seen.state.Missing > 0 || seen.state.Changed && seen.state.Homeless > 0: // during a move the store may be ready
+	case seen.places.GroupsCreated > 0 || seen.places.Writes() > 0 &&
+		seen.places.Homeless() > 0: // during a move the store may be ready
 		return step.Wait("Placing", step.Count(counts.Total, "group is", "groups are")+" placed on shards", step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		verb := "serve"
@@ -47,7 +48,7 @@ func (seen *observed) awaitPools() step.Outcome {
 		}
 		// Pools are watched, but groups that are starting are not.
 		pause := fleet.PauseOf(v1alpha1.ShardState(reason))
-		if waits := seen.first.words(&seen.state); waits != "" {
+		if waits := seen.first.words(seen.places.View); waits != "" {
 			message, pause = waits+"; "+message, step.PauseShort
 		}
 		return step.Wait(reason, message, pause)
@@ -108,9 +109,6 @@ func (seen *observed) summarize(grants *fleet.GrantBook, out step.Outcome) {
 	status := &store.Status
 	status.ObservedGeneration = generation
 	status.Address = workload.GatewayHost(store)
-	if !seen.hasState { // etcd was not asked: keep the previous counts of groups
-		seen.state.Groups = status.Groups.Total
-	}
 	if seen.hasPools {
 		seen.summarizePools()
 	}
@@ -138,8 +136,8 @@ func servingWords(groups, shards int32) string {
 func (seen *observed) summarizePools() {
 	status := &seen.store.Status
 	before := status.Groups
-	status.Groups, status.Shards = rollUp(seen.pools, seen.shards, seen.state, seen.copies(), seen.reported)
-	if !seen.hasState {
+	status.Groups, status.Shards = seen.rollUp()
+	if !seen.hasPlaces {
 		status.Groups.NotWell = before.NotWell
 		if seen.copies() > 1 { // only etcd knows the copies of a group, and only the shards know whether they serve
 			status.Groups = reportedCounts(before, seen.reported, seen.copies())
@@ -228,11 +226,20 @@ func (seen *observed) figures() {
 	status.Records = records
 }
 
-// rollUp counts groups and shards.
+// rollUp counts groups and shards. If etcd was not asked, the total number of groups stays as it was.
+func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+	total := seen.store.Status.Groups.Total
+	if seen.hasPlaces {
+		total = int32(len(seen.places.Groups) + seen.places.GroupsCreated) //nolint:gosec // at most 65536
+	}
+	return rollUp(seen.pools, seen.shards, &seen.places, total, seen.copies(), seen.reported)
+}
+
+// rollUp counts the shards and the given number of groups.
 func rollUp(
-	pools []v1alpha1.ShardPool, seen fleet.Observed, state fleet.PlacementState, copies int32, heard fleet.GroupSum,
+	pools []v1alpha1.ShardPool, seen fleet.Observed, places *fleet.Places, total, copies int32, heard fleet.GroupSum,
 ) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
-	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
+	groups := v1alpha1.GroupCounts{Total: total}
 	var shards v1alpha1.ShardCounts
 	lost := map[string]v1alpha1.ShardStatus{}
 	var list []v1alpha1.GroupTrouble
@@ -254,36 +261,37 @@ func rollUp(
 	}
 	if copies > 1 { // shards count copies, not groups
 		damaged := groups.Damaged
-		groups = countCopies(&state.View, seen.ByName(), heard)
-		groups.Total += state.Missing
+		groups = countCopies(places, seen.ByName(), heard)
+		groups.Total = total
 		groups.Damaged = min(damaged, groups.Total)
 		groups.NotWell = fleet.FirstTroubles(append(list, groups.NotWell...))
 		return groups, shards
 	}
-	for _, g := range state.View.Groups {
-		if g.Moving() {
+	for name := range places.Groups {
+		if places.IsMoving(name) {
 			groups.Moving++
 		}
 	}
 	fleet.CompleteCounts(&groups)
-	groups.NotWell = fleet.FirstTroubles(append(list, unavailable(state, lost)...))
+	groups.NotWell = fleet.FirstTroubles(append(list, unavailable(places, lost)...))
 	return groups, shards
 }
 
 // unavailable lists by name the groups that no shard serves.
-func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatus) (list []v1alpha1.GroupTrouble) {
-	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
-		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable",
+func unavailable(places *fleet.Places, lost map[string]v1alpha1.ShardStatus) (list []v1alpha1.GroupTrouble) {
+	silent := places.Silent()
+	for _, name := range slices.Sorted(maps.Keys(silent)) {
+		t := v1alpha1.GroupTrouble{Group: name, Shard: silent[name], State: "Unavailable",
 			Message: "its shard is not registered in etcd"}
 		if s, ok := lost[t.Shard]; ok {
 			t.State, t.Message = string(s.State), step.Truncate(s.Message, fleet.TroubleBytesMax)
 		}
 		list = append(list, t)
 	}
-	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
-		if _, there := state.Silent[name]; !there {
+	for _, name := range slices.Sorted(maps.Keys(places.Unplaced)) {
+		if _, there := silent[name]; !there {
 			list = append(list, v1alpha1.GroupTrouble{Group: name, State: "Unplaced",
-				Message: step.Truncate(state.Unplaced[name], fleet.TroubleBytesMax)})
+				Message: step.Truncate(places.Unplaced[name], fleet.TroubleBytesMax)})
 		}
 	}
 	return list

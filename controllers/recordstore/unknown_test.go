@@ -23,8 +23,8 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 			if group != "" {
 				groups["1"] = group
 			}
-			run.hasState = true
-			run.state.View = *fleettest.View(3, "a b c", groups)
+			run.hasPlaces = true
+			run.places = *fleettest.View(3, "a b c", groups)
 			run.setRedundant()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // Reasons of a shard that is moving its groups to other shards.
@@ -81,7 +82,7 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 	}
 	held := view.Holds(name)
 	stuck, why := view.Stuck(name)
-	away := view.Undecided(func(c fleet.CopyPlace) bool { return c.Shard == name && !c.Here })
+	away := view.Undecided(func(m placement.Member) bool { return m.Shard == name && !view.IsHere(m) })
 	if len(stuck)+len(away) > 0 {
 		if later, out := l.judgedLater(ctx, view, len(stuck)); later {
 			return out.Saying(fmt.Sprintf("shard %s %s, and holds %s: %s", name, what,
@@ -111,7 +112,7 @@ func stalledOfPlan(reason, message string) step.Outcome {
 // judgedLater reports whether it is too early to conclude that no shard can take the groups, or that the groups are
 // needed where they are. That is so while the plan is older than the current spec, or while shards that could take
 // the groups are still starting.
-func (l leaving) judgedLater(ctx context.Context, view *fleet.PlacementView, stuck int) (bool, step.Outcome) {
+func (l leaving) judgedLater(ctx context.Context, view *fleet.Places, stuck int) (bool, step.Outcome) {
 	pools, seen, err := poolsOf(ctx, l.cached, l.pool.Namespace, l.pool.Spec.StoreRef.Name)
 	if err != nil {
 		return true, step.Retry(err)

@@ -22,7 +22,7 @@ type places struct {
 	store    *v1alpha1.RecordStore
 	silent   map[string]bool // shards whose disk did not answer
 
-	view *fleet.PlacementView // the first answer; nil: etcd was not asked yet, or did not answer
+	view *fleet.Places // the first answer; nil: etcd was not asked yet, or did not answer
 	err  error
 }
 
@@ -30,7 +30,7 @@ type places struct {
 func (p *places) known() bool { return p.register != nil }
 
 // look asks etcd once per reconcile and returns the same answer afterwards.
-func (p *places) look(ctx context.Context) (*fleet.PlacementView, error) {
+func (p *places) look(ctx context.Context) (*fleet.Places, error) {
 	if p.view == nil && p.err == nil {
 		p.view, p.err = p.lookAgain(ctx)
 	}
@@ -38,13 +38,12 @@ func (p *places) look(ctx context.Context) (*fleet.PlacementView, error) {
 }
 
 // lookAgain asks etcd for its current state.
-func (p *places) lookAgain(ctx context.Context) (*fleet.PlacementView, error) {
-	view, err := p.register.Look(ctx, p.store)
+func (p *places) lookAgain(ctx context.Context) (*fleet.Places, error) {
+	planned, err := p.register.Look(ctx, p.store)
 	if err != nil {
 		return nil, err
 	}
-	view.Silence(p.silent)
-	return &view, nil
+	return &fleet.Places{Planned: planned, SilentDisks: p.silent}, nil
 }
 
 // empty asks the planner to move the groups of a shard to other shards.

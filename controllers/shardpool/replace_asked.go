@@ -147,7 +147,7 @@ func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedR
 		Copies: r.seen.Store.Spec.Replication.Copies, Claim: r.seen.Claims[n], Replaced: mark, Stopped: r.seen.Pods[n] == nil,
 	}
 	if mark == "" && a.Exists && !a.Leaves && a.Copies > 1 && r.places.known() {
-		var view *fleet.PlacementView
+		var view *fleet.Places
 		view, a.Unknown = r.places.look(ctx)
 		if a.Known = a.Unknown == nil; a.Known {
 			a.Undecided = view.Undecided(fleet.OnShard(a.Name))

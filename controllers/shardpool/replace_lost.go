@@ -9,6 +9,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // replaceDisks gives up the volumes of shards that are DiskLost, if all of their groups can continue without them.
@@ -34,7 +35,7 @@ func replaceDisks(ctx context.Context, h writer, places *places, shards []*obser
 			return step.Wait(reasonPlacementOff, fmt.Sprintf(
 				"shard %s has lost its disk, and etcd was not asked for its groups: %v", o.Name, err), step.PauseShort)
 		}
-		lost := func(c fleet.CopyPlace) bool { return strings.EqualFold(c.Volume, uuid) }
+		lost := func(m placement.Member) bool { return strings.EqualFold(m.VolumeUUID.String(), uuid) }
 		if names := view.Undecided(lost); len(names) > 0 {
 			statuses[i].Message = step.Truncate(fmt.Sprintf(
 				"%s too few other copies to go on without this one (%s), so it is not given up by itself: %s",

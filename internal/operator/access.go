@@ -3,15 +3,12 @@ package operator
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/recordgrant"
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -25,7 +22,7 @@ func (t Tables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte,
 		return nil, 0, err
 	}
 	if _, err := p.store.MetaOf(ctx, id); err != nil {
-		return nil, 0, translate(err)
+		return nil, 0, err
 	}
 	found, err := p.store.Access(ctx)
 	return found.Table, found.Revision, err
@@ -37,11 +34,7 @@ func (t Tables) PutTable(ctx context.Context, store *v1alpha1.RecordStore, text 
 	if err != nil {
 		return err
 	}
-	err = p.store.PutAccess(ctx, text, revision)
-	if errors.Is(err, placement.ErrAccessChanged) {
-		return recordgrant.ErrTableChanged
-	}
-	return err
+	return p.store.PutAccess(ctx, text, revision)
 }
 
 // ServiceAccountKeys returns a function that reads the issuer of the cluster's ServiceAccounts and the keys of their

@@ -4,7 +4,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -160,74 +159,104 @@ func (p *placed) close() {
 	}
 }
 
-// Init creates the placement if there is none.
-func (p *placed) Init(ctx context.Context, spec fleet.PlacementSpec) error {
-	meta, err := metaOf(spec)
+// Init implements fleet.Placement.
+func (p *placed) Init(ctx context.Context, store *v1alpha1.RecordStore, shardsMin int32) error {
+	meta, err := metaOf(store, shardsMin)
 	if err != nil {
 		return err
 	}
 	there, err := p.store.InitMeta(ctx, meta)
 	if err != nil {
-		return translate(err)
+		return err
 	}
 	if there.StoreUUID != meta.StoreUUID {
-		return fmt.Errorf("%w: it holds store %s, this one is %s", fleet.ErrOtherStore, there.StoreUUID, meta.StoreUUID)
+		return fmt.Errorf("%w: it holds store %s, this one is %s", placement.ErrOtherStore, there.StoreUUID, meta.StoreUUID)
 	}
 	return nil
 }
 
-func metaOf(spec fleet.PlacementSpec) (placement.Meta, error) {
-	id, err := uuid.Parse(spec.StoreUID)
+// uidOf returns the UUID of a store's placement and volumes.
+func uidOf(store *v1alpha1.RecordStore) (uuid.UUID, error) {
+	id, err := uuid.Parse(store.Status.StoreUID)
 	if err != nil {
-		return placement.Meta{}, fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
+		return id, fmt.Errorf("the store's UID %q: %w", store.Status.StoreUID, err)
+	}
+	return id, nil
+}
+
+// metaOf returns what is fixed about a store when its placement is created. shardsMin shards have to be registered
+// before the first groups are placed.
+func metaOf(store *v1alpha1.RecordStore, shardsMin int32) (placement.Meta, error) {
+	id, err := uidOf(store)
+	if err != nil {
+		return placement.Meta{}, err
 	}
 	meta := placement.Meta{
-		StoreUUID: id, Copies: int(spec.Copies), CreatedUTC: time.Now().UTC().Format(time.RFC3339),
-		GroupsMax: int(spec.GroupsMax), ShardsMin: int(spec.ShardsMin),
-		Routing: metaRouting(spec),
+		StoreUUID: id, Copies: copiesOf(store), CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		ShardsMin: int(shardsMin), Routing: routingOf(store),
+	}
+	if most := store.Spec.Groups.Max; most != nil {
+		meta.GroupsMax = int(*most)
 	}
 	return meta, meta.Validate()
 }
 
-func metaRouting(spec fleet.PlacementSpec) placement.Routing {
-	if spec.Routing == v1alpha1.RoutingNamed {
+func copiesOf(store *v1alpha1.RecordStore) int { return max(int(store.Spec.Replication.Copies), 1) }
+
+func routingOf(store *v1alpha1.RecordStore) placement.Routing {
+	if store.Spec.Groups.Routing == v1alpha1.RoutingNamed {
 		return placement.Routing{Mode: placement.Named}
 	}
-	return placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}
+	out := placement.Routing{Mode: placement.Hash}
+	if count := store.Spec.Groups.Count; count != nil {
+		out.Groups = int(*count)
+	}
+	return out
 }
 
-// Plan takes one step of the planner.
-func (p *placed) Plan(ctx context.Context, spec fleet.PlacementSpec,
-	states map[string]v1alpha1.PoolState) (fleet.PlacementState, error) {
-	var out fleet.PlacementState
-	meta, err := metaOf(spec)
+// Plan implements fleet.Placement. It takes one step of the planner.
+func (p *placed) Plan(ctx context.Context, store *v1alpha1.RecordStore, shardsMin int32,
+	states map[string]v1alpha1.PoolState) (placement.Planned, error) {
+	meta, err := metaOf(store, shardsMin)
 	if err != nil {
-		return out, err
+		return placement.Planned{}, err
 	}
 	view, err := p.store.ViewOf(ctx, meta.StoreUUID)
 	if err != nil {
-		return out, translate(err)
+		return placement.Planned{}, err
 	}
 	if view.Meta.Copies != meta.Copies {
-		return out, fmt.Errorf("%w: store %s was made with %d copies of each group, asked for are %d",
+		return placement.Planned{}, fmt.Errorf("%w: store %s was made with %d copies of each group, asked for are %d",
 			fleet.ErrCopiesDiffer, meta.StoreUUID, view.Meta.Copies, meta.Copies)
 	}
+	written := 0
 	for shard, state := range states {
 		want := stateOf(state)
 		if have := view.States[shard]; have == want || have == "" && want == placement.Active {
 			continue
 		}
 		if err := p.store.SetShardState(ctx, meta.StoreUUID, shard, want); err != nil {
-			return out, translate(err)
+			return placement.Planned{}, err
 		}
-		out.Changed = true
+		written++
 	}
 	planned, err := p.store.PlanOnce(ctx, meta.StoreUUID, meta.Policy())
+	planned.StatesWritten = written
+	return planned, err
+}
+
+// Look implements fleet.Placement.
+func (p *placed) Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error) {
+	id, err := uidOf(store)
 	if err != nil {
-		return out, translate(err)
+		return placement.Planned{}, err
 	}
-	describe(&out, planned)
-	return out, nil
+	view, err := p.store.ViewOf(ctx, id)
+	if err != nil {
+		return placement.Planned{}, err
+	}
+	_, unplaced := placement.Plan(view, view.Meta.Policy())
+	return placement.Planned{View: view, Unplaced: unplaced}, nil
 }
 
 func stateOf(state v1alpha1.PoolState) placement.ShardState {
@@ -239,17 +268,4 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 	default:
 		return placement.Active
 	}
-}
-
-// translate converts the errors of package placement to those that the controllers know.
-func translate(err error) error {
-	for from, to := range map[error]error{
-		placement.ErrPlacementLost: fleet.ErrPlacementLost, placement.ErrOtherStore: fleet.ErrOtherStore,
-		placement.ErrChanged: fleet.ErrPlacementChanged, placement.ErrFrozen: fleet.ErrEtcdRolledBack,
-	} {
-		if errors.Is(err, from) {
-			return fmt.Errorf("%w: %w", to, err)
-		}
-	}
-	return err
 }

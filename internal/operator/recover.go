@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
-
+	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement/rescue"
@@ -15,10 +14,10 @@ import (
 
 // Recover rebuilds the placement of a store from the volumes of its shards. It writes nothing before the whole
 // placement is rebuilt.
-func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards []fleet.ShardAt) error {
-	id, err := uuid.Parse(spec.StoreUID)
+func (p *placed) Recover(ctx context.Context, store *v1alpha1.RecordStore, shards []fleet.ShardAt) error {
+	id, err := uidOf(store)
 	if err != nil {
-		return fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
+		return err
 	}
 	if len(shards) == 0 {
 		return fmt.Errorf("%w: there is no ShardPool yet", fleet.ErrVolumesIncomplete)
@@ -42,17 +41,17 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 		return fmt.Errorf("%w: %d groups are on none of the %d volumes, such as %s: give the store all shards that it had",
 			fleet.ErrVolumesIncomplete, n, len(volumes), rebuilt.Missing[0])
 	}
-	if want := metaRouting(spec); rebuilt.Meta.Routing != want {
+	if want := routingOf(store); rebuilt.Meta.Routing != want {
 		return fmt.Errorf(
 			"%w: the volumes were written with routing %+v, and spec.groups asks for %+v: create the RecordStore again with "+
 				"those of the volumes",
 			fleet.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
 	}
-	if rebuilt.Meta.Copies != int(spec.Copies) {
+	if want := copiesOf(store); rebuilt.Meta.Copies != want {
 		return fmt.Errorf(
 			"%w: the volumes were written with %d copies of each group, and spec.replication.copies is %d: make the "+
 				"RecordStore again with that of the volumes",
-			fleet.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
+			fleet.ErrVolumesIncomplete, rebuilt.Meta.Copies, want)
 	}
 	return p.store.Restore(ctx, rebuilt, false)
 }

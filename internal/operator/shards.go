@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -90,16 +89,16 @@ func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard 
 	if err != nil {
 		return err
 	}
-	return translate(p.store.SetShardState(ctx, id, shard, placement.Draining))
+	return p.store.SetShardState(ctx, id, shard, placement.Draining)
 }
 
 // Look returns where groups are.
-func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (fleet.PlacementView, error) {
-	p, id, err := r.of(store)
+func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error) {
+	p, _, err := r.of(store)
 	if err != nil {
-		return fleet.PlacementView{}, err
+		return placement.Planned{}, err
 	}
-	return p.look(ctx, id)
+	return p.Look(ctx, store)
 }
 
 // Forget removes the entries of a shard that is gone for good. It fails while the shard holds a group or is the target
@@ -112,28 +111,25 @@ func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard
 	}
 	view, err := p.store.ViewOf(ctx, id)
 	if err != nil {
-		return translate(err)
+		return err
 	}
 	if _, alive := view.Shards[shard]; !alive {
-		return translate(p.store.ForgetShard(ctx, id, shard))
+		return p.store.ForgetShard(ctx, id, shard)
 	}
 	if err := view.AllKnown(); err != nil {
-		return translate(err)
+		return err
 	}
-	for name, g := range view.Groups {
-		if slices.ContainsFunc(g.Members, func(m placement.Member) bool { return m.Shard == shard }) ||
-			slices.Contains(view.Targets[name].Shards, shard) {
-			return fmt.Errorf("%w: group %s is on shard %s, or is wanted there", placement.ErrShardHoldsGroups, name, shard)
-		}
+	if names := view.Holds(shard); len(names) > 0 {
+		return fmt.Errorf("%w: group %s is on shard %s, or is wanted there", placement.ErrShardHoldsGroups, names[0], shard)
 	}
 	return nil
 }
 
 // of returns the connection that the store's own controller has opened.
 func (r Register) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
-	id, err := uuid.Parse(store.Status.StoreUID)
+	id, err := uidOf(store)
 	if err != nil {
-		return nil, id, fmt.Errorf("the store's UID %q: %w", store.Status.StoreUID, err)
+		return nil, id, err
 	}
 	key := client.ObjectKeyFromObject(store).String()
 	r.Placements.mu.Lock()

@@ -415,10 +415,13 @@ func SameSet[T comparable](a, b []T) bool {
 	return true
 }
 
-// Planned is the result of PlanOnce.
+// Planned is a view with what the planner makes of it, and how much was written because of that.
 type Planned struct {
-	View           View // the view from which the plan was made
-	GroupsCreated  int
-	TargetsWritten int
-	Unplaced       map[string]string // groups that cannot be placed now, with the reason
+	View                       // as it was before anything was written
+	Unplaced map[string]string // groups that cannot be placed now, with the reason
+	// These are all 0 if nothing was to be written, or the caller only asked.
+	StatesWritten, GroupsCreated, TargetsWritten int
 }
+
+// Writes returns how many things were written.
+func (p Planned) Writes() int { return p.StatesWritten + p.GroupsCreated + p.TargetsWritten }

@@ -2,8 +2,10 @@ package turns
 
 import (
 	"fmt"
+	"slices"
 
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // lagMax is the number of entries by which a copy may lag behind the newest one and still count as up to date.
@@ -11,7 +13,7 @@ const lagMax = 1000
 
 // Needed returns a sentence that names the groups that would have no majority of up-to-date copies without a shard. It
 // is empty if there are none.
-func Needed(view *fleet.PlacementView, shard string, turns []Turn) string {
+func Needed(view *fleet.Places, shard string, turns []Turn) string {
 	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
 	for _, t := range turns {
 		if t.Report == nil {
@@ -28,14 +30,15 @@ func Needed(view *fleet.PlacementView, shard string, turns []Turn) string {
 	var names []string
 	for _, name := range view.Names() {
 		g := view.Groups[name]
-		if !g.Votes(shard) {
+		voters := g.Voters()
+		if !slices.ContainsFunc(voters, fleet.OnShard(shard)) {
 			continue
 		}
-		well := g.Here(func(c fleet.CopyPlace) bool {
-			index, serves := applied[c.Shard][name]
-			return c.Shard == shard || !serves || index+lagMax < newest[name]
+		well := view.There(g, func(m placement.Member) bool {
+			index, serves := applied[m.Shard][name]
+			return m.Shard == shard || !serves || index+lagMax < newest[name]
 		})
-		if well < fleet.Majority(len(g.Voters)) {
+		if well < placement.Majority(len(voters)) {
 			names = append(names, name)
 		}
 	}

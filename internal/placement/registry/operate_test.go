@@ -79,7 +79,7 @@ func planOnceByManyAtOnce(t *testing.T) {
 		t.Fatalf("%d groups, %d targets, %v", len(view.Groups), len(view.Targets), err)
 	}
 	if did, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || did.TargetsWritten != 0 ||
-		did.View.Epoch != view.Epoch {
+		did.Epoch != view.Epoch {
 		t.Errorf("a settled store is written again: %+v, %v", did, err)
 	}
 }

@@ -6,56 +6,50 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/placement"
 )
 
 // View makes a view from texts. A group is written as "a b c", where -c is a voter that is not running, +d is a
 // learner, and the target follows >.
-func View(copies int32, shards string, groups map[string]string) *fleet.PlacementView {
-	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{},
-		Unplaced: map[string]string{}}
+func View(copies int, shards string, groups map[string]string) *fleet.Places {
+	v := &fleet.Places{Planned: placement.Planned{Unplaced: map[string]string{}, View: placement.View{
+		Meta: placement.Meta{Copies: copies}, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{},
+		Targets: map[string]placement.Target{}}}}
 	for s := range strings.FieldsSeq(shards) { // name or name@domain
 		name, domain, found := strings.Cut(s, "@")
 		if !found {
 			domain = name
 		}
-		v.Shards[name] = fleet.ShardPlace{Domain: domain, Node: "node-" + name}
+		v.Shards[name] = placement.Shard{Name: name, Domain: domain, Node: "node-" + name, VolumeUUID: volumeOf(name)}
 	}
 	for name, words := range groups {
-		var g fleet.GroupPlace
+		g, target := placement.Group{Name: name}, placement.Target{Group: name}
 		is, wanted, _ := strings.Cut(words, ">")
 		for w := range strings.FieldsSeq(is) {
-			switch shard := strings.TrimLeft(w, "+-"); w[0] {
-			case '+':
-				g.Learners = append(g.Learners, fleet.CopyPlace{Shard: shard, Here: true})
-			default:
-				g.Voters = append(g.Voters, fleet.CopyPlace{Shard: shard, Volume: "volume-" + shard, Here: w[0] != '-'})
+			m := placement.Member{Shard: strings.TrimLeft(w, "+-"), VolumeUUID: volumeOf(strings.TrimLeft(w, "+"))}
+			if w[0] == '+' {
+				m.Role = placement.Learner
+			} else {
+				target.Shards = append(target.Shards, m.Shard)
 			}
+			g.Members = append(g.Members, m)
 		}
-		if g.Target = strings.Fields(wanted); len(g.Target) == 0 {
-			for _, c := range g.Voters {
-				g.Target = append(g.Target, c.Shard)
-			}
+		if wanted := strings.Fields(wanted); len(wanted) > 0 {
+			target.Shards = wanted
 		}
-		v.Groups[name] = g
+		v.Groups[name], v.Targets[name] = g, target
 	}
 	return v
 }
 
-// Shares sets the failure domain that two copies of each given group share during a move.
-func Shares(v *fleet.PlacementView, domain string, groups ...string) *fleet.PlacementView {
-	for _, name := range groups {
-		g := v.Groups[name]
-		g.Shares = []string{domain}
-		v.Groups[name] = g
-	}
-	return v
-}
+func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
 // PoolOf returns a pool whose shards have the given states. Each shard has 4 groups.
 func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.ShardPool {

@@ -1,0 +1,113 @@
+package placement
+
+import (
+	"maps"
+	"slices"
+)
+
+// The questions in this file are about the copies of groups in a view. They are pure. Nobody knows from etcd alone
+// whether a registered shard really answers.
+
+// Voters returns the members that vote.
+func (g Group) Voters() []Member { return g.members(false) }
+
+// Learners returns the members that are catching up.
+func (g Group) Learners() []Member { return g.members(true) }
+
+func (g Group) members(learn bool) (out []Member) {
+	for _, m := range g.Members {
+		if (m.Role == Learner) == learn {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// IsOn reports whether a shard has a copy of the group, complete or not.
+func (g Group) IsOn(shard string) bool {
+	return slices.ContainsFunc(g.Members, func(m Member) bool { return m.Shard == shard })
+}
+
+// Majority returns how many of the voters form a majority.
+func Majority(voters int) int { return voters/2 + 1 }
+
+// IsHere reports whether the shard of a member is registered with exactly the volume of the member.
+func (v View) IsHere(m Member) bool {
+	shard, registered := v.Shards[m.Shard]
+	return registered && shard.VolumeUUID == m.VolumeUUID
+}
+
+// Names returns the names of the groups in the order of CompareGroups.
+func (v View) Names() []string { return slices.SortedFunc(maps.Keys(v.Groups), CompareGroups) }
+
+// Holds returns the groups that a shard holds or is to receive, in the order of their names.
+func (v View) Holds(shard string) (names []string) {
+	for name, g := range v.Groups {
+		if g.IsOn(shard) || slices.Contains(v.Targets[name].Shards, shard) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, CompareGroups)
+	return names
+}
+
+// IsMoving reports whether a copy of a group is being created, or whether the shards of the group's target differ from
+// those of its voters. It is false for a group that no shard has created yet.
+func (v View) IsMoving(group string) bool {
+	g, target := v.Groups[group], v.Targets[group].Shards
+	voters := g.Voters()
+	if len(voters) == 0 {
+		return false
+	}
+	if len(voters) < len(g.Members) || len(target) > 0 && len(target) != len(voters) {
+		return true
+	}
+	return slices.ContainsFunc(target, func(shard string) bool {
+		return !slices.ContainsFunc(voters, func(m Member) bool { return m.Shard == shard })
+	})
+}
+
+// SharedDomains returns the failure domains that hold, or may hold, two copies of a group until it reaches its target,
+// because no order of the moves avoids that. See the function SharedDomains.
+func (v View) SharedDomains(group string) []string {
+	voters := v.Groups[group].Voters()
+	from := make([]string, 0, len(voters))
+	for _, m := range voters {
+		from = append(from, m.Shard)
+	}
+	to := v.Targets[group].Shards
+	if len(from) == 0 || len(to) == 0 || v.Meta.Copies == 1 {
+		return nil
+	}
+	return SharedDomains(from, to, v.Domain)
+}
+
+// Silent returns the groups with too few registered shards to serve. It maps each of them to the shard of its first
+// voter that is not registered.
+func (v View) Silent() map[string]string {
+	out := map[string]string{}
+	for name, g := range v.Groups {
+		voters, registered, away := g.Voters(), 0, -1
+		for i, m := range voters {
+			if _, is := v.Shards[m.Shard]; is {
+				registered++
+			} else if away < 0 {
+				away = i
+			}
+		}
+		if away >= 0 && registered < Majority(len(voters)) {
+			out[name] = voters[away].Shard
+		}
+	}
+	return out
+}
+
+// Homeless returns the number of groups that no shard has created yet.
+func (v View) Homeless() (n int) {
+	for _, g := range v.Groups {
+		if len(g.Voters()) == 0 {
+			n++
+		}
+	}
+	return n
+}
