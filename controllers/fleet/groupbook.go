@@ -85,12 +85,23 @@ func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[st
 	before := s.pools[pool]
 	for shard, report := range reports {
 		if report.GetShard().GetState().Serves() {
-			page.shards[shard] = shardPage{answers: true, groups: report.GetGroups()}
+			page.shards[shard] = shardPage{answers: true, groups: summed(report.GetGroups())}
 		} else if before != nil {
 			page.shards[shard] = shardPage{groups: before.shards[shard].groups}
 		}
 	}
 	s.replace(pool, page, now)
+}
+
+// summed returns the rows with the fields that the book reads. The whole rows of a large store, with the damages and the
+// members of each group, would fill the operator's memory.
+func summed(rows []*recordv1.Group) []*recordv1.Group {
+	out := make([]*recordv1.Group, len(rows))
+	for i, g := range rows {
+		out[i] = &recordv1.Group{Group: g.GetGroup(), State: g.GetState(), Leader: g.GetLeader(), Records: g.GetRecords(),
+			AppliedIndex: g.GetAppliedIndex(), Copy: g.GetCopy()}
+	}
+	return out
 }
 
 // Forget removes the entries of a deleted pool.

@@ -53,22 +53,23 @@ func copyTo(shard string, g *replicas.Replica, phase member.Phase) *recordv1.Cop
 // copies describes the copies that are being created on this shard, sorted by group.
 func (s *Shard) copies() []*recordv1.Move {
 	var out []*recordv1.Move
-	add := func(g *replicas.Replica, c *recordv1.Copy) {
+	add := func(group string, c *recordv1.Copy) {
 		out = append(out, &recordv1.Move{
-			Group: g.Name, To: []string{s.cfg.Name}, Running: true, Bytes: c.GetBytesTotal(), BytesDone: c.GetBytesDone(),
+			Group: group, To: []string{s.cfg.Name}, Running: true, Bytes: c.GetBytesTotal(), BytesDone: c.GetBytesDone(),
 			BytesPerSecond: c.GetBytesPerSecond(), EtaSeconds: c.EtaSeconds, Phase: phaseOf(c.GetPhase()),
 			Copies: []*recordv1.Copy{c},
 		})
 	}
 	for _, g := range s.replicas.All() {
-		if g.Name == "" {
+		known := g.State()
+		if known.Name == "" {
 			continue
 		}
-		if c := copyTo(s.cfg.Name, g, g.State().Phase); c != nil {
-			add(g, c)
+		if c := copyTo(s.cfg.Name, g, known.Phase); c != nil {
+			add(known.Name, c)
 		} else if sv := g.Served(); sv != nil && sv.Replica().Status().Learner {
 			bytes := sv.Log().Stats().StoredBytes
-			add(g, &recordv1.Copy{Shard: s.cfg.Name, Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: bytes,
+			add(known.Name, &recordv1.Copy{Shard: s.cfg.Name, Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: bytes,
 				BytesDone: bytes})
 		}
 	}

@@ -18,17 +18,20 @@ import (
 
 // groupStatuses implements serve.Admin.Groups; numbers are sorted by value.
 func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Group, more bool) {
-	groups := slices.DeleteFunc(s.replicas.Groups(), func(g *replicas.Replica) bool {
-		return only != "" && g.Name != only || placement.CompareGroups(g.Name, behind) <= 0
-	})
-	slices.SortFunc(groups, func(a, b *replicas.Replica) int { return placement.CompareGroups(a.Name, b.Name) })
+	var groups []namedReplica
+	for _, g := range s.replicas.Groups() {
+		if name := g.State().Name; (only == "" || name == only) && placement.CompareGroups(name, behind) > 0 {
+			groups = append(groups, namedReplica{name, g})
+		}
+	}
+	slices.SortFunc(groups, func(a, b namedReplica) int { return placement.CompareGroups(a.name, b.name) })
 	groups, more = firstNames(groups, most)
 	for _, g := range groups {
 		known := g.State()
-		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: stateOf(known.Phase),
+		p := &recordv1.Group{Group: g.name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: stateOf(known.Phase),
 			Lost: known.Phase == member.Lost}
 		p.Outcome, p.TruncatedBytes = outcomeOf(known.Report.Outcome), known.Report.TornTailBytes
-		p.RaftId, p.Copy = known.RaftID, copyTo(s.cfg.Name, g, known.Phase)
+		p.RaftId, p.Copy = known.RaftID, copyTo(s.cfg.Name, g.Replica, known.Phase)
 		if known.Err != nil {
 			p.Message = known.Err.Error()
 		}
@@ -40,12 +43,18 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 	return out, more
 }
 
+// namedReplica is a replica with the name that it had at one moment.
+type namedReplica struct {
+	name string
+	*replicas.Replica
+}
+
 // firstNames returns the replicas that have one of the first names, and whether there are other replicas. most is the
 // maximum number of names; 0: no limit. groups must be sorted by name. All replicas of a name are returned together.
-func firstNames(groups []*replicas.Replica, most int) (first []*replicas.Replica, more bool) {
+func firstNames(groups []namedReplica, most int) (first []namedReplica, more bool) {
 	names := 0
 	for i, g := range groups {
-		if i == 0 || g.Name != groups[i-1].Name {
+		if i == 0 || g.name != groups[i-1].name {
 			if names++; most > 0 && names > most {
 				return groups[:i], true
 			}

@@ -85,9 +85,11 @@ func (s *Shard) anothersFolder(r *replicas.Routes, state placement.Group) error 
 	if len(s.replicas.Here(state)) == 0 {
 		return nil
 	}
-	g, reason := s.replicas.Find(state.UUID), ""
-	if g != nil && g.Name != "" && g.Name != state.Name {
-		reason = g.State().Standing.String()
+	reason := ""
+	if g := s.replicas.Find(state.UUID); g != nil {
+		if known := g.State(); known.Name != "" && known.Name != state.Name {
+			reason = known.Standing.String()
+		}
 	}
 	if reason == "" {
 		return nil

@@ -49,9 +49,9 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	last, _ := s.cfg.Placement.LastAnswer()
 	row.EtcdSilentSeconds, row.RoutingEpoch = status.SilentSeconds(last), s.replicas.View().Epoch
 	for _, g := range s.replicas.All() {
-		if standing := g.State().Standing; standing.Apart() {
+		if known := g.State(); known.Standing.Apart() {
 			st.Strays = append(st.Strays,
-				&recordv1.StrayGroup{Group: g.Name, Uuid: g.UUID.String(), Reason: standing.String()})
+				&recordv1.StrayGroup{Group: known.Name, Uuid: g.UUID.String(), Reason: known.Standing.String()})
 		}
 	}
 	slices.SortFunc(st.Strays, func(a, b *recordv1.StrayGroup) int { return cmp.Compare(a.GetUuid(), b.GetUuid()) })

@@ -32,7 +32,9 @@ type State struct {
 // Replica is a group's replica on the volume, from the moment that its folder is found or made. Safe for concurrent
 // use.
 type Replica struct {
-	Name string // name of the group; empty until a Decide knows it, and until then the replica has no route
+	// Name is the name of the group. It is empty until a Decide knows it, and until then the replica has no route. Code
+	// that may meet a replica without a route reads the name from State.
+	Name string
 	UUID uuid.UUID
 
 	Progress group.Progress // of its load

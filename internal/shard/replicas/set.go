@@ -272,7 +272,9 @@ func (s *Set) Own() placement.Own {
 
 // names returns the names of the groups that have a folder on the volume, as far as they are known.
 func (s *Set) names() (names []string) {
-	for _, r := range s.All() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.all {
 		if r.Name != "" {
 			names = append(names, r.Name)
 		}

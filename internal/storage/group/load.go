@@ -128,6 +128,10 @@ func (ld *loading) writeJournal() error {
 		return err
 	}
 	ld.opts.Plan = nil // the mark and the end of the data change
+	// A plan does not notice that the folder has gone since. The journal's share must then stay where it is.
+	if _, err := ld.opts.FS.Stat(ld.opts.Dir); err != nil {
+		return fmt.Errorf("folder of a group that the journal holds data of: %w", err)
+	}
 	if err := redoShare(ld.opts.FS, ld.opts.Dir, ld.manifest, rest.Share); err != nil {
 		return fmt.Errorf("what %s holds, which was acknowledged, cannot be written to the group's segment: %w", rest.Where,
 			err)
