@@ -69,8 +69,7 @@ func toGroup(rows []*recordv1.Group) Group {
 		if row.GetUuid() != "" && row.GetState() != recordv1.GroupState_GROUP_STATE_PENDING {
 			g.Copies++
 		}
-		switch row.GetState() {
-		case recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_DAMAGED:
+		if row.GetState().Serves() {
 			g.Serving++
 		}
 		switch {

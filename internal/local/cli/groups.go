@@ -88,16 +88,13 @@ func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 		if c.GetLost() {
 			lost++
 		}
-		serves := c.GetState() == recordv1.GroupState_GROUP_STATE_SERVING
-		switch {
-		case c.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED:
-			damaged, serves = true, true
-		case !serves:
-			out++
-		}
+		serves := c.GetState().Serves()
 		if serves {
 			served++
+		} else {
+			out++
 		}
+		damaged = damaged || c.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED
 		if c.GetState() != recordv1.GroupState_GROUP_STATE_PENDING {
 			row.Copies++
 		}
