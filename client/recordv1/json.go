@@ -26,7 +26,8 @@ func (x *Shard) hasFigures() bool { return x.GetAlive() }
 
 // isAsked reports whether a field without a value was asked for. Only a gateway asks etcd for the placement.
 func (x *Shard) isAsked(f protoreflect.FieldDescriptor) bool {
-	return x.GetPlacementState() != PlacementState_PLACEMENT_STATE_UNSPECIFIED || !strings.HasPrefix(string(f.Name()), "place")
+	return x.GetPlacementState() != PlacementState_PLACEMENT_STATE_UNSPECIFIED ||
+		!strings.HasPrefix(string(f.Name()), "place")
 }
 
 // hasFigures is as for a Shard.

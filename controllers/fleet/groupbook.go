@@ -93,8 +93,8 @@ func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[st
 	s.replace(pool, page, now)
 }
 
-// summed returns the rows with the fields that the book reads. The whole rows of a large store, with the damages and the
-// members of each group, would fill the operator's memory.
+// summed returns the rows with the fields that the book reads. The whole rows of a large store, with the damages and
+// the members of each group, would fill the operator's memory.
 func summed(rows []*recordv1.Group) []*recordv1.Group {
 	out := make([]*recordv1.Group, len(rows))
 	for i, g := range rows {
