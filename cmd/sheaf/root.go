@@ -64,8 +64,9 @@ Try it:
   sheaf get 42                       read it
   sheaf import DIR --id hash         store a tree of files
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, words to stderr. An
-id is a decimal int64, or hexadecimal behind 0x.`,
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the disk is not blank (sheaf look), 5 the
+data of this member are lost (sheaf etcd). Data goes to stdout, words to stderr. An id is a decimal
+int64, or hexadecimal behind 0x.`,
 		Version: version,
 	}
 	root.AddGroup(

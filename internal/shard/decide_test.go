@@ -69,6 +69,9 @@ func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 			words = append(words, one.word)
 		}
 	}
+	if there := s.replicas.Find(id); len(todo.Trash) > 0 && there.State().Plan != nil {
+		words = append(words, "(a load may still trust what was read of its folder)")
+	}
 	if todo.Later {
 		words = append(words, "later")
 	}
@@ -129,7 +132,7 @@ func (c decideCase) run(t *testing.T, held string) string {
 		}
 	}
 	if c.folder != nil {
-		g := replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7}}
+		g := replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7}, Plan: new(group.Plan)}
 		c.folder(&g)
 		holding(s, state.UUID, g)
 	}

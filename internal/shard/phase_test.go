@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/uuid"
@@ -105,7 +106,13 @@ func TestADecisionEndsThePlanOfALoad(t *testing.T) {
 		}
 	}
 	s := lone(t)
-	g := s.replicas.Add(uuid.New(), replicas.State{Replica: member.Replica{Name: "0", Phase: member.Joining},
+	g := s.replicas.Add(uuid.New(), replicas.State{Replica: member.Replica{Name: "0", Phase: member.Loading},
+		Plan: new(group.Plan)})
+	g.Fail(errors.New("there is no memory for it"))
+	if g.State().Plan != nil {
+		t.Error("a group that is not loaded keeps what was read of its folder")
+	}
+	g = s.replicas.Add(uuid.New(), replicas.State{Replica: member.Replica{Name: "0", Phase: member.Joining},
 		Plan: new(group.Plan)})
 	s.loading.takePending()
 	if g.State().Plan != nil {

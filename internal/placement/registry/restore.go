@@ -33,8 +33,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	}
 	if st.hasMeta && !force {
 		return fmt.Errorf("%w: it is this store %s, with %d groups: nothing is lost, and nothing is changed",
-			placement.ErrStoreExists,
-			r.Meta.StoreUUID, len(st.groups))
+			placement.ErrStoreExists, r.Meta.StoreUUID, len(st.groups))
 	}
 	if len(r.Short) > 0 && !force {
 		return fmt.Errorf("%w: %s", ErrShort, r.ShortWords())

@@ -168,6 +168,7 @@ func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state p
 		r.stopFetch()
 		todo.Later = true
 	case member.Trash:
+		r.state.Plan = nil // the folder is about to be moved: a load that begins now must find it missing
 		todo.Trash = append(todo.Trash, r)
 	case member.Nothing:
 	}

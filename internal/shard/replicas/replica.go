@@ -80,6 +80,9 @@ func (r *Replica) happens(e member.Event) {
 		r.set.Logger.Debug("the phase of a replica changes", "group", r.Name, "from", r.state.Phase, "event", e, "to", next)
 	}
 	r.state.Phase = next
+	if next != member.Loading {
+		r.state.Plan = nil // the folder may change before its next load
+	}
 }
 
 // Happens changes the phase after an event that changes nothing else.
