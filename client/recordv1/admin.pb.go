@@ -1345,12 +1345,12 @@ type Shard struct {
 	// The volume hangs without returning an error: copies on it answer nothing, although the shard is alive and its state
 	// says that it serves. One of the problems says since when. A shard that is older than this field always sends false.
 	VolumeSilent bool `protobuf:"varint,41,opt,name=volume_silent,json=volumeSilent,proto3" json:"volume_silent,omitempty"`
-	// The state that SetShardState set. Only from a gateway, like the next two fields.
-	PlacementState PlacementState `protobuf:"varint,42,opt,name=placement_state,json=placementState,proto3,enum=sheaf.record.v1.PlacementState" json:"placement_state,omitempty"`
+	// The state that SetShardState set. Only from a gateway, like the next two fields: shards do not ask etcd for them.
+	PlacementState *PlacementState `protobuf:"varint,42,opt,name=placement_state,json=placementState,proto3,enum=sheaf.record.v1.PlacementState,oneof" json:"placement_state,omitempty"`
 	// Number of groups that have a copy on the shard, or should have one.
-	PlacedGroups int32 `protobuf:"varint,43,opt,name=placed_groups,json=placedGroups,proto3" json:"placed_groups,omitempty"`
+	PlacedGroups *int32 `protobuf:"varint,43,opt,name=placed_groups,json=placedGroups,proto3,oneof" json:"placed_groups,omitempty"`
 	// Why groups cannot leave a shard that is being drained, as text; empty: they can, or none has to.
-	PlacementWaits string `protobuf:"bytes,44,opt,name=placement_waits,json=placementWaits,proto3" json:"placement_waits,omitempty"`
+	PlacementWaits *string `protobuf:"bytes,44,opt,name=placement_waits,json=placementWaits,proto3,oneof" json:"placement_waits,omitempty"`
 	// What callers did; absent: the shard serves no volume, or is older than this field.
 	Traffic *Traffic `protobuf:"bytes,45,opt,name=traffic,proto3" json:"traffic,omitempty"`
 	// Revision of etcd that the shard has seen; 0: none yet.
@@ -1646,22 +1646,22 @@ func (x *Shard) GetVolumeSilent() bool {
 }
 
 func (x *Shard) GetPlacementState() PlacementState {
-	if x != nil {
-		return x.PlacementState
+	if x != nil && x.PlacementState != nil {
+		return *x.PlacementState
 	}
 	return PlacementState_PLACEMENT_STATE_UNSPECIFIED
 }
 
 func (x *Shard) GetPlacedGroups() int32 {
-	if x != nil {
-		return x.PlacedGroups
+	if x != nil && x.PlacedGroups != nil {
+		return *x.PlacedGroups
 	}
 	return 0
 }
 
 func (x *Shard) GetPlacementWaits() string {
-	if x != nil {
-		return x.PlacementWaits
+	if x != nil && x.PlacementWaits != nil {
+		return *x.PlacementWaits
 	}
 	return ""
 }
@@ -4385,7 +4385,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
 	"\bproblems\x18\x02 \x03(\tR\bproblems\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\x1a\n" +
-	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xaf\f\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xf8\f\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -4432,15 +4432,18 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\bproblems\x18\" \x03(\tR\bproblems\x129\n" +
 	"\n" +
 	"slow_syncs\x18( \x01(\v2\x1a.sheaf.record.v1.SlowSyncsR\tslowSyncs\x12#\n" +
-	"\rvolume_silent\x18) \x01(\bR\fvolumeSilent\x12H\n" +
-	"\x0fplacement_state\x18* \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateR\x0eplacementState\x12#\n" +
-	"\rplaced_groups\x18+ \x01(\x05R\fplacedGroups\x12'\n" +
-	"\x0fplacement_waits\x18, \x01(\tR\x0eplacementWaits\x122\n" +
+	"\rvolume_silent\x18) \x01(\bR\fvolumeSilent\x12M\n" +
+	"\x0fplacement_state\x18* \x01(\x0e2\x1f.sheaf.record.v1.PlacementStateH\x01R\x0eplacementState\x88\x01\x01\x12(\n" +
+	"\rplaced_groups\x18+ \x01(\x05H\x02R\fplacedGroups\x88\x01\x01\x12,\n" +
+	"\x0fplacement_waits\x18, \x01(\tH\x03R\x0eplacementWaits\x88\x01\x01\x122\n" +
 	"\atraffic\x18- \x01(\v2\x18.sheaf.record.v1.TrafficR\atraffic\x12#\n" +
 	"\rrouting_epoch\x18. \x01(\x04R\froutingEpoch\x12\x1a\n" +
 	"\bstopping\x18/ \x01(\bR\bstopping\x123\n" +
-	"\x13etcd_silent_seconds\x180 \x01(\x01H\x01R\x11etcdSilentSeconds\x88\x01\x01B\r\n" +
-	"\v_rotationalB\x16\n" +
+	"\x13etcd_silent_seconds\x180 \x01(\x01H\x04R\x11etcdSilentSeconds\x88\x01\x01B\r\n" +
+	"\v_rotationalB\x12\n" +
+	"\x10_placement_stateB\x10\n" +
+	"\x0e_placed_groupsB\x12\n" +
+	"\x10_placement_waitsB\x16\n" +
 	"\x14_etcd_silent_seconds\"\xb7\x03\n" +
 	"\vShardStatus\x128\n" +
 	"\asummary\x18\x01 \x01(\v2\x1e.sheaf.record.v1.StatusSummaryR\asummary\x12,\n" +

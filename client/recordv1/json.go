@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -19,16 +18,10 @@ import (
 //     protojson, because a program that reads numbers as doubles would change them.
 //   - Enums are their words, such as Serving for GROUP_STATE_SERVING.
 //   - Numbers that are zero are left out of the row of a shard that does not answer, and of a replica that does not
-//     serve: they are not known. What etcd says of the placement on a shard is left out where etcd was not asked.
+//     serve: they are not known.
 
 // hasFigures reports whether a figure of the row that is zero is known to be zero.
 func (x *Shard) hasFigures() bool { return x.GetAlive() }
-
-// isAsked reports whether a field without a value was asked for. Only a gateway asks etcd for the placement.
-func (x *Shard) isAsked(f protoreflect.FieldDescriptor) bool {
-	return x.GetPlacementState() != PlacementState_PLACEMENT_STATE_UNSPECIFIED ||
-		!strings.HasPrefix(string(f.Name()), "place")
-}
 
 // hasFigures is as for a Shard.
 func (x *Group) hasFigures() bool { return x.GetState().Serves() }
@@ -85,15 +78,11 @@ func (w *jsonWriter) message(m protoreflect.Message) error {
 	if row, ok := m.Interface().(interface{ hasFigures() bool }); ok {
 		zeros = row.hasFigures()
 	}
-	asked := func(protoreflect.FieldDescriptor) bool { return true }
-	if row, ok := m.Interface().(*Shard); ok {
-		asked = row.isAsked
-	}
 	separator := "{"
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		if !m.Has(f) && (f.HasPresence() || !zeros && isFigure(f) || !asked(f)) {
+		if !m.Has(f) && (f.HasPresence() || !zeros && isFigure(f)) {
 			continue
 		}
 		fmt.Fprintf(w, "%s%q:", separator, f.JSONName())

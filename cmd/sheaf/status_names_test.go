@@ -83,6 +83,7 @@ func TestJSONOfStatus(t *testing.T) {
 			Name: "a", Address: "h:1", Alive: true, VolumeUuid: "v", Generation: 2, Path: "/d", FileSystem: "xfs",
 			CapacityBytes: 4, FreeBytes: 3, ReserveBytes: 1, MemoryNeedBytes: 5, MemoryUsedBytes: 6, MemoryLimitBytes: 7,
 			Residency: "Index", Groups: 1, Leaders: 1, Version: "v1", Load: &recordv1.Load{Done: true, BytesTotal: 8},
+			PlacementState: recordv1.PlacementState_PLACEMENT_STATE_ACTIVE.Enum(), PlacedGroups: new(int32(0)),
 		},
 		{Name: "b", FreeBytes: 9},
 	}, []*recordv1.Group{{
@@ -149,9 +150,8 @@ func TestJSONOfStatus(t *testing.T) {
    "memoryUsedBytes": 6,
    "problems": [],
    "volumeSilent": false,
-   "placementState": "",
+   "placementState": "Active",
    "placedGroups": 0,
-   "placementWaits": "",
    "routingEpoch": 0,
    "stopping": false
   },
@@ -181,8 +181,6 @@ func TestJSONOfStatus(t *testing.T) {
    "medium": "",
    "problems": [],
    "volumeSilent": false,
-   "placementState": "",
-   "placementWaits": "",
    "stopping": false
   }
  ],

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// ReadEtcdSecret reads the Secret with which a store's external etcd is reached. It is nil if the spec names none. The
-// outcome says what is missing in the Secret, and what to do.
+// ReadEtcdSecret reads the Secret with which a store's external etcd is reached. It is nil if the spec names none,
+// or if the Secret does not exist. The outcome says what is missing in the Secret, and what to do.
 func ReadEtcdSecret(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore) (*corev1.Secret,
 	step.Outcome) {
 	external := store.Spec.Etcd.External
@@ -30,7 +30,7 @@ func ReadEtcdSecret(ctx context.Context, live client.Reader, store *v1alpha1.Rec
 		return nil, step.Retry(fmt.Errorf("read Secret %s: %w", key, err))
 	}
 	if len(secret.Data["ca.crt"]) == 0 {
-		return nil, step.Wait("EtcdSecretIncomplete", fmt.Sprintf(
+		return secret, step.Wait("EtcdSecretIncomplete", fmt.Sprintf(
 			"spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
 				"certificates of the authority that signed etcd's", key), step.PauseShort)
 	}

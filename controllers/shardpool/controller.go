@@ -375,7 +375,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 	w.store = store
 	w.shards.tls = store.Status.TLS != nil && store.Status.TLS.Transport == v1alpha1.TransportRequired
 	secret, out := fleet.ReadEtcdSecret(ctx, w.r.Live, store)
-	if !out.IsComplete() {
+	if secret == nil && !out.IsComplete() { // of an incomplete Secret, the store says what is missing, and shards serve on
 		return out.Saying(fmt.Sprintf("RecordStore %s: %s", key.Name, out.Message()))
 	}
 	w.etcd = workload.EtcdAccessOf(store, secret)

@@ -107,7 +107,7 @@ func (t *table) stuck(name string, g *placement.Group) string {
 // fill adds the data of p to the row of the shard. A nil placedShard adds nothing.
 func (p *placedShard) fill(row *recordv1.Shard) {
 	if p != nil {
-		row.PlacementState, row.PlacedGroups, row.PlacementWaits = p.state, int32(p.groups), p.waits
+		row.PlacementState, row.PlacedGroups, row.PlacementWaits = &p.state, new(int32(p.groups)), &p.waits
 	}
 }
 

@@ -273,13 +273,14 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionDrained, "True", "Drained", "")
 			f.Groups = nil
 			for _, s := range f.Shards {
-				s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
+				s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING.Enum()
 			}
 		}, []want{{Note, "ShardPool quotes-ssd", "it can be deleted", "delete shardpool quotes-ssd"}}},
 		"a pool that cannot be drained": {func(_ *testing.T, o *Objects, f *finding.Facts) {
 			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, "True", "NowhereToGo", "2 groups have nowhere to go")
-			f.Shards[1].PlacementState, f.Shards[1].PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 2
-			f.Shards[1].PlacementWaits = "needs 3 shards"
+			f.Shards[1].PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING.Enum()
+			f.Shards[1].PlacedGroups = new(int32(2))
+			f.Shards[1].PlacementWaits = new("needs 3 shards")
 		}, []want{{Problem, "ShardPool quotes-ssd", "NowhereToGo", "describe shardpool"}}},
 		"an update that is paused": {func(_ *testing.T, o *Objects, f *finding.Facts) {
 			o.Pools[0].Spec.Update.Mode, o.Pools[0].Status.Updated = v1alpha1.UpdatePaused, 1

@@ -56,20 +56,20 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 			s.Load = &recordv1.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 200, BytesDone: 50, EtaSeconds: 3}
 		}, severity: Note, where: "shard a", words: []string{"1 of 4", "25%", "3s"}},
 		"cordoned": {shard: func(s *recordv1.Shard) {
-			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_CORDONED
+			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_CORDONED.Enum()
 		}, severity: Note, where: "shard a", words: []string{"no new groups", "activate a"}},
 		"draining": {shard: func(s *recordv1.Shard) {
-			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 1
+			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING.Enum(), new(int32(1))
 		}, severity: Note, where: "shard a", words: []string{"1 group left", "sheaf moves"}},
 		"cannot be drained": {shard: func(s *recordv1.Shard) {
-			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, 3
-			s.PlacementWaits = "needs 3 shards"
+			s.PlacementState, s.PlacedGroups = recordv1.PlacementState_PLACEMENT_STATE_DRAINING.Enum(), new(int32(3))
+			s.PlacementWaits = new("needs 3 shards")
 		}, severity: Warning, where: "shard a", words: []string{"3 groups cannot leave", "needs 3 shards"}},
 		"drained": {shard: func(s *recordv1.Shard) {
-			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
+			s.PlacementState = recordv1.PlacementState_PLACEMENT_STATE_DRAINING.Enum()
 		}, severity: Note, where: "shard a", words: []string{"stop its process, then: sheaf shards remove a"}},
 		"drained and stopped": {shard: func(s *recordv1.Shard) {
-			s.PlacementState, s.Alive = recordv1.PlacementState_PLACEMENT_STATE_DRAINING, false
+			s.PlacementState, s.Alive = recordv1.PlacementState_PLACEMENT_STATE_DRAINING.Enum(), false
 		}, severity: Note, where: "shard a", words: []string{"sheaf shards remove a"}},
 		"full": {shard: func(s *recordv1.Shard) {
 			s.FreeBytes = s.ReserveBytes
