@@ -22,14 +22,13 @@ const (
 
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes + aheadBytes); return &b }}
 
-// ReadAhead reads a file sequentially and keeps several reads in flight, so that the device works while checksums are
-// computed. After a request for an unexpected offset it starts again at that offset. A read of a single block, as
-// after a bad sector, goes to the file directly. A window takes the pieces without a copy; other readers copy. A
-// ReadAhead must be used by one goroutine.
+// ReadAhead is the source of a Window. It reads a file sequentially and keeps several reads in flight, so that the device
+// works while checksums are computed. The window takes the bytes without a copy. If the window requests an unexpected
+// offset, ReadAhead starts again at that offset. A ReadAhead must be used by one goroutine.
 type ReadAhead struct {
 	src   io.ReaderAt
 	end   int64 // reads end here
-	at    int64 // the next offset to be returned
+	at    int64 // the next offset to be returned; -1 after a failed read
 	asked int64 // reads up to here were started
 	queue []*aheadRead
 	lent  []*aheadRead // pieces that next returned, until release or close
@@ -46,46 +45,8 @@ type aheadRead struct {
 // NewReadAhead returns a ReadAhead for src, up to an end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
-// ReadAt returns bytes, in order, from reads that have been started already. Offsets and lengths must have the
-// alignment that the file requires.
-func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
-	if offset%format.BlockBytes != 0 || offset >= r.end || len(p) <= format.BlockBytes {
-		return r.src.ReadAt(p, offset)
-	}
-	if offset != r.at {
-		r.drop()
-		r.at, r.asked = offset, offset
-	}
-	n := 0
-	for n < len(p) {
-		r.ask()
-		if len(r.queue) == 0 {
-			return n, io.EOF
-		}
-		head := r.queue[0]
-		<-head.done
-		skip := int(r.at - head.offset)
-		if skip < head.n {
-			k := copy(p[n:], (*head.buffer)[carryBytes+skip:carryBytes+head.n])
-			n, r.at, skip = n+k, r.at+int64(k), skip+k
-		}
-		if skip < head.n {
-			break
-		}
-		if head.n < aheadBytes || head.err != nil && !errors.Is(head.err, io.EOF) {
-			err := head.err // the end, or a bad sector; the next call reads the file again
-			r.drop()
-			if err == nil {
-				err = io.EOF
-			}
-			r.at = -1
-			return n, err
-		}
-		r.free(head)
-		r.queue = r.queue[1:]
-	}
-	return n, nil
-}
+// ReadAt reads from the source directly. A window calls it for bytes that next cannot return.
+func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) { return r.src.ReadAt(p, offset) }
 
 // ask starts reads until enough are in flight.
 func (r *ReadAhead) ask() {
@@ -102,7 +63,7 @@ func (r *ReadAhead) ask() {
 
 // next returns bytes of the file from an offset on, as far as one read covers them. The offset is a multiple of a
 // block. The bytes are those of buffer from begin on. The caller may use the bytes of buffer before begin until it
-// calls release(). The buffer is nil if there are no more bytes or they cannot be read; ReadAt returns the error.
+// calls release(). The buffer is nil if there are no more bytes or they cannot be read.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0
@@ -122,6 +83,9 @@ func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	}
 	r.queue, r.lent = r.queue[1:], append(r.lent, head)
 	r.at = head.offset + int64(head.n)
+	if head.n < aheadBytes {
+		r.at = -1 // the file ends here: the reads in flight do not continue it
+	}
 	return (*head.buffer)[:carryBytes+head.n], carryBytes + skip
 }
 

@@ -2,10 +2,7 @@ package segio
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -18,59 +15,61 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 	for _, size := range []int{1, format.BlockBytes, aheadBytes - 1, aheadBytes, aheadBytes + 1, 7*aheadBytes + 12345} {
 		image := grouptest.RandomBytes(uint64(size), size)
 		r := NewReadAhead(grouptest.AlignedReader{Image: image}, int64(size))
-		var got []byte
-		buffer := make([]byte, 3*format.BlockBytes+2*aheadBytes)
-		for at := int64(0); ; {
-			n, err := r.ReadAt(buffer[:format.BlockBytes*(1+random.IntN(len(buffer)/format.BlockBytes))], at)
-			got = append(got, buffer[:n]...)
-			at += int64(n)
-			if errors.Is(err, io.EOF) || at%format.BlockBytes != 0 {
-				break
+		read := func(at int64) int64 {
+			piece, begin := r.next(at)
+			if piece == nil {
+				return 0
 			}
-			grouptest.Must(t, err)
-			if random.IntN(4) == 0 { // the rest of a read, without a copy
-				piece, begin := r.next(at)
-				if piece == nil {
-					break
-				}
-				got = append(got, piece[begin:]...)
-				at += int64(len(piece) - begin)
-				clear(piece) // the piece belongs to the caller until release
-				r.release()
-				if at%format.BlockBytes != 0 {
-					break
-				}
+			n := len(piece) - begin
+			if !bytes.Equal(piece[begin:], image[at:at+int64(n)]) {
+				t.Fatalf("size %d: %d bytes at %d are not those of the file", size, n, at)
 			}
+			clear(piece) // the piece belongs to the caller until release
+			r.release()
+			return int64(n)
+		}
+		at := int64(0)
+		for n := read(at); n > 0; n = read(at) {
+			at += n
 			if random.IntN(4) == 0 { // a jump to a different place, and back
 				other := random.Int64N(int64(size)) &^ (format.BlockBytes - 1)
-				n, err := r.ReadAt(buffer[:format.BlockBytes], other)
-				if want := image[other:min(other+format.BlockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil &&
-					!errors.Is(err, io.EOF) {
-					t.Fatalf("read at %d: %d bytes, %v", other, n, err)
+				if read(other) == 0 {
+					t.Fatalf("size %d: nothing at %d", size, other)
 				}
 			}
 		}
 		r.Close()
-		if !bytes.Equal(got, image) {
-			t.Errorf("size %d: %d bytes, not those of the file", size, len(got))
+		if at != int64(size) {
+			t.Errorf("size %d: %d bytes", size, at)
 		}
 	}
 }
 
-func TestReadAheadAnswersTheErrorOfABadSectorOnce(t *testing.T) {
+func TestReadAheadContinuesBehindABadSector(t *testing.T) {
 	image := grouptest.RandomBytes(1, 8<<20)
 	r := NewReadAhead(grouptest.AlignedReader{Image: image, Bad: map[int64]bool{600: true}}, int64(len(image)))
 	defer r.Close()
-	buffer := make([]byte, aheadBytes)
-	for at := int64(0); at < 600*format.BlockBytes&^(aheadBytes-1); at += aheadBytes {
-		if n, err := r.ReadAt(buffer, at); n != aheadBytes || err != nil {
-			t.Fatalf("at %d: %d, %v", at, n, err)
+	for at := int64(0); at < 4<<20; at += aheadBytes {
+		piece, begin := r.next(at)
+		if bad := at == 2<<20; bad != (piece == nil) || !bad && !bytes.Equal(piece[begin:], image[at:at+aheadBytes]) {
+			t.Errorf("at %d: %d bytes", at, len(piece)-begin)
 		}
 	}
-	if _, err := r.ReadAt(buffer, 2<<20); !errors.Is(err, syscall.EIO) {
-		t.Errorf("the bad sector: %v", err)
-	}
-	if n, err := r.ReadAt(buffer, 3<<20); n != aheadBytes || err != nil || !bytes.Equal(buffer, image[3<<20:4<<20]) {
-		t.Errorf("behind it: %d, %v", n, err)
+}
+
+// TestReadAheadEndsWithAFileThatIsShorterThanItWas checks that a file that was truncated after its size was read ends
+// the reading, wherever it ends.
+func TestReadAheadEndsWithAFileThatIsShorterThanItWas(t *testing.T) {
+	for _, size := range []int64{format.BlockBytes, aheadBytes, aheadBytes + format.BlockBytes} {
+		image := grouptest.RandomBytes(1, int(size))
+		r := NewReadAhead(grouptest.AlignedReader{Image: image}, 4*aheadBytes)
+		at := int64(0)
+		for piece, begin := r.next(at); piece != nil; piece, begin = r.next(at) {
+			at += int64(len(piece) - begin)
+		}
+		r.Close()
+		if at != size {
+			t.Errorf("%d bytes of %d", at, size)
+		}
 	}
 }
