@@ -35,17 +35,12 @@ const (
 // before it (4).
 func (b BlobRef) Encode() []byte {
 	out := make([]byte, BlobRefBytes)
-	b.encode(out)
-	return out
-}
-
-func (b BlobRef) encode(out []byte) {
 	le := binary.LittleEndian
 	copy(out, b.ID[:])
 	le.PutUint64(out[16:], uint64(b.Size))
 	le.PutUint32(out[24:], b.CRC32C)
-	clear(out[28:36])
 	le.PutUint32(out[36:], Checksum(out[:36]))
+	return out
 }
 
 // BlobRef returns the reference of a put whose data is in a blob. It returns nil if the entry itself holds the data,

@@ -2,7 +2,6 @@ package format
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"path"
 	"unsafe"
@@ -68,37 +67,17 @@ func (h *Hint) SetUsed(row int, used bool) {
 // alias one buffer, which belongs to the caller.
 func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	name := path.Join(dir, HintName(segment.Number))
-	h, err := readHintFile(fs, name)
+	b, err := ReadAll(fs, name, HintBytesMax)
 	if err != nil {
 		return nil, err
+	}
+	h, err := DecodeHint(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if h.Segment != segment.ID || h.FirstIndex != segment.FirstIndex || h.LastIndex != segment.LastIndex ||
 		h.Bytes != segment.Bytes {
 		return nil, fmt.Errorf("%s: %w: it is of another segment or another state of it", name, ErrCorrupt)
-	}
-	return h, nil
-}
-
-// readHintFile reads a hint and checks it without the manifest.
-func readHintFile(fs vfs.FS, name string) (h *Hint, err error) {
-	f, err := fs.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	size, err := f.Size()
-	if err != nil {
-		return nil, err
-	}
-	if size > HintBytesMax {
-		return nil, fmt.Errorf("%s: %w: %d bytes are above the limit of %d", name, ErrCorrupt, size, HintBytesMax)
-	}
-	b := vfs.AlignedBytes(int(size))
-	if err := ReadFull(f, b, 0); err != nil {
-		return nil, err
-	}
-	if h, err = DecodeHint(b); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return h, nil
 }
@@ -140,8 +119,7 @@ func (h *Hint) Encode() ([]byte, error) {
 	if err := h.Check(); err != nil {
 		return nil, err
 	}
-	l := layoutHint(int64(rows), int64(len(h.Terms)), int64(len(h.Blobs)))
-	b := make([]byte, l.end)
+	b := make([]byte, hintHeaderBytes, HintBytes(int64(rows), int64(len(h.Terms)), int64(len(h.Blobs))))
 	le := binary.LittleEndian
 	copy(b[16:], h.Segment[:])
 	le.PutUint64(b[24:], h.FirstIndex)
@@ -152,28 +130,12 @@ func (h *Hint) Encode() ([]byte, error) {
 	le.PutUint32(b[64:], uint32(len(h.Terms)))
 	le.PutUint32(b[68:], uint32(len(h.Blobs)))
 	le.PutUint32(b[72:], h.Requests)
-	for i, id := range h.IDs {
-		le.PutUint64(b[hintHeaderBytes+8*i:], uint64(id))
-	}
-	for i, place := range h.Places {
-		le.PutUint64(b[int(l.places)+8*i:], place)
-	}
-	for i, delta := range h.Indexes {
-		le.PutUint32(b[int(l.indexes)+4*i:], delta)
-	}
-	for i, word := range h.Used {
-		le.PutUint64(b[int(l.used)+8*i:], word)
-	}
-	for i, run := range h.Terms {
-		at := int(l.terms) + termRunBytes*i
-		le.PutUint64(b[at:], run.FirstIndex)
-		le.PutUint64(b[at+8:], run.Term)
-	}
-	for i, blob := range h.Blobs {
-		at := int(l.blobs) + hintBlobBytes*i
-		le.PutUint64(b[at:], blob.Index)
-		blob.Ref.encode(b[at+8:])
-	}
+	b, _ = binary.Append(b, le, h.IDs) // never fails for slices of numbers
+	b, _ = binary.Append(b, le, h.Places)
+	b, _ = binary.Append(b, le, h.Indexes)
+	b = append(b, make([]byte, -len(b)&7)...)
+	b, _ = binary.Append(b, le, h.Used)
+	b = appendTermsAndBlobs(b, h.Terms, h.Blobs)
 	putHead(b, HintMagic)
 	return b, nil
 }
@@ -200,15 +162,9 @@ func DecodeHint(b []byte) (*Hint, error) {
 	h.Places = column[uint64](b[l.places:l.indexes])
 	h.Indexes = column[uint32](b[l.indexes : l.indexes+4*int64(rows)])
 	h.Used = column[uint64](b[l.used:l.terms])
-	for at := l.terms; at < l.blobs; at += termRunBytes {
-		h.Terms = append(h.Terms, TermRun{FirstIndex: le.Uint64(b[at:]), Term: le.Uint64(b[at+8:])})
-	}
-	for at := l.blobs; at < l.end; at += hintBlobBytes {
-		ref, err := DecodeBlobRef(b[at+8 : at+hintBlobBytes])
-		if err != nil {
-			return nil, fmt.Errorf("hint: %w", err)
-		}
-		h.Blobs = append(h.Blobs, HintBlob{Index: le.Uint64(b[at:]), Ref: ref})
+	var err error
+	if h.Terms, h.Blobs, err = decodeTermsAndBlobs(b[l.terms:], int(terms), int(blobs)); err != nil {
+		return nil, fmt.Errorf("hint: %w", err)
 	}
 	if err := h.Check(); err != nil {
 		return nil, fmt.Errorf("hint: %w", err)
@@ -254,14 +210,53 @@ func (h *Hint) Check() error {
 	if n := len(h.IDs) % 64; n != 0 && h.Used[len(h.Used)-1]>>n != 0 {
 		return fmt.Errorf("%w: used flags behind the last row", ErrCorrupt)
 	}
-	for i, run := range h.Terms {
-		if run.FirstIndex < h.FirstIndex || run.FirstIndex > h.LastIndex ||
-			i > 0 && (run.FirstIndex <= h.Terms[i-1].FirstIndex || run.Term <= h.Terms[i-1].Term) {
+	return checkTermsAndBlobs(h.Terms, h.Blobs, h.FirstIndex, h.LastIndex)
+}
+
+// appendTermsAndBlobs appends term runs and blobs in the encoding that hints and pieces of hints share.
+func appendTermsAndBlobs(b []byte, terms []TermRun, blobs []HintBlob) []byte {
+	le := binary.LittleEndian
+	for _, run := range terms {
+		b = le.AppendUint64(b, run.FirstIndex)
+		b = le.AppendUint64(b, run.Term)
+	}
+	for _, blob := range blobs {
+		b = le.AppendUint64(b, blob.Index)
+		b = append(b, blob.Ref.Encode()...)
+	}
+	return b
+}
+
+// decodeTermsAndBlobs decodes the given numbers of term runs and blobs at the beginning of b, which must be long enough
+// for them. It does not check their indexes and terms.
+func decodeTermsAndBlobs(b []byte, runs, count int) (terms []TermRun, blobs []HintBlob, err error) {
+	le := binary.LittleEndian
+	for range runs {
+		terms = append(terms, TermRun{FirstIndex: le.Uint64(b), Term: le.Uint64(b[8:])})
+		b = b[termRunBytes:]
+	}
+	for range count {
+		ref, err := DecodeBlobRef(b[8:hintBlobBytes])
+		if err != nil {
+			return nil, nil, err
+		}
+		blobs = append(blobs, HintBlob{Index: le.Uint64(b), Ref: ref})
+		b = b[hintBlobBytes:]
+	}
+	return terms, blobs, nil
+}
+
+// checkTermsAndBlobs checks that the term runs rise in index and term, that the blobs rise in index, and that all of
+// these indexes are from first to last.
+func checkTermsAndBlobs(terms []TermRun, blobs []HintBlob, first, last uint64) error {
+	for i, run := range terms {
+		if run.FirstIndex < first || run.FirstIndex > last ||
+			i > 0 && (run.FirstIndex <= terms[i-1].FirstIndex || run.Term <= terms[i-1].Term) {
 			return fmt.Errorf("%w: term run %d is impossible", ErrCorrupt, i)
 		}
 	}
-	for i, blob := range h.Blobs {
-		if blob.Index < h.FirstIndex || blob.Index > h.LastIndex || i > 0 && blob.Index <= h.Blobs[i-1].Index {
+	for i, blob := range blobs {
+		if blob.Index < first || blob.Index > last || i > 0 && blob.Index <= blobs[i-1].Index {
 			return fmt.Errorf("%w: blob %d is impossible", ErrCorrupt, i)
 		}
 	}

@@ -100,15 +100,7 @@ func (p *HintPiece) Encode() []byte {
 		b = binary.AppendUvarint(b, entry-at)
 		offset, at = place.Offset(), entry
 	}
-	for _, run := range p.Terms {
-		b = le.AppendUint64(b, run.FirstIndex)
-		b = le.AppendUint64(b, run.Term)
-	}
-	for _, blob := range p.Table.Blobs {
-		b = le.AppendUint64(b, blob.Index)
-		b = append(b, make([]byte, BlobRefBytes)...)
-		blob.Ref.encode(b[len(b)-BlobRefBytes:])
-	}
+	b = appendTermsAndBlobs(b, p.Terms, p.Table.Blobs)
 	b = append(b, make([]byte, -len(b)&7)...)
 	b = le.AppendUint64(b, uint64(len(b)+pieceTrailBytes))
 	copy(b[16:], p.Segment[:])
@@ -163,11 +155,14 @@ func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 	if err = p.check(); err == nil {
 		rest, err = p.decodeRows(rest, int(rows))
 	}
-	if err == nil {
-		rest, err = p.decodeTerms(rest, int(runs))
+	if tail := termRunBytes*int(runs) + hintBlobBytes*int(blobs); err == nil && len(rest) < tail {
+		err = fmt.Errorf("%w: term runs or blobs are missing", ErrCorrupt)
+	} else if err == nil {
+		p.Terms, p.Table.Blobs, err = decodeTermsAndBlobs(rest, int(runs), int(blobs))
+		rest = rest[tail:]
 	}
 	if err == nil {
-		rest, err = p.decodeBlobs(rest, int(blobs))
+		err = checkTermsAndBlobs(p.Terms, p.Table.Blobs, p.LastBefore+1, p.Last)
 	}
 	if err == nil && (len(rest) >= 8 || !IsZero(rest)) {
 		err = fmt.Errorf("%w: padding", ErrCorrupt)
@@ -220,42 +215,6 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 			return nil, errPieceRow
 		}
 		t.Places[i], t.Indexes[i] = uint64(offset/8)<<16|numbers[1], uint32(at-p.First)
-	}
-	return b, nil
-}
-
-func (p *HintPiece) decodeTerms(b []byte, runs int) (rest []byte, err error) {
-	if len(b) < termRunBytes*runs {
-		return nil, fmt.Errorf("%w: term runs are missing", ErrCorrupt)
-	}
-	before := TermRun{FirstIndex: p.LastBefore}
-	for i := range runs {
-		run := TermRun{FirstIndex: binary.LittleEndian.Uint64(b), Term: binary.LittleEndian.Uint64(b[8:])}
-		if run.FirstIndex <= before.FirstIndex || run.FirstIndex > p.Last || i > 0 && run.Term <= before.Term {
-			return nil, fmt.Errorf("%w: a term run is impossible", ErrCorrupt)
-		}
-		p.Terms = append(p.Terms, run)
-		before, b = run, b[termRunBytes:]
-	}
-	return b, nil
-}
-
-func (p *HintPiece) decodeBlobs(b []byte, blobs int) (rest []byte, err error) {
-	if len(b) < hintBlobBytes*blobs {
-		return nil, fmt.Errorf("%w: blobs are missing", ErrCorrupt)
-	}
-	before := p.LastBefore
-	for range blobs {
-		at := binary.LittleEndian.Uint64(b)
-		ref, err := DecodeBlobRef(b[8:hintBlobBytes])
-		if err != nil {
-			return nil, err
-		}
-		if at <= before || at > p.Last {
-			return nil, fmt.Errorf("%w: a blob is impossible", ErrCorrupt)
-		}
-		p.Table.Blobs = append(p.Table.Blobs, HintBlob{Index: at, Ref: ref})
-		before, b = at, b[hintBlobBytes:]
 	}
 	return b, nil
 }
