@@ -75,9 +75,7 @@ func AppendFrame(dst []byte, segment SegmentID, offset int64, e *Entry) []byte {
 
 // AppendStateFrame encodes a state record as a frame for the given offset in the segment.
 func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord) []byte {
-	var data [StateRecordBytes]byte
-	s.encode(data[:])
-	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: data[:]})
+	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: s.Encode()})
 }
 
 // MoveFrame updates a frame in place for a new offset: it changes the used flag and the frame CRC, and keeps the
@@ -190,9 +188,10 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 		if attributesBytes+dataBytes != 0 || e.Codec != CodecPlain {
 			return "a delete has neither attributes nor data"
 		}
-	case KindRequest:
-		if why := e.requestRefusal(attributesBytes, dataBytes); why != "" {
-			return why
+	case KindRequest: // DecodeContent and DecodePayload check the content of the data
+		if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 ||
+			e.RequestID == [16]byte{} {
+			return "a remembered request has a request id, no attributes, no timestamp and 8 bytes of data"
 		}
 	case KindEmpty, KindConf, KindState:
 		if why := e.internalRefusal(attributesBytes, dataBytes); why != "" {
@@ -203,15 +202,6 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	}
 	if e.Index == 0 && e.Kind != KindState {
 		return "index is zero"
-	}
-	return ""
-}
-
-// requestRefusal checks the rules of KindRequest, except those about the content of its data.
-func (e *Entry) requestRefusal(attributesBytes, dataBytes int) string {
-	if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 ||
-		e.RequestID == [16]byte{} {
-		return "a remembered request has a request id, no attributes, no timestamp and 8 bytes of data"
 	}
 	return ""
 }
@@ -238,21 +228,13 @@ func (e *Entry) internalRefusal(attributesBytes, dataBytes int) string {
 	return ""
 }
 
+var kindWords = [...]string{KindPut: "put", KindDelete: "delete", KindEmpty: "empty", KindConf: "conf", KindState: "state",
+	KindRequest: "request"}
+
 // String returns the word for a kind.
 func (k Kind) String() string {
-	switch k {
-	case KindPut:
-		return "put"
-	case KindDelete:
-		return "delete"
-	case KindEmpty:
-		return "empty"
-	case KindConf:
-		return "conf"
-	case KindState:
-		return "state"
-	case KindRequest:
-		return "request"
+	if int(k) < len(kindWords) && k != 0 {
+		return kindWords[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }

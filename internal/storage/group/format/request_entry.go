@@ -1,6 +1,9 @@
 package format
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"time"
+)
 
 // Request is what a group remembers about a put or delete with a request id: the result, and the fields that show
 // whether a later write is the same one.
@@ -65,3 +68,19 @@ func isRequestData(b []byte) bool {
 func (r *Request) IsSame(other *Request) bool {
 	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
 }
+
+// RequestWindow says how long the request ids of writes are remembered: for Age or for Writes further writes of the
+// group, whichever ends first; but at least for AgeMin or WritesMax further writes, whichever ends first. The age of a
+// write is counted from the time at which this process applied it or, for an older write, from the start of this
+// process. It is measured by the monotonic clock, so changes of the machine's time do not affect it.
+type RequestWindow struct {
+	Age       time.Duration
+	Writes    int
+	AgeMin    time.Duration
+	WritesMax int
+}
+
+// DefaultRequestWindow is the window that api/sheaf/record/v1/record.proto promises. AgeMin is longer than the time
+// for which gateways and clients repeat a call.
+var DefaultRequestWindow = RequestWindow{Age: 10 * time.Minute, Writes: 1 << 16, AgeMin: 2 * time.Minute,
+	WritesMax: 1 << 20}

@@ -1,6 +1,7 @@
 package format
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -33,13 +34,10 @@ func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 		keys[i] = key{index.Hash(id), r.Places[i], int32(i)}
 	}
 	slices.SortFunc(keys, func(a, b key) int {
-		switch {
-		case a.hash < b.hash || a.hash == b.hash && a.place < b.place:
-			return -1
-		case a == b:
-			return 0
+		if c := cmp.Compare(a.hash, b.hash); c != 0 {
+			return c
 		}
-		return 1
+		return cmp.Compare(a.place, b.place)
 	})
 	h := &Hint{
 		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.LastCommit, Bytes: m.Bytes,

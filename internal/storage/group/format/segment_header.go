@@ -88,12 +88,11 @@ func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) er
 	if err != nil {
 		return err
 	}
-	switch {
-	case h.Store != identity.Store:
-		return fmt.Errorf("segment header: %w: store is %s, not %s", ErrForeign, h.Store, identity.Store)
-	case h.Group != identity.Group:
-		return fmt.Errorf("segment header: %w: group is %s, not %s", ErrForeign, h.Group, identity.Group)
-	case h.ID != segment.ID || h.FirstIndex != segment.FirstIndex:
+	identity.Name = "" // a header has no name
+	if err := CheckIdentity(Identity{Store: h.Store, Group: h.Group}, identity); err != nil {
+		return fmt.Errorf("segment header: %w", err)
+	}
+	if h.ID != segment.ID || h.FirstIndex != segment.FirstIndex {
 		return fmt.Errorf("segment header: %w: segment %x from index %d, the manifest says %x from %d",
 			ErrCorrupt, h.ID, h.FirstIndex, segment.ID, segment.FirstIndex)
 	}

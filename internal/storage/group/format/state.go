@@ -21,17 +21,13 @@ type StateRecord struct {
 // Encode returns the data of a KindState frame.
 func (s StateRecord) Encode() []byte {
 	b := make([]byte, StateRecordBytes)
-	s.encode(b)
-	return b
-}
-
-func (s StateRecord) encode(b []byte) {
 	le := binary.LittleEndian
 	le.PutUint64(b, s.Term)
 	le.PutUint64(b[8:], s.Vote)
 	le.PutUint64(b[16:], s.Commit)
 	le.PutUint64(b[24:], uint64(s.SyncedOffset))
 	le.PutUint64(b[32:], s.SyncedIndex)
+	return b
 }
 
 // NumberMax is the largest index, term or sequence that a file may hold. No log comes near it. Counting on from a
