@@ -41,17 +41,10 @@ type Export struct {
 // Export pins the log at its applied index, or at the index before a membership change that was not passed to SetConf
 // yet. It holds no lock for long. Compaction continues meanwhile, but the files that it removes take disk space until
 // Close. If the log has damage, Export returns *DamageError.
-func (l *Log) Export(ctx context.Context) (*Export, error) {
-	e, err := l.export(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("group %s: export: %w", l.opts.Identity.Name, err)
-	}
-	return e, nil
-}
-
-func (l *Log) export(ctx context.Context) (_ *Export, err error) {
+func (l *Log) Export(ctx context.Context) (_ *Export, err error) {
+	defer l.addNames("export", &err)
 	l.blobs.hold() // until the blobs of the export are known, no blob is removed
-	defer func() { l.blobs.release() }()
+	defer l.blobs.release()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
 		sizes: make(map[string]int64),
@@ -75,8 +68,10 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	if err := e.addBlobs(ctx); err != nil {
 		return nil, err
 	}
-	e.manifest, err = m.Encode()
-	return e, err
+	if e.manifest, err = m.Encode(); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // pin records the state at one moment, and makes the manifest without the segments.

@@ -239,17 +239,14 @@ func (ld *loading) removeBlobs() error {
 
 // SetConf records the membership after an applied membership change; it is durable on return.
 func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if err := l.usable(); err != nil {
-		return err
-	}
-	if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
-		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)
-	}
-	l.state.mu.Lock()
-	l.state.conf, l.state.confIndex = conf, at
-	l.state.confsAhead = slices.DeleteFunc(l.state.confsAhead, func(seen uint64) bool { return seen <= at })
-	l.state.mu.Unlock()
-	return nil
+	return l.write("membership", func() error {
+		if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
+			return err
+		}
+		l.state.mu.Lock()
+		defer l.state.mu.Unlock()
+		l.state.conf, l.state.confIndex = conf, at
+		l.state.confsAhead = slices.DeleteFunc(l.state.confsAhead, func(seen uint64) bool { return seen <= at })
+		return nil
+	})
 }

@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,22 @@ type parts struct {
 	blobs   blobSet
 	marks   markFile
 	memory  memory
+}
+
+// write calls do with writer.mu held unless the log is closed. It adds the names of the group and of the operation to
+// the errors of do.
+func (l *Log) write(operation string, do func() error) error {
+	return l.w.whileOpen(func() (err error) {
+		defer l.addNames(operation, &err)
+		return do()
+	})
+}
+
+// addNames adds the names of the group and of an operation to an error, unless it is nil.
+func (l *Log) addNames(operation string, err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("group %s: %s: %w", l.opts.Identity.Name, operation, *err)
+	}
 }
 
 // SegmentBytesDefault is the size at which a segment is sealed if Options does not set a size.
@@ -106,8 +123,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
 	l.w = newWriter(&l.parts, &l.opts)
 	l.editor = editor{
-		gate: &l.gate, w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints,
-		memory: &l.memory,
+		w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, memory: &l.memory,
 	}
 	return l, nil
 }

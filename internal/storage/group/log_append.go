@@ -34,15 +34,7 @@ var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 // and the caller may try again. The log keeps the Data of entries until they are applied, so the caller must not change
 // the Data. The Data of a put is made by EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if err := l.usable(); err != nil {
-		return err
-	}
-	if err := l.w.append(hs, entries); err != nil {
-		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
-	}
-	return nil
+	return l.write("append", func() error { return l.w.append(hs, entries) })
 }
 
 // append implements Append. The caller holds mu.

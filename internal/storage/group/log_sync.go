@@ -8,17 +8,7 @@ import (
 
 // Sync makes everything appended durable (fdatasync). If a sync fails, Sync abandons the segment at its synced mark,
 // and writes and syncs the unsynced entries in a new segment. An error means that this attempt failed too.
-func (l *Log) Sync() error {
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if err := l.usable(); err != nil {
-		return err
-	}
-	if err := l.w.sync(); err != nil {
-		return fmt.Errorf("group %s: sync: %w", l.opts.Identity.Name, err)
-	}
-	return nil
-}
+func (l *Log) Sync() error { return l.write("sync", l.w.sync) }
 
 // sync implements Sync. The caller holds mu.
 func (w *writer) sync() error {

@@ -40,15 +40,8 @@ type Repair struct {
 
 // Repairs reads the damaged files and returns what each file needs: RepairRange for a segment, BlobWriter for a blob.
 // If the active segment is damaged, Repairs seals it. The result is nil if there is no damage.
-func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
-	repairs, err := l.repairs(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("group %s: repair: %w", l.opts.Identity.Name, err)
-	}
-	return repairs, nil
-}
-
-func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
+func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
+	defer l.addNames("repair", &err)
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
 	files := l.damages.files()
@@ -64,7 +57,6 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 	defer l.leave()
 	views := l.reader.views(0, math.MaxUint64)
 	defer unpinAll(views)
-	var out []Repair
 	for _, file := range files {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -84,19 +76,16 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 
 // sealDamaged begins a new active segment if the present one is damaged.
 func (e *editor) sealDamaged(files []string) error {
-	e.w.mu.Lock()
-	defer e.w.mu.Unlock()
-	if err := e.gate.usable(); err != nil {
-		return err
-	}
-	active := e.w.active
-	if !slices.Contains(files, format.SegmentName(active.number)) {
-		return nil
-	}
-	if err := e.w.seal(); err != nil || e.w.active != active {
-		return err
-	}
-	return e.w.replaceSegments(e.state.last+1, 0) // the segment has only a header
+	return e.w.whileOpen(func() error {
+		active := e.w.active
+		if !slices.Contains(files, format.SegmentName(active.number)) {
+			return nil
+		}
+		if err := e.w.seal(); err != nil || e.w.active != active {
+			return err
+		}
+		return e.w.replaceSegments(e.state.last+1, 0) // the segment has only a header
+	})
 }
 
 // repairOf returns what a damaged file needs. It returns false if the file does not belong to the log.

@@ -38,14 +38,8 @@ type rangeRepair struct {
 // entries against what is known: index, term, checksum, id. The blobs that they refer to must exist here already
 // (MissingBlobs). The damage is forgotten when the new segment is durable. If RepairRange returns ErrRepairLater,
 // ErrRepairByInstall, ErrCorrupt (these are not the entries that were here) or ErrNoSpace, nothing has changed.
-func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
-	if err := l.repairRange(ctx, r, entries, peerApplied); err != nil {
-		return fmt.Errorf("group %s: repair of %s: %w", l.opts.Identity.Name, r.File, err)
-	}
-	return nil
-}
-
-func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
+func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) (err error) {
+	defer l.addNames("repair of "+r.File, &err)
 	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.enter(); err != nil {
@@ -67,7 +61,6 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.state.applied.Load() {
 		return ErrRepairLater
 	}
-	var err error
 	if p.s, err = p.reader.survey(p.v); err != nil {
 		return err
 	}

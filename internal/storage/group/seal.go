@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"slices"
 	"sort"
 
@@ -10,17 +9,7 @@ import (
 )
 
 // Seal seals the active segment, so that it gets a hint and can be compacted, and begins a new active segment.
-func (l *Log) Seal() error {
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if err := l.usable(); err != nil {
-		return err
-	}
-	if err := l.w.seal(); err != nil {
-		return fmt.Errorf("group %s: seal: %w", l.opts.Identity.Name, err)
-	}
-	return nil
-}
+func (l *Log) Seal() error { return l.write("seal", l.w.seal) }
 
 // seal implements Seal. The caller holds mu.
 func (w *writer) seal() error {
@@ -152,7 +141,8 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 // including that of the active segment, so that the next load in Index residency reads little of it. If hints is
 // false, Close only closes the files (fast stop). The next load continues the active segment, so a start leaves no
 // additional file. Synced data is safe in both cases.
-func (l *Log) Close(hints bool) error {
+func (l *Log) Close(hints bool) (err error) {
+	defer l.addNames("close", &err)
 	l.cancel()
 	l.compacting.Lock() // waits until Compact has seen that l.ctx has ended, and writes no more files
 	defer l.compacting.Unlock()
@@ -161,7 +151,6 @@ func (l *Log) Close(hints bool) error {
 	if l.closed.Load() {
 		return nil
 	}
-	var err error
 	if hints {
 		err = l.tidy()
 		l.hints.refresh(l.w.active)
@@ -171,10 +160,7 @@ func (l *Log) Close(hints bool) error {
 	l.changed.fire()
 	l.hints.writing.Wait()
 	l.release()
-	if err != nil {
-		return fmt.Errorf("group %s: close: %w", l.opts.Identity.Name, err)
-	}
-	return nil
+	return err
 }
 
 // tidy prepares the files so that the next load has as little work as possible. The caller holds writer.mu.

@@ -79,18 +79,15 @@ func (l *Log) Blank() error {
 // Verify reads and checks every byte of the group's files, at a limited byte rate. A rate of 0 means that there is no
 // limit. Damage in hints, and in files that are stored twice, appears only in the report, and is repaired by writing
 // the file again.
-func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
-	report, err := l.verify(ctx, rateBytesPerSecond)
-	if err == nil {
-		var more []format.Damage
-		r := &renewal{gate: &l.gate, w: &l.w, folder: &l.folder, marks: &l.marks, hints: &l.hints, reader: &l.reader}
-		more, err = r.run(report.Damages)
-		report.Damages = append(report.Damages, more...)
+func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (report fsck.VerifyReport, err error) {
+	defer l.addNames("verify", &err)
+	if report, err = l.verify(ctx, rateBytesPerSecond); err != nil {
+		return report, err
 	}
-	if err != nil {
-		return report, fmt.Errorf("group %s: verify: %w", l.opts.Identity.Name, err)
-	}
-	return report, nil
+	r := &renewal{gate: &l.gate, w: &l.w, folder: &l.folder, marks: &l.marks, hints: &l.hints, reader: &l.reader}
+	more, err := r.run(report.Damages)
+	report.Damages = append(report.Damages, more...)
+	return report, err
 }
 
 func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {

@@ -40,7 +40,6 @@ type move struct {
 // It first changes the manifest, then the memory. It takes writer.mu for moments, places.swapping while places
 // change, and state.mu while it holds either of these.
 type editor struct {
-	gate   *gate
 	w      *writer
 	folder *folder
 	state  *state
@@ -61,12 +60,7 @@ func (e *editor) checkSpace(disk int64, entries int, bytes int64) error {
 
 // sealNow seals the active segment.
 func (e *editor) sealNow() error {
-	e.w.mu.Lock()
-	defer e.w.mu.Unlock()
-	if err := e.gate.usable(); err != nil {
-		return err
-	}
-	return format.MarkShortage(e.w.seal())
+	return format.MarkShortage(e.w.whileOpen(e.w.seal))
 }
 
 // raiseTombstones durably records that the tombstones up to a floor may be dropped, before the first of them is
@@ -77,7 +71,7 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	if had := e.folder.manifest.TombstoneFloor; floor <= had {
 		return had, nil
 	}
-	err := e.gate.usable()
+	err := e.w.gate.usable()
 	if err == nil {
 		err = format.MarkShortage(e.w.amend(func(m *format.Manifest) { m.TombstoneFloor = floor }))
 	}
@@ -169,7 +163,7 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	err := e.gate.usable()
+	err := e.w.gate.usable()
 	if err == nil {
 		err = e.w.amend(func(m *format.Manifest) {
 			i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })

@@ -17,6 +17,7 @@ type writer struct {
 	// swap of compaction. It guards writer and folder. It is locked before state.mu, never while state.mu is held.
 	mu longlock.Mutex
 
+	gate         *gate
 	folder       *folder
 	state        *state
 	places       *places
@@ -43,12 +44,22 @@ type writer struct {
 // newWriter makes the writer of a log that is being loaded. The load sets the end of the log.
 func newWriter(p *parts, opts *Options) writer {
 	return writer{
-		folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints, memory: &p.memory,
-		segmentBytes: opts.SegmentBytes, onSealed: opts.Sealed,
+		gate: &p.gate, folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints,
+		memory: &p.memory, segmentBytes: opts.SegmentBytes, onSealed: opts.Sealed,
 		allocation: allocation{segmentBytes: opts.SegmentBytes, spare: opts.Spare,
 			ahead: zerosAhead{share: opts.Residency.zerosShare()}},
 		hint: newActiveHint(&p.folder, &p.state, opts),
 	}
+}
+
+// whileOpen calls do with mu held. If the log is closed, whileOpen returns ErrClosed instead.
+func (w *writer) whileOpen(do func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.gate.usable(); err != nil {
+		return err
+	}
+	return do()
 }
 
 // hardForManifest returns the hard state with a commit that is already applied, because Load searches for membership
