@@ -1,7 +1,6 @@
 package group
 
 import (
-	"runtime"
 	"sync/atomic"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -34,10 +33,3 @@ func (g *gate) enter() error {
 
 // leave ends a read.
 func (g *gate) leave() { g.readers.Add(-1) }
-
-// awaitReaders waits until the last reader has left. The gate must be shut.
-func (g *gate) awaitReaders() {
-	for g.readers.Load() > 0 { // polling is enough, because reads are short and Close is rare
-		runtime.Gosched()
-	}
-}

@@ -91,13 +91,13 @@ func (h *activeHint) grow(s *segment) {
 	}
 	h.state.mu.RLock()
 	held := slices.ContainsFunc(h.state.confsAhead, func(conf uint64) bool { return conf <= at.Last })
-	rows, terms := s.rows.Snapshot(), h.state.termsWithin(s.first, at.Last)
+	rows, terms := *s.rows, h.state.termsWithin(s.first, at.Last)
 	h.state.mu.RUnlock()
 	if held {
 		return
 	}
 	h.tried = at.Offset
-	p := format.MakePiece(s.manifest(), h.covered, at, rows, terms)
+	p := format.MakePiece(s.manifest(), h.covered, at, &rows, terms)
 	b := p.Encode()
 	if err := format.WritePiece(h.folder.fs, h.folder.dir, h.covered.Bytes, b); err != nil {
 		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group",

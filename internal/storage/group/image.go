@@ -59,36 +59,26 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	return nil
 }
 
-// walk reads the first size bytes of a segment's file into an image with space for room bytes, and walks the frames
-// meanwhile. The function begin returns the walk, and is called after the first reads have started.
+// walk reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes, and
+// walks the frames meanwhile. The function begin returns the walk, and is called after the first reads have started. The
+// function onto is called with the size of each part that was read.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
-	return m.fill(ctx, s, size, room, onto, func(read *segio.ImageRead) error {
-		frames := segio.NewFrameReaderBytes(s.image[:size], s.id, format.SegmentHeaderBytes)
-		frames.Await(read)
-		return begin().GoOn(frames, s.first, size)
-	})
-}
-
-// fill reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes.
-// The function use processes the image meanwhile.
-func (m *images) fill(ctx context.Context, s *segment, size, room int64, onto func(int64),
-	use func(*segio.ImageRead) error) error {
 	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {
 		return err
 	}
-	if err := m.allocate(s, max(room, 1), room > size); err != nil {
+	if err := m.allocate(s, room, room > size); err != nil {
 		return errors.Join(err, f.Close())
-	}
-	if size == 0 {
-		return errors.Join(use(&segio.ImageRead{}), f.Close())
 	}
 	read, err := m.loader.Read(ctx, f, s.image[:size], onto)
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if err := errors.Join(use(read), read.Finish(), f.Close()); err != nil {
+	frames := segio.NewFrameReaderBytes(s.image[:size], s.id, format.SegmentHeaderBytes)
+	frames.Await(read)
+	err = begin().GoOn(frames, s.first, size)
+	if err := errors.Join(err, read.Finish(), f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	return nil

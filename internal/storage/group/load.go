@@ -47,7 +47,7 @@ type loading struct {
 	found  []*format.Damage
 	// tailIDs are the records with an entry above the commit. Some of their used flags may have been cleared because
 	// of an entry that is not known to be committed yet.
-	tailIDs map[int64]struct{}
+	tailIDs map[int64]bool
 }
 
 // loaded is the result of loading one segment.
@@ -390,7 +390,7 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 		switch {
 		case h.FirstIndex+uint64(h.Indexes[row]) > through:
 			return true
-		case !h.IsUsed(row) && !ld.inTail(h.IDs[row]):
+		case !h.IsUsed(row) && !ld.tailIDs[h.IDs[row]]:
 			ld.places.supersedeKnown(s, place.In(s.ordinal))
 			return true
 		}
@@ -398,14 +398,6 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 	}
 	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.clearUsed)
 	return err
-}
-
-func (ld *loading) inTail(id int64) bool {
-	if len(ld.tailIDs) == 0 {
-		return false
-	}
-	_, ok := ld.tailIDs[id]
-	return ok
 }
 
 // insertRows fills the index from rows. It skips rows that damage may have made void, until the damage is repaired:

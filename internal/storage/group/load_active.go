@@ -192,7 +192,7 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 // single voter were committed. With several voters findTailIDs returns ErrTailDamaged, because the entry may have
 // been truncated, or may have been needed for a quorum.
 func (ld *loading) findTailIDs() error {
-	ld.tailIDs = make(map[int64]struct{})
+	ld.tailIDs = make(map[int64]bool)
 	commit := ld.commit
 	next := ld.commit + 1
 	ld.walkReadable(next, ld.state.last, func(e *format.Entry) bool {
@@ -201,7 +201,7 @@ func (ld *loading) findTailIDs() error {
 		}
 		next = e.Index + 1
 		if e.Kind.IsVersion() {
-			ld.tailIDs[e.ID] = struct{}{}
+			ld.tailIDs[e.ID] = true
 		}
 		return true
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -130,7 +131,9 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 
 // release waits for the last reader of a closed log, and then frees the log's memory and closes its files.
 func (l *Log) release() {
-	l.awaitReaders()
+	for l.readers.Load() > 0 { // polling is enough, because reads are short and Close is rare
+		runtime.Gosched()
+	}
 	l.state.mu.Lock()
 	segments := l.state.segments
 	l.state.segments, l.state.tail = nil, tail{}

@@ -47,7 +47,8 @@ func (r *reader) views(lo, hi uint64) []view {
 			continue
 		}
 		if s.rows != nil {
-			v.rows = s.rows.Snapshot()
+			rows := *s.rows // later additions do not change the copy
+			v.rows = &rows
 		}
 		out = append(out, v)
 	}
@@ -282,19 +283,13 @@ func (r *reader) history(id int64, lo, hi uint64, fn func(v view, at uint64, loc
 	return nil
 }
 
-// versionRow is one version in a segment.
-type versionRow struct {
-	index uint64
-	loc   index.Loc
-}
-
 // versionsIn finds the versions of a record in a segment, oldest first.
-func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
-	var out []versionRow
+func (r *reader) versionsIn(v view, id int64) ([]row, error) {
+	var out []row
 	if v.rows != nil {
 		for i, other := range v.rows.IDs {
 			if other == id {
-				out = append(out, versionRow{v.first + uint64(v.rows.Indexes[i]), index.Loc(v.rows.Places[i]).In(v.ordinal)})
+				out = append(out, row{id, v.first + uint64(v.rows.Indexes[i]), index.Loc(v.rows.Places[i]).In(v.ordinal)})
 			}
 		}
 		return out, nil
@@ -307,7 +302,7 @@ func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
 	from := sort.Search(len(h.IDs), func(i int) bool { return index.Hash(h.IDs[i]) >= hash })
 	for i := from; i < len(h.IDs) && index.Hash(h.IDs[i]) == hash; i++ {
 		if h.IDs[i] == id {
-			out = append(out, versionRow{h.FirstIndex + uint64(h.Indexes[i]), index.Loc(h.Places[i]).In(v.ordinal)})
+			out = append(out, row{id, h.FirstIndex + uint64(h.Indexes[i]), index.Loc(h.Places[i]).In(v.ordinal)})
 		}
 	}
 	return out, nil

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -215,25 +216,27 @@ func (p *rangeRepair) checkOrder() error {
 		given[p.given[i].Index] = true
 	}
 	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
+	var all []format.TermRun // one for each entry
+	for _, k := range p.s.kept {
+		all = append(all, format.TermRun{FirstIndex: k.index, Term: k.term})
+	}
+	for i := range p.given {
+		all = append(all, format.TermRun{FirstIndex: p.given[i].Index, Term: p.given[i].Term})
+	}
+	slices.SortFunc(all, func(a, b format.TermRun) int { return cmp.Compare(a.FirstIndex, b.FirstIndex) })
 	next := max(p.v.first, p.floor+1) // the next index that must exist
 	term := uint64(0)
-	check := func(at, is uint64) error {
-		if is < term {
-			return fmt.Errorf("%w: index %d has term %d, behind term %d", format.ErrCorrupt, at, is, term)
+	for _, e := range all {
+		if e.Term < term {
+			return fmt.Errorf("%w: index %d has term %d, behind term %d", format.ErrCorrupt, e.FirstIndex, e.Term, term)
 		}
-		if is > term {
-			p.terms = append(p.terms, format.TermRun{FirstIndex: at, Term: is})
+		if e.Term > term {
+			p.terms = append(p.terms, e)
 		}
-		term = is
-		if at == next {
+		term = e.Term
+		if e.FirstIndex == next {
 			next++
 		}
-		return nil
-	}
-	if err := p.each(func(k keptFrame) error {
-		return check(k.index, k.term)
-	}, func(e *format.Entry) error { return check(e.Index, e.Term) }); err != nil {
-		return err
 	}
 	if next <= p.v.through {
 		return fmt.Errorf("%w: index %d is not among what the peer has", ErrRepairLater, next)

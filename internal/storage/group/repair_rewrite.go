@@ -79,28 +79,6 @@ func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	return p.swapIn()
 }
 
-// each calls the function kept for the kept entries, and the function given for the peer's entries, in order of the
-// index.
-func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry) error) error {
-	g := 0
-	for _, k := range p.s.kept {
-		for ; g < len(p.given) && p.given[g].Index < k.index; g++ {
-			if err := given(&p.given[g]); err != nil {
-				return err
-			}
-		}
-		if err := kept(k); err != nil {
-			return err
-		}
-	}
-	for ; g < len(p.given); g++ {
-		if err := given(&p.given[g]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // rewrite writes the new segment, which is durable on return.
 func (p *rangeRepair) rewrite() error {
 	if err := p.checkSpace(); err != nil {

@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Rows holds the puts and deletes of a segment in order of place, column by column, without pointers.
+// Rows holds the puts and deletes of a segment in order of place, column by column, without pointers. Existing rows never
+// change, so a copy of the struct is not affected by later additions.
 type Rows struct {
 	IDs     []int64
 	Places  []uint64 // index.Loc with ordinal 0
@@ -103,12 +104,6 @@ func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	if n < len(r.IDs) {
 		r.Truncate(first, first+uint64(r.Indexes[n]))
 	}
-}
-
-// Snapshot returns a copy of the table that later additions do not change.
-func (r *Rows) Snapshot() *Rows {
-	c := *r
-	return &c
 }
 
 // MemoryBytes returns the memory size of the columns, in bytes.

@@ -101,7 +101,7 @@ func NewActive(first uint64) *Walk {
 // the hint covers. Its terms are those of the hint.
 func Behind(h *format.ActiveHint, first uint64) *Walk {
 	return &Walk{
-		Gapless: true, Rows: *h.Table.Snapshot(), Terms: slices.Clone(h.Terms), Last: h.Last,
+		Gapless: true, Rows: h.Table, Terms: slices.Clone(h.Terms), Last: h.Last,
 		Term:    h.Terms[len(h.Terms)-1].Term,
 		Entries: int64(h.Last - first + 1), Synced: h.End, SyncedIndex: h.Last,
 	}

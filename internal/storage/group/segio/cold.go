@@ -122,11 +122,11 @@ func (f *ColdFile) open() vfs.File {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if file := f.file.Load(); file != nil || f.refuse.Load() {
-		if file == nil {
-			return nil
-		}
+	if file := f.file.Load(); file != nil {
 		return file
+	}
+	if f.refuse.Load() {
+		return nil
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {

@@ -22,22 +22,11 @@ const (
 	FramePassed
 )
 
+var frameStatusWords = [...]string{FrameWhole: "whole frame", FrameContent: "entry content is bad",
+	FrameBad: "no frame can be read", FrameZeros: "zeros where frames should be", FramePassed: "not looked at"}
+
 // String returns the words for the status in the message of a Damage.
-func (s FrameStatus) String() string {
-	switch s {
-	case FrameWhole:
-		return "whole frame"
-	case FrameContent:
-		return "entry content is bad"
-	case FrameBad:
-		return "no frame can be read"
-	case FrameZeros:
-		return "zeros where frames should be"
-	case FramePassed:
-		return "not looked at"
-	}
-	return "unknown"
-}
+func (s FrameStatus) String() string { return frameStatusWords[s] }
 
 // FrameStep is one range of a walk. The ranges of a walk are adjacent.
 type FrameStep struct {
