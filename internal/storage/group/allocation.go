@@ -71,3 +71,69 @@ func (a *allocation) truncate(file vfs.File, end int64) error {
 	a.ahead.truncate(end)
 	return nil
 }
+
+// The first write to space that was only allocated turns its extents into written ones, and so costs a journal commit
+// of the file system with the next sync. So the sync of a small write also writes zeros after the data, and the next
+// writes overwrite these zeros: their syncs write only data. Writes that the journal makes durable do not need this.
+// See docs/adr/0009-zeros-ahead.md.
+const (
+	aheadWriteMax = 16 << 10 // larger writes share one commit among many bytes anyway
+	aheadFactor   = 16       // zeros are written for this many writes of the same size
+	aheadMax      = 256 << 10
+	aheadMin      = 16 << 10
+	// aheadShare and aheadShareIndex are divisors: the zeros are limited to the size of the segment's content divided
+	// by one of them, or to aheadMin if that is more. The limit is needed because a start after a kill reads the zeros.
+	// aheadShareIndex is for Index residency, in which such a start reads little else.
+	aheadShare      = 32
+	aheadShareIndex = 256
+)
+
+// aheadZeros holds the zeros to write. It is never changed.
+var aheadZeros [aheadMax]byte
+
+// zerosAhead knows the offset up to which the active file was written, with data or zeros.
+type zerosAhead struct {
+	share int64 // divisor, see aheadShare
+
+	file  vfs.File // the file that the other fields refer to
+	cheap bool
+	end   int64 // everything before this offset was written
+}
+
+// zerosShare returns the value of zerosAhead.share.
+func (r Residency) zerosShare() int64 {
+	if r == Index {
+		return aheadShareIndex
+	}
+	return aheadShare
+}
+
+// zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile: at
+// most aheadMin, or the size of the segment's content divided by the field share, whichever is greater. The zeros count
+// as free space, so an error only makes writes slower.
+func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
+	if a.file != file {
+		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0
+	}
+	if !a.cheap || end <= a.end {
+		return
+	}
+	a.end = end
+	n := end - begin
+	if n > aheadWriteMax {
+		return
+	}
+	to := min(end+min(aheadFactor*n, aheadMax-format.BlockBytes, max(aheadMin, end/a.share)), allocated)
+	if cut := to &^ (format.BlockBytes - 1); cut > end {
+		to = cut
+	}
+	if to <= end {
+		return
+	}
+	if _, err := file.WriteAt(aheadZeros[:to-end], end); err == nil {
+		a.end = to
+	}
+}
+
+// truncate records that the file was truncated at end.
+func (a *zerosAhead) truncate(end int64) { a.end = min(a.end, end) }

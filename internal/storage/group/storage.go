@@ -134,6 +134,14 @@ func (l *Log) LastCommitTime() int64 {
 	return l.state.lastCommit
 }
 
+const (
+	// commitStepMax is the most time that is counted between two entries of the log; see Log.RecentRequests. The commit
+	// times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
+	commitStepMax = 10 * time.Second
+	// clockErrorMax is how wrong the clocks of machines may be without making a start forget requests.
+	clockErrorMax = 24 * time.Hour
+)
+
 // RecentRequests returns the applied puts and deletes with a request id that a window may remember, oldest first, so
 // that the replica can rebuild the window after a restart. It skips unreadable entries. The argument now is the time of
 // the machine's clock, in Unix ns.
