@@ -6,6 +6,8 @@ import (
 	"io"
 	iofs "io/fs"
 	"path"
+	"slices"
+	"sync"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/replay"
@@ -13,70 +15,51 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// InstallFile is a file that is being received. The receiver calls Commit at the end of the file. Commit checks every
-// byte (checksums, identity, order) and makes the file durable. If the file is bad, Commit returns ErrCorrupt and
-// removes the file, so that all of it is missing again. Close without Commit keeps the bytes written so far for the
-// next attempt. An error caused by a full disk is an ErrNoSpace.
-type InstallFile interface {
-	io.Writer
-	Commit() error
-	io.Closer
-}
-
 // File returns a writer for a missing file, which receives the bytes from offset Have on.
-func (i *Install) File(f File) (InstallFile, error) {
-	w, err := i.open(f)
-	if err != nil {
-		return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.MarkShortage(err))
+func (i *Install) File(f File) (*InstallFile, error) {
+	in, err := i.reserve(f.Name)
+	if err == nil {
+		w := &InstallFile{install: i, in: in, at: in.Have, started: in.Have, written: in.Have, dropped: in.Have,
+			name: path.Join(i.incoming, in.name())}
+		if in.Kind == BlobFile {
+			w.name += format.TmpSuffix
+		}
+		if err = w.begin(); err == nil {
+			return w, nil
+		}
+		err = errors.Join(err, w.Close())
 	}
-	return w, nil
+	return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.MarkShortage(err))
 }
 
-func (i *Install) open(f File) (*installFile, error) {
+// reserve marks a missing file as being received, so that only one caller writes it. The argument name is the name in
+// the export.
+func (i *Install) reserve(name string) (*incomingFile, error) {
 	i.mu.Lock()
-	in := i.find(f.Name)
-	switch {
-	case in == nil:
-		i.mu.Unlock()
-		return nil, ErrNotWanted
-	case in.whole, in.busy:
-		i.mu.Unlock()
-		return nil, fmt.Errorf("%w: it is there, or being received", iofs.ErrExist)
-	}
-	in.busy = true
-	w := &installFile{install: i, in: in, at: in.Have, started: in.Have, written: in.Have, dropped: in.Have,
-		name: path.Join(i.incoming, in.name())}
-	i.mu.Unlock()
-	if in.Kind == BlobFile {
-		w.name += format.TmpSuffix
-	}
-	if err := w.begin(); err != nil {
-		return nil, errors.Join(err, w.Close())
-	}
-	return w, nil
-}
-
-// find returns a file by its name in the export. The caller holds mu.
-func (i *Install) find(name string) *incomingFile {
-	if id, ok := format.ParseBlobName(name); ok {
-		return i.blobs[id]
-	}
-	for _, f := range i.segments {
-		if f.Name == name {
-			return f
+	defer i.mu.Unlock()
+	for _, in := range slices.Concat(i.segments, i.blobs) {
+		switch {
+		case in.Name != name:
+		case in.whole, in.busy:
+			return nil, fmt.Errorf("%w: it is there, or being received", iofs.ErrExist)
+		default:
+			in.busy = true
+			return in, nil
 		}
 	}
-	return nil
+	return nil, ErrNotWanted
 }
 
-// installFile implements InstallFile.
-type installFile struct {
+// InstallFile is a file that is being received. The receiver calls Commit at the end of the file. Close without Commit
+// keeps the bytes written so far for the next attempt. An error caused by a full disk is an ErrNoSpace. An InstallFile
+// must be used by one goroutine at a time.
+type InstallFile struct {
 	install *Install
 	in      *incomingFile
 	name    string
-	file    vfs.File
-	at      int64
-	err     error
+	file    vfs.File // nil after Close
+	at      int64    // number of bytes in the file
+	err     error    // the first failure of Write or Commit; later calls return it
 
 	arrivals *arrivals // checks the bytes as they arrive; nil if only few bytes are missing
 	started  int64     // the kernel was told to write the bytes up to here
@@ -96,7 +79,7 @@ const (
 )
 
 // begin opens the file, and truncates its unusable part.
-func (w *installFile) begin() (err error) {
+func (w *InstallFile) begin() (err error) {
 	fs := w.install.opts.FS
 	if err := w.install.checkSpace(w.in.Bytes - w.at); err != nil {
 		return err
@@ -117,7 +100,8 @@ func (w *installFile) begin() (err error) {
 	return nil
 }
 
-func (w *installFile) Write(p []byte) (int, error) {
+// Write appends bytes to the file. It returns ErrCorrupt if more bytes come than the file has.
+func (w *InstallFile) Write(p []byte) (int, error) {
 	if w.err != nil {
 		return 0, w.err
 	}
@@ -140,7 +124,7 @@ func (w *installFile) Write(p []byte) (int, error) {
 }
 
 // writeOut keeps the device busy. The bytes before offset read have been checked.
-func (w *installFile) writeOut(read int64) error {
+func (w *InstallFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {
 		return nil
 	}
@@ -160,12 +144,13 @@ func (w *installFile) writeOut(read int64) error {
 	return nil
 }
 
-func (w *installFile) failed(err error) error {
+func (w *InstallFile) failed(err error) error {
 	return fmt.Errorf("install group %s: %s: %w", w.install.opts.Identity.Name, w.in.Name, err)
 }
 
-// Commit implements InstallFile.
-func (w *installFile) Commit() error {
+// Commit checks every byte (checksums, identity, order) and makes the file durable. If the file is bad, Commit returns
+// ErrCorrupt and empties the file, so that all of it is missing again.
+func (w *InstallFile) Commit() error {
 	if w.err == nil && w.file == nil {
 		w.err = format.ErrClosed
 	}
@@ -195,16 +180,22 @@ func (w *installFile) Commit() error {
 }
 
 // discard empties the file: it is unknown which of its bytes are right, so all have to be received again.
-func (w *installFile) discard() error {
+func (w *InstallFile) discard() error {
 	w.at, w.unwritten = 0, false
 	return errors.Join(w.file.Truncate(0), w.file.Sync())
 }
 
 // commit checks the file, which it reads from the page cache as far as the file is still cached. Then it makes the
 // file durable, and marks it as complete.
-func (w *installFile) commit() error {
+func (w *InstallFile) commit() error {
 	i := w.install
-	hint, err := w.checked()
+	var hint *format.Hint
+	var err error
+	if w.arrivals != nil {
+		hint, err = w.arrivals.end()
+	} else {
+		hint, err = w.check(w.file)
+	}
 	if err != nil {
 		return err
 	}
@@ -228,13 +219,16 @@ func (w *installFile) commit() error {
 	return format.WriteHint(i.opts.FS, i.incoming, w.in.segment.Number, hint)
 }
 
-// checked checks the file, or waits for the check that has followed the arriving data. If the file is a segment, it
-// returns the hint.
-func (w *installFile) checked() (*format.Hint, error) {
-	if w.arrivals == nil {
-		return w.check(w.file)
+// check reads a complete file, and returns the error that it finds, or the hint of a segment.
+func (w *InstallFile) check(f io.ReaderAt) (*format.Hint, error) {
+	if w.in.Kind == SegmentFile {
+		return checkSegment(f, w.install.opts.Identity, w.in.segment)
 	}
-	return w.arrivals.end()
+	bad, err := checkBlob(f, w.in.Bytes, w.in.ref)
+	if len(bad) > 0 {
+		return nil, fmt.Errorf("%w: %d bytes at offset %d: %s", format.ErrCorrupt, bad[0].Length, bad[0].Offset, bad[0].What)
+	}
+	return nil, err
 }
 
 // checkSegment reads a sealed segment and makes its hint. It returns ErrCorrupt if the segment differs from its
@@ -270,8 +264,8 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 	return hint, nil
 }
 
-// Close implements InstallFile.
-func (w *installFile) Close() error {
+// Close ends the writing. It keeps the bytes of a file that was not committed, unless the device failed to write them.
+func (w *InstallFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
 		_, _ = w.arrivals.end() // Commit has used the result already, or the result is not needed
@@ -291,4 +285,71 @@ func (w *installFile) Close() error {
 	f := w.file
 	w.file = nil
 	return errors.Join(err, f.Close())
+}
+
+// FollowBytesMin is the least number of missing bytes for which a file is checked while it arrives. The check of a
+// large file is then almost finished when its last byte arrives, and its processor time is spread over the transfer. A
+// file with fewer missing bytes is checked when it is complete.
+const FollowBytesMin = 4 << 20
+
+// arrivals reads a file while another goroutine writes it: a read waits until its bytes are written.
+type arrivals struct {
+	file vfs.File
+	size int64 // size of the whole file
+	over chan struct{}
+	// hint and err are the results of the check. They are set when over is closed.
+	hint *format.Hint
+	err  error
+
+	mu    sync.Mutex
+	come  sync.Cond
+	at    int64 // number of bytes written. Guarded by mu
+	ended bool  // no more bytes will arrive. Guarded by mu
+	read  int64 // the bytes before this offset were read. Guarded by mu
+}
+
+// follow starts to check a file while it is still being received.
+func (w *InstallFile) follow() *arrivals {
+	f := &arrivals{file: w.file, size: w.in.Bytes, at: w.at, over: make(chan struct{})}
+	f.come.L = &f.mu
+	go func() {
+		defer close(f.over)
+		f.hint, f.err = w.check(f)
+	}()
+	return f
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
+	through := min(offset+int64(len(p)), f.size)
+	f.mu.Lock()
+	f.read = max(f.read, offset) // reads are sequential
+	for f.at < through && !f.ended {
+		f.come.Wait()
+	}
+	short := f.at < through
+	f.mu.Unlock()
+	if short {
+		return 0, segio.ErrStop
+	}
+	return f.file.ReadAt(p, offset)
+}
+
+// advance records that the file was written up to an offset. It returns the offset up to which the file was read.
+func (f *arrivals) advance(at int64) (read int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = at
+	f.come.Signal()
+	return f.read
+}
+
+// end waits until the check is over. If the whole file was written, the check reads it to its end.
+func (f *arrivals) end() (*format.Hint, error) {
+	f.mu.Lock()
+	f.ended = true
+	f.come.Signal()
+	f.mu.Unlock()
+	<-f.over
+	return f.hint, f.err
 }

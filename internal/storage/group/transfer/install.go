@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,10 +21,40 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
+// FileKind is the type of a File's content.
+type FileKind int
+
+// These are the kinds of files that are sent. Hints are not sent: the receiver reads every frame, and makes the hints
+// itself.
+const (
+	SegmentFile FileKind = iota + 1
+	BlobFile
+)
+
+// File is one file of an Export.
+type File struct {
+	Kind  FileKind
+	Name  string
+	Bytes int64 // total size
+	Have  int64 // the number of bytes, from the beginning on, that the receiver already has; 0 in an Export
+}
+
+// ErrNotWanted says that the file is not part of the install.
+var ErrNotWanted = errors.New("it is not wanted")
+
 // ErrBehind says that the folder holds, or may hold, entries that are after the end of the export and must not be lost.
 // The caller needs a newer export. If there is none, the replica has to be removed, and has to join again with another
 // Raft id.
 var ErrBehind = errors.New("the log holds more than what is to be installed")
+
+// Options holds the options of NewInstall. FS, Dir and Identity are required.
+type Options struct {
+	FS       vfs.FS
+	Dir      string // the group's folder
+	Identity format.Identity
+	Now      func() time.Time // nil means time.Now
+	Logger   *slog.Logger     // nil: messages are discarded
+}
 
 // Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
 // IncomingName, next to a log that may remain open until Finish. Gathering may take several attempts, across restarts
@@ -37,11 +68,10 @@ type Install struct {
 	replica  format.ReplicaFile
 	manifest *format.Manifest // manifest of the export
 	incoming string
-	done     bool // the folder already holds the export; Finish only needs to clean up
 
 	mu       sync.Mutex
-	segments []*incomingFile             // in the order of the manifest. Guarded by mu
-	blobs    map[uuid.UUID]*incomingFile // nil until all segments are whole. Guarded by mu
+	segments []*incomingFile // in the order of the manifest. Guarded by mu
+	blobs    []*incomingFile // nil until all segments are whole. Guarded by mu
 }
 
 // incomingFile is a file that is being gathered.
@@ -93,7 +123,7 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 	if err != nil {
 		return fail(err)
 	}
-	if i.done = own.holds(m); !i.done {
+	if !own.holds(m) { // otherwise Finish only needs to clean up
 		if err := own.checkCommit(m); err != nil {
 			return fail(err)
 		}
@@ -249,7 +279,7 @@ func (i *Install) removeOthers() error {
 		return err
 	}
 	for _, name := range names {
-		if _, ok := format.ParseBlobName(trimTmp(name)); ok || wanted[name] {
+		if _, ok := format.ParseBlobName(strings.TrimSuffix(name, format.TmpSuffix)); ok || wanted[name] {
 			continue
 		}
 		if err := i.opts.FS.Remove(path.Join(i.incoming, name)); err != nil {
@@ -257,13 +287,6 @@ func (i *Install) removeOthers() error {
 		}
 	}
 	return nil
-}
-
-func trimTmp(name string) string {
-	if n := len(name) - len(format.TmpSuffix); n > 0 && name[n:] == format.TmpSuffix {
-		return name[:n]
-	}
-	return name
 }
 
 // lookAtSegment finds how much of a segment exists: all of it if its hint exists, otherwise the whole frames from the
@@ -317,7 +340,7 @@ func (i *Install) learnBlobs() error {
 	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
 		return nil
 	}
-	blobs := make(map[uuid.UUID]*incomingFile)
+	blobs, known := []*incomingFile{}, make(map[uuid.UUID]bool)
 	for k, f := range i.segments {
 		h, err := format.ReadHint(i.opts.FS, i.incoming, f.segment)
 		if err != nil {
@@ -328,15 +351,16 @@ func (i *Install) learnBlobs() error {
 			through = i.segments[k+1].segment.FirstIndex - 1
 		}
 		for _, b := range h.Blobs {
-			if b.Index > through || blobs[b.Ref.ID] != nil {
+			if b.Index > through || known[b.Ref.ID] {
 				continue
 			}
+			known[b.Ref.ID] = true
 			f := &incomingFile{File: File{Kind: BlobFile, Name: format.BlobName(b.Ref.ID),
 				Bytes: format.BlobFileBytes(b.Ref.Size)}, ref: b.Ref}
 			if err := i.lookAtBlob(f); err != nil {
 				return err
 			}
-			blobs[b.Ref.ID] = f
+			blobs = append(blobs, f)
 		}
 	}
 	i.blobs = blobs
@@ -397,17 +421,11 @@ func (i *Install) Missing() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var out []File
-	for _, f := range i.segments {
+	for _, f := range slices.Concat(i.segments, i.blobs) {
 		if !f.whole && !f.busy {
 			out = append(out, f.File)
 		}
 	}
-	for _, f := range i.blobs {
-		if !f.whole && !f.busy {
-			out = append(out, f.File)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b File) int { return int(a.Kind - b.Kind) })
 	return out
 }
 
