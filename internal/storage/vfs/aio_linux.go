@@ -100,44 +100,28 @@ func newAIO() (*aio, error) {
 
 // fdatasync makes the content and the size of a file durable, without blocking a processor of the runtime.
 func fdatasync(fd int) error {
-	if a := kernelAIO(); a != nil {
-		if taken, err := a.sync(fd); taken {
-			return err
-		}
+	if _, taken, err := kernelAIO().do(iocb{opcode: iocbFdsync, fd: uint32(fd)}, nil); taken {
+		return err
 	}
 	return unix.Fdatasync(fd)
 }
 
-// sync does what fdatasync does. It returns taken = false, and has done nothing, if the kernel did not accept the
-// call.
-func (a *aio) sync(fd int) (taken bool, err error) {
-	_, taken, err = a.do(iocb{opcode: iocbFdsync, fd: uint32(fd)}, nil)
-	return taken, err
-}
-
 // preadDirect does what pread does, for a file opened with O_DIRECT, without blocking a processor of the runtime.
 func preadDirect(fd int, p []byte, offset int64) (int, error) {
-	if a := kernelAIO(); a != nil {
-		if n, taken, err := a.read(fd, p, offset); taken {
-			return n, err
-		}
+	address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))
+	call := iocb{opcode: iocbPread, fd: uint32(fd), buffer: address, bytes: uint64(len(p)), offset: offset}
+	if n, taken, err := kernelAIO().do(call, p); taken {
+		return n, err
 	}
 	return unix.Pread(fd, p, offset)
 }
 
-// read does what pread does. It returns taken = false, and has done nothing, if the kernel did not accept the call.
-func (a *aio) read(fd int, p []byte, offset int64) (n int, taken bool, err error) {
-	if len(p) == 0 {
+// do passes one call to the kernel and waits for its result. It returns taken = false, and has done nothing, if a is nil
+// or the kernel did not accept the call.
+func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
+	if a == nil {
 		return 0, false, nil
 	}
-	return a.do(iocb{
-		opcode: iocbPread, fd: uint32(fd), buffer: uint64(uintptr(unsafe.Pointer(&p[0]))), bytes: uint64(len(p)),
-		offset: offset,
-	}, p)
-}
-
-// do passes one call to the kernel and waits for its result.
-func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	a.mu.Lock()
 	last := len(a.free) - 1
 	if last < 0 {

@@ -33,7 +33,7 @@ func TestKernelAIO(t *testing.T) {
 			if _, err := f.WriteAt(block, int64(i)*DirectAlign); err != nil {
 				t.Error(err)
 			}
-			ok, err := a.sync(int(f.Fd()))
+			_, ok, err := a.do(iocb{opcode: iocbFdsync, fd: uint32(f.Fd())}, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -41,7 +41,8 @@ func TestKernelAIO(t *testing.T) {
 				syncs.Add(1)
 			}
 			got := AlignedBytes(DirectAlign)
-			n, ok, err := a.read(int(f.Fd()), got, int64(i)*DirectAlign)
+			n, ok, err := a.do(iocb{opcode: iocbPread, fd: uint32(f.Fd()), bytes: DirectAlign, offset: int64(i) * DirectAlign,
+				buffer: uint64(uintptr(unsafe.Pointer(&got[0])))}, got)
 			if err != nil || ok && (n != len(got) || !bytes.Equal(got, block)) {
 				t.Errorf("read of block %d: %d bytes, %v", i, n, err)
 			}

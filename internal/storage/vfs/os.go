@@ -1,5 +1,3 @@
-//go:build linux
-
 package vfs
 
 import (
@@ -126,13 +124,18 @@ func (OS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
 // SyncDir implements FS.
 func (OS) SyncDir(dir string) error {
+	return syncFolder("syncdir", dir, unix.Fsync)
+}
+
+// syncFolder opens a folder and calls sync with its descriptor. The name op is that of the operation in an error.
+func syncFolder(op, dir string, sync func(fd int) error) error {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	err = control(d, unix.Fsync)
+	err = control(d, sync)
 	if err != nil {
-		err = &fs.PathError{Op: "syncdir", Path: dir, Err: err}
+		err = &fs.PathError{Op: op, Path: dir, Err: err}
 	}
 	return errors.Join(err, d.Close())
 }

@@ -1,5 +1,3 @@
-//go:build linux
-
 package vfs
 
 import (
@@ -28,15 +26,7 @@ func (OS) SyncAll(dir string) error {
 	if dirty, err := dirtyBytes(); err != nil || dirty > syncAllDirtyMax {
 		return unsupported(fmt.Sprintf("%d bytes of memory are not written yet: %v", dirty, err))
 	}
-	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	err = control(d, unix.Syncfs)
-	if err != nil {
-		err = &fs.PathError{Op: "syncall", Path: dir, Err: err}
-	}
-	return errors.Join(err, d.Close())
+	return syncFolder("syncall", dir, unix.Syncfs)
 }
 
 // syncfsReportsErrors reports whether syncfs returns errors of earlier writes, as it does since Linux 5.8.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"unsafe"
 )
 
 // ErrLocked is returned by FS.Lock when another holder, in this or another process, has the lock.
@@ -57,6 +58,16 @@ type FS interface {
 // DirectAlign is an alignment in bytes that is always sufficient for offset, length and memory of reads from files
 // opened by OpenDirect.
 const DirectAlign = 4096
+
+// AlignedBytes returns a slice of n bytes in memory aligned to DirectAlign, as reads from OpenDirect require.
+func AlignedBytes(n int) []byte {
+	if n <= 0 {
+		return nil
+	}
+	buf := make([]byte, n+DirectAlign)
+	skip := int(-uintptr(unsafe.Pointer(&buf[0])) % DirectAlign)
+	return buf[skip : skip+n : skip+n]
+}
 
 // Space is the size and the free space of a file system, in bytes.
 type Space struct {
