@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"path"
@@ -18,7 +19,6 @@ import (
 
 const (
 	factsName     = "store.json"
-	factsTempName = "store.json.tmp"
 	factsBytesMax = 64 << 10
 	// FactsVersion is the version of the file that this program writes.
 	FactsVersion = 1
@@ -96,24 +96,20 @@ func (f *Facts) absurd() string {
 }
 
 // readSmall reads a whole small file.
-func readSmall(fsys vfs.FS, name string) ([]byte, error) {
+func readSmall(fsys vfs.FS, name string) (content []byte, err error) {
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, f.Close()) }()
 	size, err := f.Size()
 	if err == nil && size > factsBytesMax {
 		err = fmt.Errorf("%w: it has %d bytes", ErrDamaged, size)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, err
 	}
-	content := make([]byte, size)
-	_, err = f.ReadAt(content, 0)
-	if size == 0 {
-		err = nil
-	}
-	return content, errors.Join(err, f.Close())
+	return io.ReadAll(io.NewSectionReader(f, 0, size))
 }
 
 // WriteFacts durably stores the facts. It fills in Format and Store.
@@ -124,14 +120,7 @@ func (v *Volume) WriteFacts(facts Facts) error {
 		return fmt.Errorf("encode what volume %s remembers: %w", v.dir, err)
 	}
 	content := fmt.Appendf(line, "\n%08x\n", crc32c.Of(line))
-	temp := path.Join(v.dir, factsTempName)
-	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("write %s: %w", temp, err)
-	}
-	err = v.writeAside(temp, content)
-	if err == nil {
-		err = v.fs.Rename(temp, path.Join(v.dir, factsName))
-	}
+	err = v.writeAside(factsName, content)
 	if err == nil {
 		err = v.fs.SyncDir(v.dir)
 	}

@@ -41,7 +41,7 @@ func Blank(fsys vfs.FS, dir string) (bool, error) {
 // FreshSuperblock reads the superblock past the page cache, if the file system supports that: it returns what the
 // device holds now, not what was read earlier. It returns the same errors as VerifySuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
-	state, err := copiesFrom(dir, fsys.OpenDirect)
+	state, err := readCopies(dir, fsys.OpenDirect)
 	if err != nil {
 		return Superblock{}, fmt.Errorf("read volume %s: %w", dir, err)
 	}

@@ -42,14 +42,11 @@ type mountInfo struct {
 	options []string
 }
 
-// findMount finds the mount that holds a folder. It uses the mount id that the kernel returns (5.8 or newer). Without
+// findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the kernel returns (5.8 or newer). Without
 // that id, it takes the last of the mounts with the longest mount point above the folder.
 func findMount(dir string) (mountInfo, error) {
-	resolved, err := filepath.Abs(dir)
+	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return mountInfo{}, err
-	}
-	if resolved, err = filepath.EvalSymlinks(resolved); err != nil {
 		return mountInfo{}, err
 	}
 	f, err := os.Open("/proc/self/mountinfo")

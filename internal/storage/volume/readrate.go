@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
@@ -36,7 +36,7 @@ func (v *Volume) MeasureReadRate(limitBytes int64) (float64, error) {
 }
 
 func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
-	names, err := v.largestFiles()
+	files, err := v.largestFiles()
 	if err != nil {
 		return 0, err
 	}
@@ -47,11 +47,11 @@ func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
 		}
 	}()
 	var parts []part
-	for _, name := range names {
+	for _, file := range files {
 		if int64(len(parts)+1)*rateReadBytes > limitBytes {
 			break
 		}
-		f, err := v.fs.OpenDirect(name)
+		f, err := v.fs.OpenDirect(file.name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // compaction removed it meanwhile
 		}
@@ -62,11 +62,14 @@ func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
 		if !f.Direct() {
 			return 0, nil
 		}
-		more, err := dataParts(f, limitBytes-int64(len(parts))*rateReadBytes)
+		end, err := f.DataEnd(0)
 		if err != nil {
 			return 0, err
 		}
-		parts = append(parts, more...)
+		end = min(end, limitBytes-int64(len(parts))*rateReadBytes)
+		for offset := int64(0); offset+rateReadBytes <= end; offset += rateReadBytes {
+			parts = append(parts, part{f, offset})
+		}
 	}
 	if len(parts)*rateReadBytes < rateBytesMinimum {
 		return 0, nil
@@ -80,17 +83,19 @@ type part struct {
 	offset int64
 }
 
-// largestFiles returns the names of the largest files of all groups, the largest first.
-func (v *Volume) largestFiles() ([]string, error) {
+// groupFile is a file in the folder of a group.
+type groupFile struct {
+	name string // with the path of the folder
+	size int64
+}
+
+// largestFiles returns the largest files of all groups, the largest first.
+func (v *Volume) largestFiles() ([]groupFile, error) {
 	groups, err := v.Groups()
 	if err != nil {
 		return nil, err
 	}
-	type sized struct {
-		name string
-		size int64
-	}
-	var files []sized
+	var files []groupFile
 	for _, group := range groups {
 		names, err := v.fs.List(v.GroupDir(group))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -100,59 +105,12 @@ func (v *Volume) largestFiles() ([]string, error) {
 			name = path.Join(v.GroupDir(group), name)
 			info, err := v.fs.Stat(name)
 			if err == nil && info.Mode().IsRegular() && info.Size() >= rateReadBytes {
-				files = append(files, sized{name, info.Size()})
+				files = append(files, groupFile{name, info.Size()})
 			}
 		}
 	}
-	slices.SortStableFunc(files, func(a, b sized) int { return int(min(max(b.size-a.size, -1), 1)) })
-	files = files[:min(len(files), rateFilesMax)]
-	names := make([]string, len(files))
-	for i, f := range files {
-		names[i] = f.name
-	}
-	return names, nil
-}
-
-// dataParts returns the whole parts of a file that hold data, at most limitBytes in total.
-func dataParts(f vfs.File, limitBytes int64) ([]part, error) {
-	size, err := f.Size()
-	if err != nil {
-		return nil, err
-	}
-	var parts []part
-	for offset := int64(0); offset+rateReadBytes <= size; {
-		begin, end := dataRange(f, offset, size)
-		begin = (begin + rateReadBytes - 1) / rateReadBytes * rateReadBytes
-		for ; begin+rateReadBytes <= end; begin += rateReadBytes {
-			if int64(len(parts)+1)*rateReadBytes > limitBytes {
-				return parts, nil
-			}
-			parts = append(parts, part{f, begin})
-		}
-		offset = max(end, offset+1)
-	}
-	return parts, nil
-}
-
-// dataRange returns the next range of data at or after offset. It returns the rest of the file if the file system
-// cannot say where data is, and (size, size) if there is no more data.
-func dataRange(f vfs.File, offset, size int64) (begin, end int64) {
-	fd, ok := f.Fd()
-	if !ok {
-		return offset, size
-	}
-	begin, err := unix.Seek(int(fd), offset, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) {
-		return size, size
-	}
-	if err != nil {
-		return offset, size
-	}
-	end, err = unix.Seek(int(fd), begin, unix.SEEK_HOLE)
-	if err != nil {
-		return begin, size
-	}
-	return begin, end
+	slices.SortStableFunc(files, func(a, b groupFile) int { return cmp.Compare(b.size, a.size) })
+	return files[:min(len(files), rateFilesMax)], nil
 }
 
 // readParts reads all parts in order, by two readers, and returns bytes per second.

@@ -142,14 +142,7 @@ func decodeStep(b []byte) Step {
 	return Step{Number: binary.LittleEndian.Uint64(b), Nonce: uuid.UUID(b[8:stepBytes])}
 }
 
-func allZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+func allZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // numberMax is above all generations and steps that a volume can reach. A greater number in a superblock is damage: a
 // start adds to that number, and the sum could overflow.
@@ -160,103 +153,74 @@ type copies struct {
 	// superblock is that of the valid copy; if both copies are valid, that of the copy with the later generation and
 	// step.
 	superblock Superblock
-	bad        []badCopy // the copies that are damaged
-	older      int       // the copy that is damaged or older; the last copy if both are equal
-}
-
-// badCopy is a damaged copy.
-type badCopy struct {
-	copy int // 0 or 1
-	err  error
+	bad        [copyCount]error // why a copy is damaged; nil if it is valid
+	older      int              // the copy that is damaged or older; the last copy if both are equal
 }
 
 // VerifySuperblock reads the superblock of a volume without locking it. One valid copy is enough. damages has one
 // error, with file and offset, for each damaged copy, even if the other copy is valid. It returns ErrNoVolume,
 // ErrDamaged or ErrFormatVersion, or the error of a read.
 func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, err error) {
-	state, err := readCopies(fsys, dir)
+	state, err := readCopies(dir, fsys.Open)
 	if err != nil {
 		return Superblock{}, nil, fmt.Errorf("read volume %s: %w", dir, err)
 	}
-	for _, bad := range state.bad {
-		damages = append(damages, fmt.Errorf("%s offset %d: copy %d of the superblock %w: the next start heals it",
-			path.Join(dir, superblockName), bad.copy*copyBytes, bad.copy, bad.err))
+	for i, bad := range state.bad {
+		if bad != nil {
+			damages = append(damages, fmt.Errorf("%s offset %d: copy %d of the superblock %w: the next start heals it",
+				path.Join(dir, superblockName), i*copyBytes, i, bad))
+		}
 	}
 	return state.superblock, damages, nil
 }
 
-// readCopies reads and checks both copies.
-func readCopies(fsys vfs.FS, dir string) (copies, error) { return copiesFrom(dir, fsys.Open) }
-
-// copiesFrom does what readCopies does, with another function to open the file.
-func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, error) {
+// readCopies reads and checks both copies. The function open opens the file.
+func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, error) {
 	name := path.Join(dir, superblockName)
-	blocks, err := readBlocks(name, open)
+	f, err := open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return copies{}, fmt.Errorf("%w: there is no file %s: is the disk mounted, is the path right?", ErrNoVolume, name)
 	}
 	if err != nil {
 		return copies{}, err
 	}
-	var state copies
-	var valid []Superblock
-	for i, block := range blocks {
-		sb, err := decode(block.content)
-		if block.err != nil {
-			err = block.err
-		}
-		if errors.Is(err, ErrFormatVersion) {
-			return copies{}, fmt.Errorf("%s: %w", name, err)
-		}
-		if err != nil {
-			state.bad = append(state.bad, badCopy{i, err})
-			continue
-		}
-		valid = append(valid, sb)
+	var each [copyCount]Superblock
+	var bad [copyCount]error
+	for i := range each {
+		each[i], bad[i] = readCopy(f, i)
 	}
-	state.older = copyCount - 1
-	switch len(valid) {
-	case 0:
+	if err := f.Close(); err != nil {
+		return copies{}, err
+	}
+	a, b := each[0], each[1] // a damaged copy is zero here
+	isLater := b.Generation > a.Generation || b.Generation == a.Generation && b.Step.Number > a.Step.Number
+	switch {
+	case errors.Is(bad[0], ErrFormatVersion):
+		return copies{}, fmt.Errorf("%s: %w", name, bad[0])
+	case errors.Is(bad[1], ErrFormatVersion):
+		return copies{}, fmt.Errorf("%s: %w", name, bad[1])
+	case bad[0] != nil && bad[1] != nil:
 		return copies{}, fmt.Errorf("%w: %s: copy 0 %w, copy 1 %w: restore this file from a backup, or give the shard "+
-			"an empty disk and let it rejoin", ErrDamaged, name, state.bad[0].err, state.bad[1].err)
-	case 1:
-		state.superblock, state.older = valid[0], state.bad[0].copy
-		return state, nil
-	}
-	a, b := valid[0], valid[1]
-	if a.Store != b.Store || a.Volume != b.Volume || a.Shard != b.Shard {
+			"an empty disk and let it rejoin", ErrDamaged, name, bad[0], bad[1])
+	case bad[0] == nil && bad[1] == nil && (a.Store != b.Store || a.Volume != b.Volume || a.Shard != b.Shard):
 		return copies{}, fmt.Errorf(
 			"%w: %s: its two copies are valid but of different volumes (%s and %s): restore this file "+
 				"from a backup", ErrDamaged, name, a.Volume, b.Volume)
+	case bad[0] != nil || isLater:
+		return copies{superblock: b, bad: bad, older: 0}, nil
+	default:
+		return copies{superblock: a, bad: bad, older: 1}, nil
 	}
-	state.superblock = a
-	if b.Generation > a.Generation || b.Generation == a.Generation && b.Step.Number > a.Step.Number {
-		state.superblock, state.older = b, 0
-	}
-	return state, nil
 }
 
-// block is the content of one copy, as it was read.
-type block struct {
-	content []byte
-	err     error // why the block could not be read
-}
-
-// readBlocks reads the copies separately, so that an unreadable sector affects only its own copy.
-func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [copyCount]block, err error) {
-	f, err := open(name)
-	if err != nil {
-		return blocks, err
+// readCopy reads one copy by a read of its own, so that an unreadable sector affects only its own copy.
+func readCopy(f vfs.File, number int) (Superblock, error) {
+	content := vfs.AlignedBytes(copyBytes)
+	n, err := f.ReadAt(content, int64(number)*copyBytes)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Superblock{}, fmt.Errorf("cannot be read: %w", err)
 	}
-	for i := range blocks {
-		content := vfs.AlignedBytes(copyBytes)
-		n, err := f.ReadAt(content, int64(i)*copyBytes)
-		blocks[i].content = content[:n]
-		if err != nil && !errors.Is(err, io.EOF) {
-			blocks[i].err = fmt.Errorf("cannot be read: %w", err)
-		}
-	}
-	return blocks, f.Close()
+	return decode(content[:n])
 }
 
 // replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder. If
@@ -271,38 +235,41 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 		}
 	}()
 	one := next.encode()
-	temp, name := path.Join(v.dir, superblockTempName), path.Join(v.dir, superblockName)
-	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	err = v.writeAside(temp, bytes.Repeat(one, copyCount))
-	if err == nil {
-		err = v.fs.Rename(temp, name)
-	}
-	if err == nil {
+	if err = v.writeAside(superblockName, bytes.Repeat(one, copyCount)); err == nil {
 		return v.fs.SyncDir(v.dir)
-	}
-	if errRemove := v.fs.Remove(temp); errRemove != nil && !errors.Is(errRemove, fs.ErrNotExist) {
-		v.logger.Warn("a file that is not needed could not be removed", "file", temp, "error", errRemove)
 	}
 	if !errors.Is(err, syscall.ENOSPC) || old.superblock.Generation == 0 {
 		return err
 	}
 	v.logger.Warn("no space to write the superblock aside, it is written in place", "volume", v.dir, "error", err)
-	return v.writeInPlace(name, one, old.older)
+	return v.writeInPlace(path.Join(v.dir, superblockName), one, old.older)
 }
 
-// writeAside makes a new file with the content. The content is durable on return, but the name is not.
+// writeAside creates or replaces a file in the folder of the volume: it writes and syncs a temporary file, and renames
+// that file. The rename is durable only after the caller has synced the folder.
 func (v *Volume) writeAside(name string, content []byte) error {
-	f, err := v.fs.Create(name)
-	if err != nil {
+	temp := path.Join(v.dir, name+tempSuffix)
+	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) { // an interrupted write may have left it
 		return err
 	}
-	_, err = f.WriteAt(content, 0)
+	f, err := v.fs.Create(temp)
 	if err == nil {
-		err = f.Sync()
+		_, err = f.WriteAt(content, 0)
+		if err == nil {
+			err = f.Sync()
+		}
+		err = errors.Join(err, f.Close())
 	}
-	return errors.Join(err, f.Close())
+	if err == nil {
+		err = v.fs.Rename(temp, path.Join(v.dir, name))
+	}
+	if err == nil {
+		return nil
+	}
+	if errRemove := v.fs.Remove(temp); errRemove != nil && !errors.Is(errRemove, fs.ErrNotExist) {
+		v.logger.Warn("a file that is not needed could not be removed", "file", temp, "error", errRemove)
+	}
+	return err
 }
 
 // writeInPlace writes one copy after the other into the existing file.

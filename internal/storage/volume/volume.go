@@ -37,12 +37,12 @@ var (
 
 // These are the names in the folder of a volume.
 const (
-	lockName           = "lock"
-	superblockName     = "superblock"
-	superblockTempName = "superblock.tmp"
-	groupsName         = "groups"
-	trashName          = "trash"
-	lostFoundName      = "lost+found" // made by mkfs.ext4 in every new file system
+	lockName       = "lock"
+	superblockName = "superblock"
+	tempSuffix     = ".tmp" // suffix of a file that is still being written
+	groupsName     = "groups"
+	trashName      = "trash"
+	lostFoundName  = "lost+found" // made by mkfs.ext4 in every new file system
 )
 
 // ShardNameBytesMax is the length, in bytes, of the longest name of a shard that a superblock can hold.
@@ -202,7 +202,7 @@ func (v *Volume) exists(create bool) (bool, error) {
 func (v *Volume) refuseForeign(names []string) error {
 	// Files that an interrupted first start leaves before it writes the superblock do not count as foreign.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
-		return name == lostFoundName || name == lockName || name == superblockTempName
+		return name == lostFoundName || name == lockName || name == superblockName+tempSuffix
 	})
 	if len(foreign) > 0 {
 		return fmt.Errorf("open volume %s: %w: it holds %d names, such as %q: use an empty folder, or the one of "+
@@ -219,16 +219,18 @@ func (v *Volume) start(opts Options) error {
 	}
 	state := copies{}
 	if there {
-		if state, err = readCopies(v.fs, v.dir); err != nil {
+		if state, err = readCopies(v.dir, v.fs.Open); err != nil {
 			return fmt.Errorf("open volume %s: %w", v.dir, err)
 		}
 		v.superblock = state.superblock
 		if err := v.admitIdentity(opts); err != nil {
 			return err
 		}
-		for _, bad := range state.bad {
-			v.logger.Warn("one copy of the superblock was damaged and is healed from the other",
-				"volume", v.dir, "copy", bad.copy, "cause", bad.err)
+		for i, bad := range state.bad {
+			if bad != nil {
+				v.logger.Warn("one copy of the superblock was damaged and is healed from the other",
+					"volume", v.dir, "copy", i, "cause", bad)
+			}
 		}
 	} else {
 		v.superblock = Superblock{Store: opts.Store, Volume: uuid.New(), Created: v.now().UnixNano(), Shard: opts.Shard}
