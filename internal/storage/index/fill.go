@@ -3,8 +3,9 @@ package index
 import (
 	"runtime"
 	"sort"
-	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // fillParallelRows is the least number of rows for which Fill uses more than one core.
@@ -29,30 +30,20 @@ func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row
 		workers = min(runtime.GOMAXPROCS(0), stripeCount)
 	}
 	var next atomic.Int32
-	var wait sync.WaitGroup
-	errs := make([]error, workers)
-	for w := range workers {
-		wait.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= stripeCount {
-					return
-				}
-				from, to := bounds[i], bounds[i+1]
-				if err := t.fillStripe(&t.stripes[i], from, to, ids, places, ordinal, skip, lost); err != nil {
-					errs[w] = err
-					return
+	var fills errgroup.Group
+	for range workers {
+		fills.Go(func() error {
+			for i := int(next.Add(1)) - 1; i < stripeCount; i = int(next.Add(1)) - 1 {
+				err := t.fillStripe(&t.stripes[i], bounds[i], bounds[i+1], ids, places, ordinal, skip, lost)
+				if err != nil {
+					return err
 				}
 			}
+			return nil
 		})
 	}
-	wait.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return t.Live() - before, err
-		}
-	}
-	return t.Live() - before, nil
+	err = fills.Wait()
+	return t.Live() - before, err
 }
 
 func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64, ordinal uint32, skip func(int) bool,

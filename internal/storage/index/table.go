@@ -138,14 +138,10 @@ func (t *Table) unmapSlots(slots []slot) {
 		return
 	}
 	bytes := len(slots) * slotBytes
-	if bytes < mappedBytesMin { // from the heap
-		t.bytes.Add(-int64(bytes))
-		_ = t.take(-int64(bytes)) // returning memory is never refused
-		return
-	}
-	memory := unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)
-	if err := unix.Munmap(memory); err != nil {
-		return // still mapped, and still accounted for
+	if bytes >= mappedBytesMin { // otherwise the slots are on the heap
+		if err := unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)); err != nil {
+			return // still mapped, and still accounted for
+		}
 	}
 	t.bytes.Add(-int64(bytes))
 	_ = t.take(-int64(bytes)) // returning memory is never refused
