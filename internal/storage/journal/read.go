@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"path"
 	"slices"
@@ -83,18 +84,9 @@ func (f *Found) Share(group uuid.UUID) (s Share) {
 	return s
 }
 
-// groups returns the groups for which something was found.
-func (f *Found) groups() (groups []uuid.UUID) {
-	seen := map[uuid.UUID]bool{}
-	for _, ranges := range [][]Range{f.Ranges, f.Lost} {
-		for i := range ranges {
-			if g := ranges[i].Group; !seen[g] {
-				seen[g] = true
-				groups = append(groups, g)
-			}
-		}
-	}
-	return groups
+// groups returns the groups for which something was found, in order of their UUIDs.
+func (f *Found) groups() []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(f.last), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 }
 
 // Doubtful reports whether a group may have lost data even if none of its data was found.
@@ -142,8 +134,8 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 // note records the groups that have ranges in a record.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
-		if g := ranges[i].Group; at.compare(f.last[g]) > 0 {
-			f.last[g] = at
+		if last, known := f.last[ranges[i].Group]; !known || at.compare(last) > 0 {
+			f.last[ranges[i].Group] = at
 		}
 	}
 }
@@ -303,4 +295,31 @@ func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 	b := c.bytes[at:]
 	return len(b) >= headerBytes && string(b[:len(magic)]) == magic &&
 		binary.LittleEndian.Uint64(b[epochAt:]) == epoch && binary.LittleEndian.Uint64(b[sequenceAt:]) == sequence
+}
+
+// Dump writes the content of a journal file as text.
+func Dump(out io.Writer, fsys vfs.FS, name string) error {
+	c, err := readFile(fsys, name)
+	if err != nil {
+		return err
+	}
+	u := c.scan()
+	for i := range u.records {
+		r := &u.records[i]
+		if i == 0 {
+			fmt.Fprintf(out, "journal, %d bytes, epoch %x, %d records\n", len(c.bytes), r.epoch, len(u.records))
+		}
+		fmt.Fprintf(out, "record %d at offset %d, %d bytes\n", r.sequence, r.at, r.bytes)
+		for _, one := range r.ranges {
+			fmt.Fprintf(out, "  group %s, segment %d (%x), offset %d, %d bytes\n", one.Group, one.Number, one.Segment,
+				one.Offset, len(one.Bytes))
+		}
+	}
+	if len(u.records) == 0 {
+		fmt.Fprintf(out, "journal, %d bytes, no record\n", len(c.bytes))
+	}
+	for _, err := range u.bad {
+		fmt.Fprintln(out, err)
+	}
+	return nil
 }
