@@ -235,25 +235,23 @@ func (r *repairer) quarantine() error {
 	}
 	files := r.damagedFiles()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		f, err := r.fs.Open(path.Join(r.dir, name))
-		if errors.Is(err, iofs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := r.quarantineFile(f, name, folder, files[name], free); err != nil {
-			return errors.Join(err, f.Close())
-		}
-		if err := f.Close(); err != nil {
+		if err := r.quarantineFile(name, folder, files[name], free); err != nil {
 			return err
 		}
 	}
 	return r.fs.SyncDir(folder)
 }
 
-func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []format.Damage,
-	free func(string) string) error {
+// quarantineFile copies one file, unless it is missing, and its bad ranges. The function free makes a name unique.
+func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, free func(string) string) (err error) {
+	f, err := r.fs.Open(path.Join(r.dir, name))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
 	size, err := f.Size()
 	if err != nil {
 		return err

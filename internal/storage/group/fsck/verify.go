@@ -143,7 +143,6 @@ func (v *verifier) run() error {
 
 // readManifest reads the manifest. It returns false if there is no manifest that names the other files.
 func (v *verifier) readManifest() (bool, error) {
-	v.report.Group = path.Base(v.dir)
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
 	switch {
 	case errors.Is(err, iofs.ErrNotExist):

@@ -94,10 +94,9 @@ func (v *verifier) dropVoid() {
 func (v *verifier) reportRanges() {
 	for _, s := range v.scans {
 		v.lost = v.lost || s.hidden
-		for _, f := range s.faults {
-			v.lost = v.lost || f.missingFirst != 0
-			v.damage(format.Damage{File: s.name, Offset: f.offset, Length: f.bytes, What: f.what,
-				IDsUnknown: f.missingFirst != 0, IndexFirst: f.missingFirst, IndexLast: f.missingLast})
+		for _, d := range s.faults {
+			v.lost = v.lost || d.IndexLast != 0
+			v.damage(d)
 		}
 		for _, d := range v.damages(s) {
 			v.lost = v.lost || d.IndexLast != 0

@@ -25,10 +25,10 @@ type segmentScan struct {
 	recovered *replay.Recovered // set for an active segment that no log has open
 	end       int64             // offset after the last frame
 
-	faults      []scanFault // entries whose order is wrong
-	badRefs     []int64     // offsets of puts whose reference to a blob is bad
-	frameUnused []int64     // offsets of frames whose used byte says "superseded"
-	unused      []int64     // the same offsets according to the hint, if there is a valid one
+	faults      []format.Damage // frames that cannot be at their place, and entries that are missing between frames
+	badRefs     []int64         // offsets of puts whose reference to a blob is bad
+	frameUnused []int64         // offsets of frames whose used byte says "superseded"
+	unused      []int64         // the same offsets according to the hint, if there is a valid one
 
 	first       uint64 // index of the first entry; 0 if there is none
 	firstTerm   uint64
@@ -44,13 +44,6 @@ type segmentScan struct {
 	// hidden says that, as the hint shows, bad bytes hide a truncation: the entries that replaced whole ones are
 	// lost.
 	hidden bool
-}
-
-type scanFault struct {
-	offset, bytes int64
-	what          string
-	missingFirst  uint64 // indexes of missing entries; 0 if there are none
-	missingLast   uint64
 }
 
 // index returns the index of a row's entry.
@@ -197,7 +190,8 @@ func (s *segmentScan) take(step *segio.FrameStep) {
 func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 	state, err := format.DecodeStateRecord(step.Entry.Data)
 	if err != nil || state.SyncedOffset > step.Offset {
-		s.faults = append(s.faults, scanFault{offset: step.Offset, bytes: step.Bytes, what: "state record is impossible"})
+		s.faults = append(s.faults, format.Damage{File: s.name, Offset: step.Offset, Length: step.Bytes,
+			What: "state record is impossible"})
 		return false
 	}
 	return true
@@ -207,28 +201,28 @@ func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 // does not count. Only gaps above the compacted index mean missing entries.
 func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
 	e := &step.Entry
-	fault := scanFault{offset: step.Offset, bytes: step.Bytes}
+	fault := format.Damage{File: s.name, Offset: step.Offset, Length: step.Bytes}
 	none := s.Last < s.manifest.FirstIndex
 	before := format.TermAt(s.Terms, e.Index-1)
 	switch {
 	case e.Index < s.manifest.FirstIndex: // void entries may be above the last index
-		fault.what = fmt.Sprintf("index %d is not one of this segment", e.Index)
+		fault.What = fmt.Sprintf("index %d is not one of this segment", e.Index)
 	case none:
 	case e.Index <= s.Last && e.Index <= s.State.Commit:
-		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term,
+		fault.What = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term,
 			s.Last, s.Term, s.State.Commit)
 	// Void entries may have a lower or a greater term. Bad bytes may hide a truncation.
 	case e.Term < before && !s.IsOpen():
-		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term,
+		fault.What = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term,
 			s.Last, s.Term, e.Term, before)
 	}
-	if fault.what != "" {
+	if fault.What != "" {
 		s.faults = append(s.faults, fault)
 		return false
 	}
 	if !none && !s.Gapless && e.Index > s.Last+1 && e.Index > m.CompactedThrough+1 && !s.IsOpen() {
-		fault.what = "entries are missing before it"
-		fault.missingFirst, fault.missingLast = max(s.Last, m.CompactedThrough)+1, e.Index-1
+		fault.What = "entries are missing before it"
+		fault.IDsUnknown, fault.IndexFirst, fault.IndexLast = true, max(s.Last, m.CompactedThrough)+1, e.Index-1
 		s.faults = append(s.faults, fault)
 	}
 	return true
