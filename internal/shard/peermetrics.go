@@ -26,26 +26,26 @@ var (
 
 // collect collects the metrics of the traffic between this shard and its peers.
 func (p *peers) collect(ch chan<- prometheus.Metric) {
-	st := p.hub.Stats()
+	count := p.hub.Counters()
 	for _, m := range []struct {
 		desc   *prometheus.Desc
 		value  uint64
 		labels []string
 	}{
-		{descPeerSent, st.Sent, nil},
-		{descPeerSentBytes, st.SentBytes, nil},
-		{descPeerReceived, st.Received, nil},
-		{descPeerDropped, st.DroppedFull, []string{"full"}},
-		{descPeerDropped, st.DroppedDown, []string{"down"}},
-		{descPeerDropped, st.DroppedStray, []string{"stray"}},
-		{descPeerDropped, st.DroppedBad, []string{"bad"}},
-		{descPeerConnects, st.Connects, nil},
-		{descPeerFetched, st.FetchedBytes, nil},
-		{descPeerRefused, st.ExportsRefused, nil},
+		{descPeerSent, count.Sent.Load(), nil},
+		{descPeerSentBytes, count.SentBytes.Load(), nil},
+		{descPeerReceived, count.Received.Load(), nil},
+		{descPeerDropped, count.DroppedFull.Load(), []string{"full"}},
+		{descPeerDropped, count.DroppedDown.Load(), []string{"down"}},
+		{descPeerDropped, count.DroppedStray.Load(), []string{"stray"}},
+		{descPeerDropped, count.DroppedBad.Load(), []string{"bad"}},
+		{descPeerConnects, count.Connects.Load(), nil},
+		{descPeerFetched, count.FetchedBytes.Load(), nil},
+		{descPeerRefused, count.ExportsRefused.Load(), nil},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.value), m.labels...)
 	}
-	ch <- prometheus.MustNewConstMetric(descPeerExports, prometheus.GaugeValue, float64(st.ExportsUnderWay))
+	ch <- prometheus.MustNewConstMetric(descPeerExports, prometheus.GaugeValue, float64(count.ExportsUnderWay.Load()))
 	for _, one := range p.hub.Peers() {
 		alive := 0.0
 		if one.Alive {

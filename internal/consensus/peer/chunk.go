@@ -37,7 +37,7 @@ const (
 // sentChunk is a message with a chunk that is to be sent.
 type sentChunk struct {
 	field  protowire.Number
-	chunk  *peerv1.FileChunk // the data of the chunk is in buffer
+	chunk  *peerv1.FileChunk // without the data, which is in buffer
 	buffer *[]byte           // from message.Pool; sending returns the buffer to the pool
 }
 
@@ -45,24 +45,11 @@ var _ message.Encoder = (*sentChunk)(nil)
 
 // Encode implements message.Encoder.
 func (c *sentChunk) Encode() (mem.BufferSlice, error) {
-	inner := make([]byte, 0, 64)
-	if name := c.chunk.GetName(); name != "" {
-		inner = protowire.AppendTag(inner, chunkName, protowire.BytesType)
-		inner = protowire.AppendString(inner, name)
+	inner, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, 64), c.chunk)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a chunk: %w", err)
 	}
-	if offset := c.chunk.GetOffsetBytes(); offset != 0 {
-		inner = protowire.AppendTag(inner, chunkOffset, protowire.VarintType)
-		inner = protowire.AppendVarint(inner, uint64(offset))
-	}
-	if crc := c.chunk.GetDataCrc32C(); crc != 0 {
-		inner = protowire.AppendTag(inner, chunkCRC, protowire.Fixed32Type)
-		inner = protowire.AppendFixed32(inner, crc)
-	}
-	if c.chunk.GetLast() {
-		inner = protowire.AppendTag(inner, chunkLast, protowire.VarintType)
-		inner = protowire.AppendVarint(inner, 1)
-	}
-	n := len(*c.buffer)
+	n := len(*c.buffer) // the data comes last, so that the message need not be one piece of memory
 	if n > 0 {
 		inner = protowire.AppendTag(inner, chunkData, protowire.BytesType)
 		inner = protowire.AppendVarint(inner, uint64(n))
@@ -76,30 +63,23 @@ func (c *sentChunk) Encode() (mem.BufferSlice, error) {
 // receivedChunk receives messages with a chunk, one after another.
 type receivedChunk struct {
 	field  protowire.Number
-	decode func(encoded []byte) (*peerv1.FileChunk, error) // decodes any message of this type
-	buffer *[]byte                                         // from message.Pool
+	whole  chunkMessage // decodes messages that read cannot decode
+	buffer *[]byte      // from message.Pool
 	// chunk is the chunk of the last message, valid until the next message; nil if the last message had none.
 	chunk *peerv1.FileChunk
 }
 
 var _ message.Decoder = (*receivedChunk)(nil)
 
-func chunksOfGroup() *receivedChunk {
-	return &receivedChunk{field: chunkOfGroup, buffer: message.Pool.Get(chunkBytesMax),
-		decode: func(encoded []byte) (*peerv1.FileChunk, error) {
-			in := &peerv1.FetchGroupResponse{}
-			err := proto.Unmarshal(encoded, in)
-			return in.GetChunk(), err
-		}}
+// chunkMessage is a message of the .proto file that may hold a chunk.
+type chunkMessage interface {
+	proto.Message
+	GetChunk() *peerv1.FileChunk
 }
 
-func chunksOfBlob() *receivedChunk {
-	return &receivedChunk{field: chunkOfBlob, buffer: message.Pool.Get(chunkBytesMax),
-		decode: func(encoded []byte) (*peerv1.FileChunk, error) {
-			in := &peerv1.FetchBlobResponse{}
-			err := proto.Unmarshal(encoded, in)
-			return in.GetChunk(), err
-		}}
+// receiveChunks makes a receivedChunk for messages of the type of whole, in which the given field holds the chunk.
+func receiveChunks(field protowire.Number, whole chunkMessage) *receivedChunk {
+	return &receivedChunk{field: field, whole: whole, buffer: message.Pool.Get(chunkBytesMax)}
 }
 
 // next returns a function that receives the next chunk of a stream. receive receives a message of the stream.
@@ -119,18 +99,19 @@ func (c *receivedChunk) free() {
 }
 
 // Decode implements message.Decoder.
-func (c *receivedChunk) Decode(data mem.BufferSlice) (err error) {
+func (c *receivedChunk) Decode(data mem.BufferSlice) error {
 	r := data.Reader()
 	c.chunk = c.read(r)
 	if err := r.Close(); err != nil || c.chunk != nil {
 		return err
 	}
 	// The message has something other than a chunk, or a chunk in the format of a later version.
-	whole := data.MaterializeToBuffer(message.Pool)
-	defer whole.Free()
-	if c.chunk, err = c.decode(whole.ReadOnlyData()); err != nil {
+	encoded := data.MaterializeToBuffer(message.Pool)
+	defer encoded.Free()
+	if err := proto.Unmarshal(encoded.ReadOnlyData(), c.whole); err != nil {
 		return fmt.Errorf("decoding a chunk: %w", err)
 	}
+	c.chunk = c.whole.GetChunk()
 	return nil
 }
 

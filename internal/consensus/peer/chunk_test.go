@@ -36,22 +36,25 @@ func TestChunksAreWhatProtobufMakesOfThem(t *testing.T) {
 	for name, chunk := range chunkCases() {
 		buffer := message.Pool.Get(len(chunk.GetData()))
 		copy(*buffer, chunk.GetData())
-		for field, is := range map[protowire.Number]func(encoded []byte) (*peerv1.FileChunk, error){
-			chunkOfGroup: chunksOfGroup().decode, chunkOfBlob: chunksOfBlob().decode,
+		dataless := proto.CloneOf(chunk)
+		dataless.Data = nil
+		for field, in := range map[protowire.Number]chunkMessage{
+			chunkOfGroup: &peerv1.FetchGroupResponse{}, chunkOfBlob: &peerv1.FetchBlobResponse{},
 		} {
-			encoded, err := (&sentChunk{field: field, chunk: chunk, buffer: buffer}).Encode()
+			encoded, err := (&sentChunk{field: field, chunk: dataless, buffer: buffer}).Encode()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := is(encoded.Materialize()); err != nil || !proto.Equal(got, chunk) {
-				t.Errorf("%s: protobuf reads %v, %v", name, got.GetOffsetBytes(), err)
+			if err := proto.Unmarshal(encoded.Materialize(), in); err != nil || !proto.Equal(in.GetChunk(), chunk) {
+				t.Errorf("%s: protobuf reads %v, %v", name, in.GetChunk().GetOffsetBytes(), err)
 			}
 		}
 	}
 }
 
 func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
-	group, blob := chunksOfGroup(), chunksOfBlob()
+	group := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
+	blob := receiveChunks(chunkOfBlob, &peerv1.FetchBlobResponse{})
 	// The messages are decoded one after another, so nothing of an earlier one may remain.
 	for range 2 {
 		for name, chunk := range chunkCases() {
@@ -78,7 +81,7 @@ func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 
 // A later version may add fields, and an attacker may send anything.
 func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
-	in := chunksOfGroup()
+	in := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	chunk := &peerv1.FileChunk{Name: "seg", Data: []byte("data"), DataCrc32C: 3}
 	inner, err := proto.Marshal(chunk)
 	if err != nil {

@@ -119,33 +119,31 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 	if err != nil && !errors.Is(err, io.EOF) { // for io.EOF, Recv returns the reason
 		return err
 	}
-	chunks := chunksOfGroup()
+	chunks := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	defer chunks.free()
 	next := chunks.next(stream.RecvMsg)
-	var last committing
+	committed := func() error { return nil } // waits until the last file is committed
 	for _, r := range wanted {
 		file, err := sink.Create(r)
 		if err != nil {
-			return errors.Join(err, last.wait())
+			return errors.Join(err, committed())
 		}
 		err = receiveFile(next, file, r)
-		if before := last.wait(); err == nil {
+		if before := committed(); err == nil {
 			err = before
 		}
 		if err != nil {
 			return fmt.Errorf("file %s: %w", r.Name, errors.Join(err, file.Close()))
 		}
-		last.begin(file, r.Name)
+		committed = beginCommit(file, r.Name)
 	}
-	return last.wait()
+	return committed()
 }
 
-// committing is a received file that is checked and synced while the next one is being received.
-type committing struct{ over chan error }
-
-func (c *committing) begin(file SinkFile, name string) {
+// beginCommit checks, syncs and closes a received file while the next file is being received. The returned function
+// waits for the result, and must be called once.
+func beginCommit(file SinkFile, name string) (wait func() error) {
 	over := make(chan error, 1)
-	c.over = over
 	go func() {
 		err := errors.Join(file.Commit(), file.Close())
 		if err != nil {
@@ -153,16 +151,7 @@ func (c *committing) begin(file SinkFile, name string) {
 		}
 		over <- err
 	}()
-}
-
-// wait returns the result of the commit; nil if none was begun.
-func (c *committing) wait() error {
-	if c.over == nil {
-		return nil
-	}
-	err := <-c.over
-	c.over = nil
-	return err
+	return func() error { return <-over }
 }
 
 func receiveDescription(stream peerv1.PeerService_FetchGroupClient) (d Description, err error) {
@@ -269,7 +258,7 @@ func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset,
 	if err != nil {
 		return f.failed(ctx, "a blob", group, err)
 	}
-	chunks := chunksOfBlob()
+	chunks := receiveChunks(chunkOfBlob, &peerv1.FetchBlobResponse{})
 	defer chunks.free()
 	if err := receiveFile(chunks.next(stream.RecvMsg), out, FileRange{Offset: offset, Bytes: size}); err != nil {
 		return f.failed(ctx, "a blob", group, err)

@@ -7,8 +7,10 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
@@ -86,9 +88,9 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 		}
 	}()
 	if export.Describe().Bytes > smallBytesMax { // small groups finish quickly
-		defer h.count.exports.Add(-1)
-		if h.count.exports.Add(1) > int64(h.opts.exportsMax) {
-			h.count.exportsRefused.Add(1)
+		defer h.count.ExportsUnderWay.Add(-1)
+		if h.count.ExportsUnderWay.Add(1) > int64(h.opts.exportsMax) {
+			h.count.ExportsRefused.Add(1)
 			return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.exportsMax)
 		}
 	}
@@ -136,11 +138,8 @@ func (e *exporting) sendFile(name string, offset int64) error {
 	if err != nil {
 		return err
 	}
-	err = e.hub.sendChunks(e.ctx, file, e.hub.limiter, &peerv1.FileChunk{Name: name, OffsetBytes: offset},
-		func(c *sentChunk) error {
-			c.field = chunkOfGroup
-			return e.stream.SendMsg(c)
-		})
+	first := &peerv1.FileChunk{Name: name, OffsetBytes: offset}
+	err = e.hub.sendChunks(e.ctx, e.stream, chunkOfGroup, first, file, e.hub.limiter)
 	return errors.Join(err, file.Close())
 }
 
@@ -163,10 +162,10 @@ func (e *exporting) describe(d Description) error {
 	}
 }
 
-// sendChunks sends the rest of a file as chunks; first is the first of them, still without data. The last chunk may
-// be empty. limiter may be nil.
-func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limiter, first *peerv1.FileChunk,
-	send func(*sentChunk) error) error {
+// sendChunks sends the rest of a file as chunks, in messages of which the given field holds the chunk. The argument
+// first is the first chunk, still without data. The last chunk may be empty. limiter may be nil.
+func (h *Hub) sendChunks(ctx context.Context, stream grpc.ServerStream, field protowire.Number,
+	first *peerv1.FileChunk, file io.Reader, limiter *rate.Limiter) error {
 	for chunk := first; ; {
 		buffer := message.Pool.Get(chunkBytes)
 		n, err := io.ReadFull(file, *buffer)
@@ -183,10 +182,10 @@ func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limi
 		}
 		*buffer = (*buffer)[:n]
 		chunk.DataCrc32C = crc32c.Of(*buffer)
-		if err := send(&sentChunk{chunk: chunk, buffer: buffer}); err != nil {
+		if err := stream.SendMsg(&sentChunk{field: field, chunk: chunk, buffer: buffer}); err != nil {
 			return err
 		}
-		h.count.fetchedBytes.Add(uint64(n))
+		h.count.FetchedBytes.Add(uint64(n))
 		if chunk.GetLast() {
 			return nil
 		}
@@ -218,7 +217,7 @@ func (h *Hub) FetchEntries(in *peerv1.FetchEntriesRequest, stream peerv1.PeerSer
 				return answer(group, err)
 			}
 			out.Entries = append(out.Entries, encoded)
-			h.count.fetchedBytes.Add(uint64(len(encoded)))
+			h.count.FetchedBytes.Add(uint64(len(encoded)))
 		}
 		if err := stream.Send(out); err != nil || piece.Through >= last || piece.Through < first {
 			return err
@@ -243,10 +242,8 @@ func (h *Hub) FetchBlob(in *peerv1.FetchBlobRequest, stream peerv1.PeerService_F
 		err = status.Errorf(codes.OutOfRange, "the blob has %d bytes, it is wanted from %d", size, in.GetOffsetBytes())
 	} else {
 		rest := io.NewSectionReader(file, in.GetOffsetBytes(), size-in.GetOffsetBytes())
-		err = h.sendChunks(ctx, rest, nil, &peerv1.FileChunk{OffsetBytes: in.GetOffsetBytes()}, func(c *sentChunk) error {
-			c.field = chunkOfBlob
-			return stream.SendMsg(c)
-		})
+		first := &peerv1.FileChunk{OffsetBytes: in.GetOffsetBytes()}
+		err = h.sendChunks(ctx, stream, chunkOfBlob, first, rest, nil)
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
 		return answer(group, err)

@@ -99,19 +99,18 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Stats are the counters of a Hub since its start.
-type Stats struct {
-	Sent, Received   uint64 // number of messages
-	SentBytes        uint64
-	DroppedFull      uint64 // messages dropped because the queue to a peer was full
-	DroppedDown      uint64 // messages dropped because a peer was not connected
-	DroppedStray     uint64 // messages dropped because the group or Raft id was not here
-	DroppedBad       uint64 // messages dropped because they could not be decoded
-	Connects         uint64
-	FetchedBytes     uint64 // bytes that peers fetched from this shard
-	ExportsUnderWay  int64
-	ExportsRefused   uint64
-	MessageBytesKept int64
+// Counters count what a Hub has done since its start.
+type Counters struct {
+	Sent, Received  atomic.Uint64 // messages
+	SentBytes       atomic.Uint64
+	DroppedFull     atomic.Uint64 // messages dropped because the queue to a peer was full
+	DroppedDown     atomic.Uint64 // messages dropped because a peer was not connected
+	DroppedStray    atomic.Uint64 // messages dropped because the group or Raft id was not here
+	DroppedBad      atomic.Uint64 // messages dropped because they could not be decoded
+	Connects        atomic.Uint64
+	FetchedBytes    atomic.Uint64 // bytes that peers fetched from this shard
+	ExportsUnderWay atomic.Int64
+	ExportsRefused  atomic.Uint64
 }
 
 // LinkStats describes the link to one peer.
@@ -123,19 +122,12 @@ type LinkStats struct {
 	Bytes    int64         // size of these messages
 }
 
-type counters struct {
-	sent, received, sentBytes                          atomic.Uint64
-	droppedFull, droppedDown, droppedStray, droppedBad atomic.Uint64
-	connects, fetchedBytes, exportsRefused             atomic.Uint64
-	exports                                            atomic.Int64
-}
-
 // Hub is one shard's end of the streams to and from all its peers. It is safe for concurrent use.
 type Hub struct {
 	peerv1.UnimplementedPeerServiceServer
 	opts    Options
 	logger  *slog.Logger
-	count   counters
+	count   Counters
 	limiter *rate.Limiter // limits FetchGroup; nil if there is no limit
 	number  uint64        // random number of this process
 	zero    time.Time     // zero point of clock
@@ -240,24 +232,8 @@ func (h *Hub) MustNotLead(shard string) bool {
 	return l != nil && l.mustNotLead.Load()
 }
 
-// Stats returns the counters.
-func (h *Hub) Stats() Stats {
-	c := &h.count
-	s := Stats{
-		Sent: c.sent.Load(), Received: c.received.Load(), SentBytes: c.sentBytes.Load(), DroppedFull: c.droppedFull.Load(),
-		DroppedDown: c.droppedDown.Load(), DroppedStray: c.droppedStray.Load(), DroppedBad: c.droppedBad.Load(),
-		Connects: c.connects.Load(), FetchedBytes: c.fetchedBytes.Load(), ExportsUnderWay: c.exports.Load(),
-		ExportsRefused: c.exportsRefused.Load(),
-	}
-	h.mu.Lock()
-	links := slices.Collect(maps.Values(h.links))
-	h.mu.Unlock()
-	for _, l := range links {
-		_, bytes := l.queue.held()
-		s.MessageBytesKept += bytes
-	}
-	return s
-}
+// Counters returns the counters, which only the hub changes.
+func (h *Hub) Counters() *Counters { return &h.count }
 
 // Peers returns the stats of each peer, sorted by name.
 func (h *Hub) Peers() []LinkStats {

@@ -26,8 +26,8 @@ func TestMessagesComeInTheirOrder(t *testing.T) {
 			t.Fatalf("message %d is number %d", i, m.GetIndex())
 		}
 	}
-	if s := a.Stats(); s.Sent != messages || s.DroppedFull+s.DroppedDown != 0 {
-		t.Errorf("stats: %+v", s)
+	if c := a.Counters(); c.Sent.Load() != messages || c.DroppedFull.Load()+c.DroppedDown.Load() != 0 {
+		t.Errorf("counters: %+v", c)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
 	a.until(t, "b is silent", func() bool { return !a.alive["b"] })
 	eventually(t, "messages are lost", func() bool {
 		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, 1, 10)})
-		return a.Stats().DroppedDown > 0
+		return a.Counters().DroppedDown.Load() > 0
 	})
 	a.until(t, "the group is told", func() bool {
 		return len(a.local) > 0 && a.local[0].GetFrom() == 2 && a.local[0].GetTo() == 1
@@ -111,17 +111,16 @@ func TestFullQueueLosesAppendsBeforeVotes(t *testing.T) {
 	b.block()
 	eventually(t, "the queue is full", func() bool {
 		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, 1, 256<<10)})
-		return a.Stats().DroppedFull > 0
+		return a.Counters().DroppedFull.Load() > 0
 	})
 	a.until(t, "the group is told", func() bool { return len(a.local) > 0 })
-	dropped := a.Stats().DroppedFull
+	dropped := a.Counters().DroppedFull.Load()
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 99, 0)})
-	s := a.Stats()
-	if s.DroppedFull != dropped {
+	if a.Counters().DroppedFull.Load() != dropped {
 		t.Error("a vote was lost for want of room")
 	}
-	if s.MessageBytesKept > 2<<20 {
-		t.Errorf("%d bytes are kept, the limit is 1 MiB", s.MessageBytesKept)
+	if kept := a.Peers()[0].Bytes; kept > 2<<20 {
+		t.Errorf("%d bytes are kept, the limit is 1 MiB", kept)
 	}
 	b.release()
 	b.until(t, "the vote came", func() bool {
@@ -190,7 +189,7 @@ func TestStrayMessagesAreCounted(t *testing.T) {
 	*stray.To = strayID
 	a.to("b").Send([]*raftpb.Message{stray, msg(raftpb.MsgVote, 2, 0)})
 	b.until(t, "both came", func() bool { return len(b.came) == 2 })
-	eventually(t, "it is counted", func() bool { return b.Stats().DroppedStray == 1 })
+	eventually(t, "it is counted", func() bool { return b.Counters().DroppedStray.Load() == 1 })
 }
 
 // Messages that only a process itself may send to its Raft must not be accepted from other shards.
@@ -202,8 +201,8 @@ func TestLocalMessagesAreNotTaken(t *testing.T) {
 	}
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 2, 0)})
 	b.until(t, "the vote came", func() bool { return len(b.came) > 0 })
-	if len(b.came)+len(b.local) != 1 || b.Stats().DroppedBad != 6 {
-		t.Errorf("%d came, stats %+v", len(b.came)+len(b.local), b.Stats())
+	if len(b.came)+len(b.local) != 1 || b.Counters().DroppedBad.Load() != 6 {
+		t.Errorf("%d came, stats %+v", len(b.came)+len(b.local), b.Counters())
 	}
 }
 
@@ -229,8 +228,8 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	n.move("c", address)
 	a.SetPeers([]string{"c"})
 	a.until(t, "c is down", func() bool { alive, known := a.alive["c"]; return known && !alive })
-	if s := a.Stats(); s.Connects != 0 {
-		t.Errorf("connected to the wrong shard: %+v", s)
+	if n := a.Counters().Connects.Load(); n != 0 {
+		t.Errorf("connected to the wrong shard %d times", n)
 	}
 }
 
@@ -267,9 +266,9 @@ func TestAShardSpeaksOnlyForItself(t *testing.T) {
 func TestAStalledConnectionIsEnded(t *testing.T) {
 	a, b := connect(t, newNetwork(t), func(o *Options) { o.stallMax = 300 * time.Millisecond })
 	b.block()
-	before := a.Stats().Connects
+	before := a.Counters().Connects.Load()
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
-	eventually(t, "a connects again", func() bool { return a.Stats().Connects > before })
+	eventually(t, "a connects again", func() bool { return a.Counters().Connects.Load() > before })
 }
 
 func TestPeersNotWantedAnyMoreAreLeft(t *testing.T) {

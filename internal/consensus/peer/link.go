@@ -75,12 +75,12 @@ func newLink(h *Hub, shard string) *link {
 func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	switch l.queue.push(group, m) {
 	case full:
-		l.hub.count.droppedFull.Add(1)
+		l.hub.count.DroppedFull.Add(1)
 		if isAppend(m) { // Raft repeats the other messages anyway
 			l.hub.lost(group, m)
 		}
 	case down:
-		l.hub.count.droppedDown.Add(1)
+		l.hub.count.DroppedDown.Add(1)
 		l.unconnected(group, m)
 	}
 }
@@ -107,7 +107,7 @@ func (l *link) run() {
 	for l.ctx.Err() == nil {
 		connected, err := l.session()
 		for _, it := range l.queue.close() {
-			l.hub.count.droppedDown.Add(1)
+			l.hub.count.DroppedDown.Add(1)
 			l.unconnected(it.group, it.m)
 		}
 		if connected {
@@ -186,7 +186,7 @@ func (l *link) session() (connected bool, err error) {
 	}
 	l.introduced(hello.GetInstance())
 	l.mustNotLead.Store(hello.GetMustNotLead())
-	l.hub.count.connects.Add(1)
+	l.hub.count.Connects.Add(1)
 	l.mu.Lock()
 	clear(l.reported)
 	l.mu.Unlock()
@@ -275,8 +275,8 @@ func (s *session) sendBatch() error {
 		bytes += len(encoded)
 		messages = append(messages, &peerv1.RaftMessage{Group: it.group[:], Message: encoded})
 	}
-	s.link.hub.count.sent.Add(uint64(len(messages)))
-	s.link.hub.count.sentBytes.Add(uint64(bytes))
+	s.link.hub.count.Sent.Add(uint64(len(messages)))
+	s.link.hub.count.SentBytes.Add(uint64(bytes))
 	var err error
 	if time.Since(s.pinged) >= s.link.hub.opts.pingEvery {
 		err = s.ping(nil, messages)

@@ -100,13 +100,13 @@ func (h *Hub) deliver(in *peerv1.RaftMessage) {
 		err = proto.Unmarshal(in.GetMessage(), m)
 	}
 	if err != nil || !isRemote(m) {
-		h.count.droppedBad.Add(1)
+		h.count.DroppedBad.Add(1)
 		h.logger.Warn("a message from a peer cannot be used", "group", group, "type", m.GetType(), "error", err)
 		return
 	}
-	h.count.received.Add(1)
+	h.count.Received.Add(1)
 	if !h.opts.Deliver(group, m) {
-		h.count.droppedStray.Add(1)
+		h.count.DroppedStray.Add(1)
 	}
 }
 
