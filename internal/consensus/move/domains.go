@@ -43,7 +43,7 @@ type swap struct {
 // first one in the order of extras, in which voters that are not well come first, and this leader comes last. The
 // leader leaves only if another member can become leader, or if no other voter can leave.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
-	if first := extras[0]; first != d.Self && d.transferTarget(false) == 0 {
+	if first := extras[0]; first != d.Self && d.transferTarget() == 0 {
 		extras = without(extras, d.Self)
 	}
 	best := swap{shared: len(d.voters) + 1}

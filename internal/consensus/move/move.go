@@ -110,7 +110,7 @@ func (a Action) Change() *raftpb.ConfChangeV2 {
 func (a Action) String() string { return fmt.Sprintf("%v: %s", a.Kind, a.Reason) }
 
 // wait makes an Action for a state in which nothing can be done now.
-func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf(format, args...)} }
+func wait(format string, args ...any) *Action { return &Action{Reason: fmt.Sprintf(format, args...)} }
 
 // Decide returns the next step.
 //
@@ -125,7 +125,7 @@ func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf
 //     copies first gets them, and is spread over domains afterwards.
 func Decide(s State) Action {
 	if s.Pending {
-		return wait("a membership change is on its way")
+		return *wait("a membership change is on its way")
 	}
 	d, a := newDecider(s)
 	if a != nil {
@@ -139,7 +139,7 @@ func Decide(s State) Action {
 			return *a
 		}
 	}
-	return d.atTarget()
+	return *d.atTarget()
 }
 
 // decider holds a state and the facts derived from it.
@@ -164,13 +164,11 @@ func newDecider(s State) (*decider, *Action) {
 	d.learners = append(slices.Clone(s.Conf.GetLearners()), s.Conf.GetLearnersNext()...)
 	for _, id := range slices.Concat(d.voters, s.Conf.GetVotersOutgoing(), d.learners) {
 		if _, ok := d.where[id]; !ok {
-			a := wait("etcd does not say on which shard member %d is: nothing is changed until it does", id)
-			return nil, &a
+			return nil, wait("etcd does not say on which shard member %d is: nothing is changed until it does", id)
 		}
 	}
 	if !slices.Contains(d.voters, s.Self) && !slices.Contains(s.Conf.GetVotersOutgoing(), s.Self) {
-		a := wait("this replica is no voter")
-		return nil, &a
+		return nil, wait("this replica is no voter")
 	}
 	for _, id := range d.voters {
 		shard := d.where[id].Shard

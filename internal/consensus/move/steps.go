@@ -80,23 +80,20 @@ func (d *decider) leaveJoint() *Action {
 	if len(d.Conf.GetVotersOutgoing()) == 0 {
 		return nil
 	}
-	a := wait("the voters of the old and of the new membership still agree on the change")
-	return &a
+	return wait("the voters of the old and of the new membership still agree on the change")
 }
 
 // transferTarget returns a voter that has caught up and may become leader. It prefers the first such voter in the
-// target's order. If there is none, and wantedOnly is not set, it returns any other such voter, and otherwise 0.
-func (d *decider) transferTarget(wantedOnly bool) uint64 {
+// target's order. If the target names none, it returns any other such voter, or 0 if there is none at all.
+func (d *decider) transferTarget() uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
 			return id
 		}
 	}
-	if !wantedOnly {
-		for _, id := range d.voters {
-			if d.mayLead(id) {
-				return id
-			}
+	for _, id := range d.voters {
+		if d.mayLead(id) {
+			return id
 		}
 	}
 	return 0
@@ -146,9 +143,8 @@ func (d *decider) dropGone() *Action {
 			return &Action{Kind: RemoveMember, ID: id, Reason: fmt.Sprintf("the replica on %s is gone with its volume",
 				d.name(id))}
 		}
-		a := wait("the replica on %s is gone with its volume, and %d of %d voters are caught up: needed are %d",
+		return wait("the replica on %s is gone with its volume, and %d of %d voters are caught up: needed are %d",
 			d.name(id), d.countWell(d.voters), len(d.voters), quorum(len(d.voters)))
-		return &a
 	}
 	return nil
 }
@@ -241,8 +237,7 @@ func (d *decider) shrink() *Action {
 	}
 	out := extras[0]
 	if !d.canCommit(without(d.voters, out)) {
-		a := wait("%s is to leave, and too few of the other voters are caught up", d.name(out))
-		return &a
+		return wait("%s is to leave, and too few of the other voters are caught up", d.name(out))
 	}
 	if out == d.Self {
 		return d.handOver()
@@ -252,14 +247,10 @@ func (d *decider) shrink() *Action {
 
 // handOver transfers the leadership before this replica leaves.
 func (d *decider) handOver() *Action {
-	if to := d.transferTarget(true); to != 0 {
+	if to := d.transferTarget(); to != 0 {
 		return d.transfer(to, "it is to leave")
 	}
-	if to := d.transferTarget(false); to != 0 {
-		return d.transfer(to, "it is to leave")
-	}
-	a := wait("%s is to leave, and nobody can take the lead over", d.name(d.Self))
-	return &a
+	return wait("%s is to leave, and nobody can take the lead over", d.name(d.Self))
 }
 
 // ready returns the learners on wanted shards that have caught up.
@@ -292,8 +283,7 @@ func (d *decider) replace() *Action {
 			d.name(out))}
 	}
 	if !d.canCommit(append(without(d.voters, out), in)) {
-		a := wait("%s is to take the place of %s, and too few voters are caught up", d.name(in), d.name(out))
-		return &a
+		return wait("%s is to take the place of %s, and too few voters are caught up", d.name(in), d.name(out))
 	}
 	return &Action{
 		Kind: Replace, ID: out, IDs: []uint64{in},
@@ -321,8 +311,7 @@ func (d *decider) grow() *Action {
 	}
 	in := d.apart(ready)[:min(need, len(ready))]
 	if !d.canCommit(slices.Concat(d.voters, in)) {
-		a := wait("%d learners are to become voters, and too few voters are caught up", len(in))
-		return &a
+		return wait("%d learners are to become voters, and too few voters are caught up", len(in))
 	}
 	return &Action{Kind: Promote, IDs: in, Reason: fmt.Sprintf("%d learners are caught up", len(in))}
 }
@@ -339,7 +328,7 @@ func (d *decider) lead() *Action {
 }
 
 // atTarget returns Done, or what the group waits for.
-func (d *decider) atTarget() Action {
+func (d *decider) atTarget() *Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")
 	}
@@ -359,5 +348,5 @@ func (d *decider) atTarget() Action {
 	if len(d.learners) > 0 || len(d.voters) != len(d.Target) {
 		return wait("%d voters and %d learners, wanted are %d copies", len(d.voters), len(d.learners), len(d.Target))
 	}
-	return Action{Done: true, Reason: "the group is where it is wanted"}
+	return &Action{Done: true, Reason: "the group is where it is wanted"}
 }
