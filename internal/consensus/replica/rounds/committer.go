@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"sheaf.dev/sheaf/internal/base/parallel"
 )
 
 // ErrClosed means that the committer no longer runs rounds.
@@ -55,7 +57,7 @@ type Committer struct {
 	syncs chan struct{}  // holds a token for each segment that is being synced
 	// waiting is the number of syncs that wait for a token of the channel syncs.
 	waiting atomic.Int32
-	busy    atomic.Int32  // copy of rounds, for readers without mu
+	busy    atomic.Int32  // number of rounds in progress
 	synced  atomic.Uint64 // see Synced
 
 	mu      sync.Mutex // guards the fields below
@@ -64,7 +66,6 @@ type Committer struct {
 	head    int        // index of the first seat in list
 	seats   map[*Seat]struct{}
 	clocked map[*Seat]struct{} // seats that the clock looks at; all others rest
-	rounds  int                // number of rounds in progress
 	closed  bool
 	marking bool // marks of an earlier tick are still being written
 }
@@ -95,10 +96,7 @@ func (c *Committer) Close() {
 		close(c.stop)
 		c.work.Broadcast()
 	}
-	left := make([]*Seat, 0, len(c.seats))
-	for s := range c.seats {
-		left = append(left, s)
-	}
+	left := slices.Collect(maps.Keys(c.seats))
 	c.mu.Unlock()
 	c.group.Wait()
 	for _, s := range left {
@@ -124,29 +122,8 @@ func (c *Committer) SpaceFreed() {
 	}
 }
 
-// enter adds a replica to the committer.
-func (c *Committer) enter(s *Seat) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return ErrClosed
-	}
-	c.seats[s] = struct{}{}
-	c.watchLocked(s)
-	return nil
-}
-
-// watch makes the clock look at a replica until the replica rests.
+// watch makes the clock look at a replica until the replica rests. It is called with mu held.
 func (c *Committer) watch(s *Seat) {
-	if s.clocked.Load() {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watchLocked(s)
-}
-
-func (c *Committer) watchLocked(s *Seat) {
 	if _, there := c.seats[s]; !there || !s.clocked.CompareAndSwap(false, true) {
 		return
 	}
@@ -197,7 +174,7 @@ func (c *Committer) Sync(log Log, share bool) error {
 func (c *Committer) push(s *Seat) {
 	c.mu.Lock()
 	c.list = append(c.list, s)
-	c.watchLocked(s)
+	c.watch(s)
 	c.mu.Unlock()
 	c.work.Signal()
 }
@@ -222,8 +199,7 @@ func (c *Committer) next() *Seat {
 		clear(c.list[n:])
 		c.list, c.head = c.list[:n], 0
 	}
-	c.rounds++
-	c.busy.Store(int32(c.rounds))
+	c.busy.Add(1)
 	return s
 }
 
@@ -231,8 +207,7 @@ func (c *Committer) next() *Seat {
 func (c *Committer) roundOver(s *Seat, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rounds--
-	c.busy.Store(int32(c.rounds))
+	c.busy.Add(-1)
 	if again {
 		c.list = append(c.list, s)
 	}
@@ -325,20 +300,7 @@ func (c *Committer) tick(ticks int) bool {
 
 // mark writes the marks of replicas that are still idle.
 func (c *Committer) mark(idle []*Seat) {
-	var marks sync.WaitGroup
-	todo := make(chan *Seat)
-	for range min(marksMax, len(idle)) {
-		marks.Go(func() {
-			for s := range todo {
-				s.mark()
-			}
-		})
-	}
-	for _, s := range idle {
-		todo <- s
-	}
-	close(todo)
-	marks.Wait()
+	parallel.Each(slices.Values(idle), marksMax, (*Seat).mark)
 	c.mu.Lock()
 	c.marking = false
 	c.mu.Unlock()

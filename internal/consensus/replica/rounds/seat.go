@@ -53,7 +53,17 @@ func (s *Seat) Init(c *Committer, runner Runner) {
 }
 
 // Enter begins to run rounds of the replica. It returns ErrClosed if the committer is closed.
-func (s *Seat) Enter() error { return s.committer.enter(s) }
+func (s *Seat) Enter() error {
+	c := s.committer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.seats[s] = struct{}{}
+	c.watch(s)
+	return nil
+}
 
 // Detached returns a channel that is closed when no round of the replica is in progress, and none will begin.
 func (s *Seat) Detached() <-chan struct{} { return s.detached }
@@ -78,7 +88,14 @@ func (s *Seat) Synced() { s.marks.Store(markBehind) }
 func (s *Seat) IsMarked() bool { return s.marks.Load() == markWritten }
 
 // Watch makes the clock look at the replica until the replica rests.
-func (s *Seat) Watch() { s.committer.watch(s) }
+func (s *Seat) Watch() {
+	if s.clocked.Load() {
+		return
+	}
+	s.committer.mu.Lock()
+	defer s.committer.mu.Unlock()
+	s.committer.watch(s)
+}
 
 // Run calls f instead of a round, in the caller's goroutine. If the committer has released the replica, f is not
 // called.
@@ -94,7 +111,14 @@ func (s *Seat) Run(f func()) {
 // returns false if it was called before.
 func (s *Seat) Leave() bool {
 	s.committer.remove(s)
-	return s.detach()
+	old := s.state.Or(gone)
+	if old&gone != 0 {
+		return false
+	}
+	if old&busy == 0 {
+		close(s.detached)
+	}
+	return true
 }
 
 // begin enters a round. A request after this call causes another round. begin returns false if the replica is gone.
@@ -125,19 +149,6 @@ func (s *Seat) endAndPush() {
 	if s.end() {
 		s.committer.push(s)
 	}
-}
-
-// detach prevents further rounds; detached is closed when no round is in progress. It returns false if it was called
-// before.
-func (s *Seat) detach() bool {
-	old := s.state.Or(gone)
-	if old&gone != 0 {
-		return false
-	}
-	if old&busy == 0 {
-		close(s.detached)
-	}
-	return true
 }
 
 // rests reports whether the clock has nothing to do for the replica until the replica is scheduled or wakes up.
