@@ -3,12 +3,10 @@ package replica
 import (
 	"errors"
 	"fmt"
-	"iter"
 
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 	"sheaf.dev/sheaf/internal/storage/group"
-	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 type (
@@ -106,10 +104,7 @@ func (c *core) declined(p *Pending, current uint64) {
 }
 
 // heads is the log in the form in which package writes reads it.
-type heads struct {
-	store
-	window format.RequestWindow
-}
+type heads struct{ store }
 
 // Head implements writes.Log.
 func (h heads) Head(id int64) (uint64, error) {
@@ -121,9 +116,4 @@ func (h heads) Head(id int64) (uint64, error) {
 		return 0, err
 	}
 	return index, nil
-}
-
-// RecentRequests implements writes.Log.
-func (h heads) RecentRequests(now int64) iter.Seq[format.Request] {
-	return h.store.RecentRequests(h.window, now)
 }

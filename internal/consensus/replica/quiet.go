@@ -141,13 +141,3 @@ func (q *quiet) mayRest(m *raftpb.Message, isBusy func() bool) bool {
 	lastTerm, err := q.node.log.Term(last)
 	return err == nil && lastTerm == m.GetLogTerm()
 }
-
-// withoutMark returns the heartbeat without its mark.
-func withoutMark(m *raftpb.Message) *raftpb.Message {
-	return &raftpb.Message{Type: m.Type, From: m.From, To: m.To, Term: m.Term, Commit: m.Commit}
-}
-
-// cannotRest returns an answer to a heartbeat with the mark, which wakes the leader up.
-func cannotRest(m *raftpb.Message) *raftpb.Message {
-	return &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark}
-}

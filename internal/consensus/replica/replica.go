@@ -3,6 +3,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,8 @@ var (
 	ErrMismatch       = writes.ErrMismatch
 )
 
-// These are the defaults of Options.
-const (
-	DefaultInFlightBytesMax = 64 << 20
-)
+// inFlightBytesMax is the default of Options.InFlightBytesMax.
+const inFlightBytesMax = 64 << 20
 
 // Committer runs the rounds of the replicas of a volume: see package rounds.
 type Committer = rounds.Committer
@@ -54,7 +53,7 @@ type Options struct {
 	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
 	Window format.RequestWindow
 	// InFlightBytesMax bounds the bytes that are proposed and not yet applied; above it, writes get ErrOverloaded. A
-	// single write is always admitted. 0 means DefaultInFlightBytesMax.
+	// single write is always admitted. 0 means 64 MiB.
 	InFlightBytesMax int64
 	Now              func() time.Time // nil means time.Now
 	Logger           *slog.Logger     // nil: messages are discarded
@@ -148,7 +147,9 @@ func start(opts Options, log store) (_ *Replica, err error) {
 		return nil, fmt.Errorf("%w: a replica needs a committer and a Raft id", ErrInvalid)
 	}
 	setDefaults(&opts)
-	r := &Replica{opts: opts, log: log, seams: newSeams(&opts), heads: heads{log, opts.Window}}
+	r := &Replica{
+		opts: opts, log: log, heads: heads{log}, seams: seams{Probe: *cmp.Or(opts.Probe, &Probe{}), Off: opts.Off},
+	}
 	if err := r.init(); err != nil {
 		return nil, err
 	}
@@ -186,7 +187,7 @@ func setDefaults(opts *Options) {
 		opts.Window = format.DefaultRequestWindow
 	}
 	if opts.InFlightBytesMax <= 0 {
-		opts.InFlightBytesMax = DefaultInFlightBytesMax
+		opts.InFlightBytesMax = inFlightBytesMax
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now

@@ -22,14 +22,6 @@ type seams struct {
 	Off rules.Off
 }
 
-func newSeams(opts *Options) seams {
-	s := seams{Off: opts.Off}
-	if opts.Probe != nil {
-		s.Probe = *opts.Probe
-	}
-	return s
-}
-
 // hardState returns the hard state to write, with the vote (rules.Vote).
 func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
 	if state == nil || s.Off.Keeps(rules.Vote) {

@@ -60,27 +60,21 @@ type Members struct {
 type Member struct {
 	ID           uint64
 	Learner      bool
-	Match        uint64 // the log of the member is known to hold everything up to this index
-	State        MemberState
-	RecentActive bool // the member was heard within the last election timeout
-	Down         bool // the member's shard is silent according to PeerDown
+	Match        uint64            // the log of the member is known to hold everything up to this index
+	State        tracker.StateType // how the leader brings the log of the member up to date
+	RecentActive bool              // the member was heard within the last election timeout
+	Down         bool              // the member's shard is silent according to PeerDown
 }
 
-// MemberState says how a leader brings a member's log up to date.
-type MemberState uint8
-
-// These are the member states.
+// These are states of a member. The other state, tracker.StateProbe, says that the leader looks for the last entry that
+// both logs have.
 const (
-	StateProbe     MemberState = iota // the leader looks for the last entry that both logs have
-	StateReplicate                    // entries are streamed
-	// StateSnapshot says that the entries which the member needs are compacted away, so that the member must be
+	// StateReplicate says that entries are streamed to the member.
+	StateReplicate = tracker.StateReplicate
+	// StateSnapshot says that the log no longer has the entries that the member needs, so that the member must be
 	// installed again.
-	StateSnapshot
+	StateSnapshot = tracker.StateSnapshot
 )
-
-func (s MemberState) String() string {
-	return [...]string{"probe", "replicate", "snapshot"}[min(s, StateSnapshot)]
-}
 
 // Members returns the membership. It is cheap: no I/O, a few allocations on the leader.
 func (r *Replica) Members() Members {
@@ -98,7 +92,7 @@ func (r *Replica) Members() Members {
 	}
 	c.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
 		m.Progress = append(m.Progress, Member{
-			ID: id, Learner: kind == raft.ProgressTypeLearner, Match: pr.Match, State: MemberState(pr.State),
+			ID: id, Learner: kind == raft.ProgressTypeLearner, Match: pr.Match, State: pr.State,
 			RecentActive: pr.RecentActive || id == c.node.id, Down: c.silence.isDown(id),
 		})
 	})

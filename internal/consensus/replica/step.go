@@ -194,14 +194,17 @@ func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 		return nil, nil
 	}
 	c.quiet.wake()
-	if err := c.node.raft.Step(withoutMark(m)); err != nil {
+	unmarked := &raftpb.Message{Type: m.Type, From: m.From, To: m.To, Term: m.Term, Commit: m.Commit}
+	if err := c.node.raft.Step(unmarked); err != nil {
 		return nil, err
 	}
 	c.observe()
 	if m.GetTerm() != c.node.term {
 		return nil, nil // Raft answers this message
 	}
-	return cannotRest(m), nil
+	return &raftpb.Message{
+		Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark,
+	}, nil
 }
 
 // stepTimeoutNow processes a request to campaign.

@@ -156,8 +156,6 @@ type batchItem struct {
 }
 
 const (
-	// blobRefBytes is the length of a group.BlobRef, which may replace data.
-	blobRefBytes = 40
 	// batchDataBytes is the space in a reader's arena for each of its reads; larger data gets memory of its own.
 	batchDataBytes = 16 << 10
 	batchArenaMin  = 64 << 10
@@ -271,7 +269,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	}
 	// From here on the record uses at most one whole frame of the arena.
 	n := len(rec.Data)
-	frame := format.FrameBytes(len(rec.Attributes), max(n, blobRefBytes))
+	frame := format.FrameBytes(len(rec.Attributes), max(n, format.BlobRefBytes))
 	free := int64(cap(r.arena) - len(r.arena))
 	if err := b.admit(r, &rec, get.where.Group, free < 2*frame); err != nil {
 		return refusedError{err}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/base/rules"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // History reads back from the log the part of a queue's window that is from before the start. A start must not wait for
@@ -13,7 +14,7 @@ import (
 type History struct {
 	log     Log
 	now     func() time.Time
-	age     time.Duration
+	window  format.RequestWindow
 	rules   rules.Off
 	applied uint64 // index at the start: entries up to it are read from the log; this process saw all later ones
 	started int64  // time of the start, by windowClock
@@ -26,7 +27,7 @@ type History struct {
 // NewHistory makes a History. It must be called before the first entry is applied.
 func NewHistory(opts *Options) *History {
 	return &History{
-		log: opts.Log, now: opts.Now, age: opts.Window.Age, rules: opts.Off,
+		log: opts.Log, now: opts.Now, window: opts.Window, rules: opts.Off,
 		applied: opts.Log.AppliedIndex(), started: windowNow(),
 	}
 }
@@ -54,10 +55,10 @@ func (h *History) Read(put func(Older)) {
 }
 
 func (h *History) read() (older Older) {
-	if !h.rules.Keeps(rules.Requests) || windowNow()-h.started > int64(h.age) {
+	if !h.rules.Keeps(rules.Requests) || windowNow()-h.started > int64(h.window.Age) {
 		return nil
 	}
-	for e := range h.log.RecentRequests(h.now().UnixNano()) {
+	for e := range h.log.RecentRequests(h.window, h.now().UnixNano()) {
 		if e.Index <= h.applied {
 			older = append(older, appliedSlot(&e, h.started))
 		}

@@ -35,7 +35,7 @@ type Log interface {
 	// Head returns the newest committed version of a record; 0 if there is no record. It may read the disk.
 	Head(id int64) (index uint64, err error)
 	// RecentRequests returns the applied writes that had a request id, oldest first, as far back as the window reaches.
-	RecentRequests(now int64) iter.Seq[format.Request]
+	RecentRequests(window format.RequestWindow, now int64) iter.Seq[format.Request]
 	// Damaged reports whether results of the other methods may be incomplete.
 	Damaged() bool
 }

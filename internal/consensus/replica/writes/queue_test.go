@@ -29,7 +29,7 @@ func (l *fakeLog) AppliedIndex() uint64          { return l.applied }
 func (l *fakeLog) LastCommitTime() int64         { return l.lastTime }
 func (l *fakeLog) Head(id int64) (uint64, error) { return l.heads[id], l.headErr }
 func (l *fakeLog) Damaged() bool                 { return l.damaged }
-func (l *fakeLog) RecentRequests(int64) iter.Seq[format.Request] {
+func (l *fakeLog) RecentRequests(format.RequestWindow, int64) iter.Seq[format.Request] {
 	return slices.Values(l.recent)
 }
 

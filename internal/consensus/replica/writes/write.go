@@ -85,15 +85,10 @@ func Check(w *Write) error {
 // requestOf returns the fields that distinguish a write from other writes with the same request id. It returns the zero
 // value if the write has no request id.
 func requestOf(w *Write) format.Request {
-	e := format.Entry{Kind: format.KindPut, ID: w.ID, RequestID: w.RequestID, Data: w.Data}
-	switch {
-	case w.RequestID == [16]byte{}:
+	if w.RequestID == [16]byte{} {
 		return format.Request{}
-	case w.Delete:
-		e.Kind = format.KindDelete
-	case w.Blob != nil:
-		e.Codec, e.Data = format.CodecBlob, w.Blob.Encode()
 	}
+	e := entryOf(w)
 	return format.RequestOf(&e)
 }
 
@@ -108,29 +103,33 @@ func reused(first *format.Request) error {
 
 // payload encodes the entry of an accepted write.
 func payload(w *Write, commitTime int64) []byte {
-	entry := format.Entry{
-		Kind: format.KindPut, ID: w.ID, CommitTime: commitTime, Timestamp: w.Timestamp, RequestID: w.RequestID,
-		Attributes: w.Attributes, Data: w.Data,
+	e := entryOf(w)
+	if e.CommitTime = commitTime; !w.HasTime {
+		e.Timestamp = commitTime
+	}
+	return format.EncodePayload(&e)
+}
+
+// entryOf makes the entry of a write, without its commit time.
+func entryOf(w *Write) format.Entry {
+	e := format.Entry{
+		Kind: format.KindPut, ID: w.ID, Timestamp: w.Timestamp, RequestID: w.RequestID, Attributes: w.Attributes,
+		Data: w.Data,
 	}
 	if w.Delete {
-		entry.Kind = format.KindDelete
+		e.Kind = format.KindDelete
 	}
 	if w.Blob != nil {
-		entry.Codec, entry.Data = format.CodecBlob, w.Blob.Encode()
+		e.Codec, e.Data = format.CodecBlob, w.Blob.Encode()
 	}
-	if !w.HasTime {
-		entry.Timestamp = commitTime
-	}
-	return format.EncodePayload(&entry)
+	return e
 }
 
 // frameBytes returns the size of a write in the log.
 func frameBytes(w *Write) int64 {
 	dataBytes := len(w.Data)
 	if w.Blob != nil {
-		dataBytes = blobRefBytes
+		dataBytes = format.BlobRefBytes
 	}
 	return format.FrameBytes(len(w.Attributes), dataBytes)
 }
-
-const blobRefBytes = 40
