@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -91,17 +90,10 @@ func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 	case there.group.Revision != g.Revision, there.group.UUID != g.UUID: // after a setback, etcd counts revisions again
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 	}
-	group, err := json.Marshal(placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)})
-	if err != nil {
-		return fmt.Errorf("encode group %s: %w", g.Name, err)
-	}
-	target, err := json.Marshal(placement.Target{Group: g.Name})
-	if err != nil {
-		return fmt.Errorf("encode target of %s: %w", g.Name, err)
-	}
+	deleted := placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)}
 	// This deletes the wakes of the members, which wakes the members.
-	ops := append(s.wakeOps(g.Name, there.concerned(), nil), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(group)),
-		clientv3.OpPut(s.prefix+targetsKey+g.Name, string(target)), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
+	ops := append(s.wakeOps(g.Name, there.concerned(), nil), s.opPut(groupsKey+g.Name, deleted),
+		s.opPut(targetsKey+g.Name, placement.Target{Group: g.Name}), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
 	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()
 	switch {
 	case err != nil:

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -13,10 +12,7 @@ import (
 
 // Freeze freezes the store in etcd unless it is already frozen.
 func (s *Store) Freeze(ctx context.Context, by, reason string) error {
-	value, err := json.Marshal(placement.Freeze{By: by, Reason: reason, Since: time.Now().UTC().Format(time.RFC3339)})
-	if err != nil {
-		return fmt.Errorf("encode the freeze: %w", err)
-	}
+	value := encode(placement.Freeze{By: by, Reason: reason, Since: time.Now().UTC().Format(time.RFC3339)})
 	if _, err := s.replace(ctx, frozenKey, value, s.notFrozen(), s.exists()); err != nil {
 		return fmt.Errorf("write %s to etcd: %w", s.prefix+frozenKey, err)
 	}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,6 +80,20 @@ func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 		return nil, fmt.Errorf("read %s from etcd: %w", k.prefix+name, err)
 	}
 	return only(answer.Kvs), nil
+}
+
+// encode returns the JSON of a value that is stored in etcd. The types of these values can always be encoded.
+func encode(value any) []byte {
+	out, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // JSON cannot represent the type, so that every run of the code fails
+	}
+	return out
+}
+
+// opPut returns the operation that writes a value as JSON.
+func (k keys) opPut(name string, value any, options ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpPut(k.prefix+name, string(encode(value)), options...)
 }
 
 // create writes a key if it does not exist, and returns the value that etcd holds afterwards.

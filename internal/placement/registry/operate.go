@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -129,7 +128,6 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	if _, err := s.MetaOf(ctx, store); err != nil {
 		return err
 	}
-	key := s.prefix + statesKey + shard
 	there, err := s.get(ctx, statesKey+shard)
 	if err != nil {
 		return err
@@ -141,12 +139,8 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	if unusable == nil && now.State == state {
 		return nil
 	}
-	value, err := json.Marshal(wish{Shard: shard, State: state})
-	if err != nil {
-		return fmt.Errorf("encode the state of shard %s: %w", shard, err)
-	}
-	if _, err := s.client.Put(ctx, key, string(value)); err != nil {
-		return fmt.Errorf("write %s to etcd: %w", key, err)
+	if _, err := s.client.Do(ctx, s.opPut(statesKey+shard, wish{Shard: shard, State: state})); err != nil {
+		return fmt.Errorf("write %s to etcd: %w", s.prefix+statesKey+shard, err)
 	}
 	return nil
 }

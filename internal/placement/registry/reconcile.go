@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -61,19 +60,11 @@ func (c *reconciler) put(ctx context.Context, g placement.Group, target placemen
 	before := pair{c.st.groups[g.Name], c.st.targets[g.Name]}
 	before.group.Revision = c.st.revisionOf(groupsKey + g.Name)
 	before.target.Revision = c.st.revisionOf(targetsKey + g.Name)
-	value, err := json.Marshal(g)
-	if err != nil {
-		return fmt.Errorf("encode group %s: %w", g.Name, err)
-	}
-	wanted, err := json.Marshal(target)
-	if err != nil {
-		return fmt.Errorf("encode target of %s: %w", g.Name, err)
-	}
 	answer, err := c.client.Txn(ctx).
 		If(append(c.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(c.prefix+frozenKey), ">", 0))...).
 		Then(append(c.wakeOps(g.Name, before.concerned(), concerned(g, target)),
-			clientv3.OpPut(c.prefix+groupsKey+g.Name, string(value)),
-			clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)), clientv3.OpDelete(c.prefix+deletedKey+g.Name))...).
+			c.opPut(groupsKey+g.Name, g), c.opPut(targetsKey+g.Name, target),
+			clientv3.OpDelete(c.prefix+deletedKey+g.Name))...).
 		Commit()
 	if err != nil {
 		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
@@ -93,11 +84,7 @@ func (c *reconciler) say(ctx context.Context) error {
 		return nil
 	}
 	f.Waits = waits
-	value, err := json.Marshal(f)
-	if err != nil {
-		return fmt.Errorf("encode the freeze: %w", err)
-	}
-	if _, err := c.replace(ctx, frozenKey, value, c.at(frozenKey, c.st.freezeAt)); err != nil {
+	if _, err := c.replace(ctx, frozenKey, encode(f), c.at(frozenKey, c.st.freezeAt)); err != nil {
 		return fmt.Errorf("write %s to etcd: %w", c.prefix+frozenKey, err)
 	}
 	return nil
@@ -107,12 +94,8 @@ func (c *reconciler) say(ctx context.Context) error {
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+rescue.EpochJump)
-	value, err := json.Marshal(meta)
-	if err != nil {
-		return fmt.Errorf("encode meta: %w", err)
-	}
 	answer, err := c.client.Txn(ctx).If(c.at(frozenKey, c.st.freezeAt), c.at(metaKey, c.st.metaRevision)).
-		Then(clientv3.OpPut(c.prefix+metaKey, string(value)), clientv3.OpDelete(c.prefix+frozenKey)).Commit()
+		Then(c.opPut(metaKey, meta), clientv3.OpDelete(c.prefix+frozenKey)).Commit()
 	if err != nil {
 		return fmt.Errorf("lift the freeze in etcd: %w", err)
 	}

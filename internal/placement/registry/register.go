@@ -179,17 +179,9 @@ func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, e
 	if err != nil {
 		return false, err
 	}
-	value, err := json.Marshal(r.shard)
-	if err != nil {
-		return false, err
-	}
-	seen, err := json.Marshal(r.shard.Record())
-	if err != nil {
-		return false, err
-	}
 	put, err := r.client.Txn(ctx).If(conditions...).
-		Then(clientv3.OpPut(r.prefix+shardsKey+r.shard.Name, string(value), clientv3.WithLease(lease)),
-			clientv3.OpPut(r.prefix+volumesKey+r.shard.VolumeUUID.String(), string(seen))).Commit()
+		Then(r.opPut(shardsKey+r.shard.Name, r.shard, clientv3.WithLease(lease)),
+			r.opPut(volumesKey+r.shard.VolumeUUID.String(), r.shard.Record())).Commit()
 	return err == nil && put.Succeeded, err
 }
 

@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -47,21 +46,12 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
-		value, err := json.Marshal(g)
-		if err != nil {
-			return fmt.Errorf("encode group %s: %w", g.Name, err)
-		}
-		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)),
+		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), s.opPut(groupsKey+g.Name, g),
 			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))
 	}
 	for _, v := range r.Volumes {
-		value, err := json.Marshal(v)
-		if err != nil {
-			return fmt.Errorf("encode volume %s: %w", v.Volume, err)
-		}
 		key := volumesKey + v.Volume.String()
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)},
-			[]clientv3.Op{clientv3.OpPut(s.prefix+key, string(value))}, nil))
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)}, []clientv3.Op{s.opPut(key, v)}, nil))
 	}
 	var unknown []string
 	for name, g := range st.groups {
@@ -81,13 +71,9 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	if err != nil {
 		return restoring(err)
 	}
-	value, err := json.Marshal(r.Meta)
-	if err != nil {
-		return fmt.Errorf("encode meta: %w", err)
-	}
 	return restoring(s.write(ctx, []clientv3.Op{
 		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // old targets; the planner sets new ones
-		clientv3.OpPut(s.prefix+metaKey, string(value)), clientv3.OpDelete(s.prefix + frozenKey),
+		s.opPut(metaKey, r.Meta), clientv3.OpDelete(s.prefix + frozenKey),
 	}, unchanged))
 }
 

@@ -29,10 +29,6 @@ func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord
 func (s *Store) NextStep(ctx context.Context, shard placement.Shard) error {
 	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration must report it
 	key := volumesKey + shard.VolumeUUID.String()
-	value, err := json.Marshal(shard.Record())
-	if err != nil {
-		return err
-	}
 	for {
 		there, err := s.get(ctx, key)
 		if err != nil {
@@ -43,7 +39,7 @@ func (s *Store) NextStep(ctx context.Context, shard placement.Shard) error {
 				return err
 			}
 		}
-		done, err := s.replace(ctx, key, value, s.at(key, there.ModRevision))
+		done, err := s.replace(ctx, key, encode(shard.Record()), s.at(key, there.ModRevision))
 		if err != nil {
 			return fmt.Errorf("write %s in etcd: %w", s.prefix+key, err)
 		}

@@ -5,7 +5,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path"
 	"strings"
@@ -61,11 +60,7 @@ func (s *Store) InitMeta(ctx context.Context, meta placement.Meta) (placement.Me
 	if err := meta.Validate(); err != nil {
 		return placement.Meta{}, err
 	}
-	value, err := json.Marshal(meta)
-	if err != nil {
-		return placement.Meta{}, fmt.Errorf("encode meta: %w", err)
-	}
-	there, err := s.create(ctx, metaKey, value)
+	there, err := s.create(ctx, metaKey, encode(meta))
 	if err != nil {
 		return placement.Meta{}, fmt.Errorf("create %s in etcd: %w", s.prefix+metaKey, err)
 	}
@@ -143,10 +138,6 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	if g.UUID == uuid.Nil {
 		return placement.Group{}, fmt.Errorf("group %s: the UUID is zero: make a random one", g.Name)
 	}
-	value, err := json.Marshal(g)
-	if err != nil {
-		return placement.Group{}, fmt.Errorf("encode group %s: %w", g.Name, err)
-	}
 	for {
 		pairs, frozen, err := s.pairs(ctx, g.Name)
 		if err != nil {
@@ -166,8 +157,7 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 		case there.group.Revision != g.Revision:
 			return placement.Group{}, fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 		}
-		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)),
-			clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
+		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)), s.opPut(groupsKey+g.Name, g))
 		onlyIf := append(s.unchanged(g.Name, there), s.notFrozen())
 		answer, err := s.client.Txn(ctx).If(append(onlyIf, besides.onlyIf...)...).Then(append(ops, besides.also...)...).
 			Commit()
@@ -222,13 +212,8 @@ func (s *Store) setTargets(ctx context.Context, targets []placement.Target, read
 		if err := placement.ValidateGroupName(t.Group); err != nil {
 			return nil, err
 		}
-		value, err := json.Marshal(t)
-		if err != nil {
-			return nil, fmt.Errorf("encode target of %s: %w", t.Group, err)
-		}
 		before := read(t.Group)
-		then := append(s.wakeOps(t.Group, before.concerned(), concerned(before.group, t)),
-			clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
+		then := append(s.wakeOps(t.Group, before.concerned(), concerned(before.group, t)), s.opPut(targetsKey+t.Group, t))
 		ops = append(ops, clientv3.OpTxn(s.unchanged(t.Group, before), then, nil))
 	}
 	done, err := s.writeEach(ctx, ops, onlyIf...)
@@ -245,14 +230,10 @@ func (s *Store) createGroups(ctx context.Context, view placement.View, groups []
 	onlyIf ...clientv3.Cmp) error {
 	ops := make([]clientv3.Op, 0, len(groups))
 	for _, g := range groups {
-		value, err := json.Marshal(g)
-		if err != nil {
-			return fmt.Errorf("encode group %s: %w", g.Name, err)
-		}
 		target := view.Targets[g.Name] // the target of an earlier group with that name
 		// A nested transaction leaves a group unchanged if it already exists.
 		ops = append(ops, clientv3.OpTxn(s.unchanged(g.Name, pair{target: target}),
-			append(s.wakeOps(g.Name, nil, concerned(g, target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))
+			append(s.wakeOps(g.Name, nil, concerned(g, target)), s.opPut(groupsKey+g.Name, g)), nil))
 	}
 	return s.write(ctx, ops, onlyIf...)
 }

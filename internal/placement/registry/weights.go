@@ -60,8 +60,8 @@ func splitWeights(shard string, weights map[string]Weight) []weightsPart {
 	return parts
 }
 
-func (w *weights) weightKey(shard string, part int) string {
-	return fmt.Sprintf("%s%s%s/%04x", w.prefix, weightsKey, shard, part)
+func weightKey(shard string, part int) string {
+	return fmt.Sprintf("%s%s/%04x", weightsKey, shard, part)
 }
 
 // PutWeights writes the weights of all groups that a shard leads, and replaces the shard's previous report. Views of
@@ -73,13 +73,9 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 	}
 	parts := splitWeights(shard, weights)
 	for i, part := range parts {
-		value, err := json.Marshal(part)
-		if err != nil {
-			return fmt.Errorf("encode what groups weigh: %w", err)
-		}
-		ops := []clientv3.Op{clientv3.OpPut(w.weightKey(shard, i), string(value))}
-		if i == len(parts)-1 { // left over from a time when it led more groups
-			ops = append(ops, clientv3.OpDelete(w.weightKey(shard, len(parts)),
+		ops := []clientv3.Op{w.opPut(weightKey(shard, i), part)}
+		if i == len(parts)-1 { // parts are left over if the shard led more groups before
+			ops = append(ops, clientv3.OpDelete(w.prefix+weightKey(shard, len(parts)),
 				clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix+weightsKey+shard+"/"))))
 		}
 		if _, err := w.client.Txn(ctx).If(w.exists()).Then(ops...).Commit(); err != nil {
