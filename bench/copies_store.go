@@ -59,7 +59,7 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 	if s.client, err = s.etcd.Client(); err != nil {
 		return s, err
 	}
-	if s.place, err = registry.NewStore(s.client, "bench"); err != nil {
+	if s.place, err = registry.NewStore(s.client, "bench", nil); err != nil {
 		return s, err
 	}
 	meta, err := s.place.InitMeta(ctx, placement.Meta{

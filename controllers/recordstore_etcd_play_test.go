@@ -45,7 +45,7 @@ func init() {
 			server: server, placements: operator.NewPlacements(keys), shards: operator.NewShards(keys), keys: keys,
 			close: client.Close, members: map[string][]fleet.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
-			store: func(name string) (*registry.Store, error) { return registry.NewStore(client, name) },
+			store: func(name string) (*registry.Store, error) { return registry.NewStore(client, name, nil) },
 			put: func(ctx context.Context, key, value string) error {
 				return placementtest.Again(ctx, func() error {
 					_, err := client.Put(ctx, key, value)

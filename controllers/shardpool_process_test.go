@@ -167,7 +167,7 @@ var _ = Describe("A pool of real shards", needs("real processes"), func() {
 		connection, err := server.Client()
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func() { _ = connection.Close() })
-		store, err := registry.NewStore(connection, workload.Placement(p.Namespace, p.store.Name))
+		store, err := registry.NewStore(connection, workload.Placement(p.Namespace, p.store.Name), nil)
 		Expect(err).NotTo(HaveOccurred())
 		_, err = store.InitMeta(ctx, placement.Meta{
 			StoreUUID: uuid.MustParse(p.storeID), Routing: placement.Routing{Mode: placement.Hash, Groups: 8}, Copies: 1,

@@ -116,7 +116,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	if s.client, err = s.etcd.Client(); err != nil {
 		return err
 	}
-	if s.store, err = registry.NewStore(s.client, "test"); err != nil {
+	if s.store, err = registry.NewStore(s.client, "test", s.cfg.Logger); err != nil {
 		return err
 	}
 	meta := placement.Meta{

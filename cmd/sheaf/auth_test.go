@@ -65,7 +65,7 @@ func TestATableOfGrantsIsSetByHand(t *testing.T) {
 
 	sheaf(t, nil, table("get")...).Want(t, 3).Has(t, "no table of grants")
 	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 1).Has(t, "no such store")
-	store, err := registry.NewStore(client, name)
+	store, err := registry.NewStore(client, name, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

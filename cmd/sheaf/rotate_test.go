@@ -141,7 +141,7 @@ func (r *rotating) grant(server *etcd.Server) {
 	c, err := server.Client()
 	must(r.t, err)
 	defer func() { must(r.t, c.Close()) }()
-	store, err := registry.NewStore(c, "quotes")
+	store, err := registry.NewStore(c, "quotes", nil)
 	must(r.t, err)
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: r.key.Public(), KeyID: "k"}}})
 	must(r.t, err)

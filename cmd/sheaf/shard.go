@@ -77,7 +77,7 @@ func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.St
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := registry.NewStoreAt(client, f.prefix, f.store)
+	store, err := registry.NewStoreAt(client, f.prefix, f.store, slog.Default())
 	if err != nil {
 		return nil, nil, errors.Join(cli.Usagef("--store: %w", err), client.Close())
 	}

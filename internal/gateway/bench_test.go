@@ -100,7 +100,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	l := listen(b)
 	go func() { _ = server.Serve(l) }()
 	b.Cleanup(server.Stop)
-	store, err := registry.NewStore(memetcdtest.New(b).Client(b), "bench")
+	store, err := registry.NewStore(memetcdtest.New(b).Client(b), "bench", nil)
 	if err != nil {
 		b.Fatal(err)
 	}

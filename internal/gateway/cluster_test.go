@@ -50,7 +50,7 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		stops: map[string]func(){}}
 	c.etcd = memetcdtest.On(t, c.network, "etcd:2379")
 	var err error
-	if c.store, err = registry.NewStore(c.etcd.Client(t), "quotes"); err != nil {
+	if c.store, err = registry.NewStore(c.etcd.Client(t), "quotes", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.store.InitMeta(ctx, meta); err != nil {

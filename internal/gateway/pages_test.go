@@ -37,7 +37,7 @@ func knowing(t *testing.T, view placement.View) *Gateway {
 	})
 	t.Cleanup(r.close)
 	r.set(view)
-	store, err := registry.NewStore(nil, "quotes") // etcd is not asked
+	store, err := registry.NewStore(nil, "quotes", nil) // etcd is not asked
 	if err != nil {
 		t.Fatal(err)
 	}

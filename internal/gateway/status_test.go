@@ -146,7 +146,7 @@ func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		server := memetcdtest.On(t, network, "etcd:2379")
-		store, err := registry.NewStore(server.Client(t), "quotes")
+		store, err := registry.NewStore(server.Client(t), "quotes", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

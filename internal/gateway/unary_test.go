@@ -398,7 +398,7 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
-		store, err := registry.NewStore(memetcdtest.On(t, network, "etcd:2379").Client(t), "none")
+		store, err := registry.NewStore(memetcdtest.On(t, network, "etcd:2379").Client(t), "none", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

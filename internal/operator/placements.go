@@ -5,6 +5,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -115,7 +116,7 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	if prefix == "" {
 		prefix = registry.PrefixDefault
 	}
-	if out.store, err = registry.NewStoreAt(out.client, prefix, access.Store); err != nil {
+	if out.store, err = registry.NewStoreAt(out.client, prefix, access.Store, slog.Default()); err != nil {
 		out.close()
 		return nil, err
 	}

@@ -648,7 +648,7 @@ func newEtcd(t *testing.T) *registry.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	store, err := registry.NewStore(client, "test")
+	store, err := registry.NewStore(client, "test", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	store, err := registry.NewStore(client, "test")
+	store, err := registry.NewStore(client, "test", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func (b *backedUp) connect() *registry.Store {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { _ = client.Close() })
-	store, err := registry.NewStore(client, "test")
+	store, err := registry.NewStore(client, "test", nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -129,7 +129,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	if d.client, err = connect(); err != nil {
 		return err
 	}
-	if d.store, err = registry.NewStore(d.client, storeName); err != nil {
+	if d.store, err = registry.NewStore(d.client, storeName, d.cfg.Logger); err != nil {
 		return err
 	}
 	d.waitFor("etcd to answer")

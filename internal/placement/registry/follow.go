@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -223,7 +222,7 @@ func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 		if err != nil {
-			slog.Debug("groups that were written cannot be read, tried again", "shard", f.own.Shard, "error", err)
+			f.store.logger.Debug("groups that were written cannot be read, tried again", "shard", f.own.Shard, "error", err)
 			return false, nil
 		}
 	}

@@ -290,7 +290,7 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 // sameStore returns the store as another process sees it.
 func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *registry.Store {
 	t.Helper()
-	out, err := registry.NewStore(client, of.Name())
+	out, err := registry.NewStore(client, of.Name(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

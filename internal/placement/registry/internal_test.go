@@ -32,7 +32,7 @@ func TestEveryViewIsOfOneRevision(t *testing.T) { synctest.Test(t, everyViewIsOf
 
 func everyViewIsOfOneRevision(t *testing.T) {
 	client, ctx := ownEtcd(t)
-	store, err := NewStore(client, "s")
+	store, err := NewStore(client, "s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 
 func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	client, ctx := ownEtcd(t)
-	store, err := NewStore(client, "s")
+	store, err := NewStore(client, "s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestListingIsOfOneRevisionOverPages(t *testing.T) {
 
 func listingIsOfOneRevisionOverPages(t *testing.T) {
 	client, ctx := ownEtcd(t)
-	store, err := NewStore(client, "s")
+	store, err := NewStore(client, "s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -38,8 +37,8 @@ func (w *watcher) startKeeper(ctx context.Context) {
 			wakes: map[string]map[string]int64{}}
 		err := k.keep(ctx, w.own.Shard, keeperTerm)
 		if err != nil && ctx.Err() == nil {
-			slog.Warn("keys that tell shards of their groups are not kept any more: another shard goes on", "shard", w.own.Shard,
-				"error", err)
+			k.logger.Warn("keys that tell shards of their groups are not kept any more: another shard goes on",
+				"shard", w.own.Shard, "error", err)
 		}
 	})
 }
@@ -189,7 +188,7 @@ func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 		return nil
 	}
 	if k.written == 0 {
-		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix",
+		k.logger.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix",
 			k.prefix, "groups", len(ops))
 	}
 	k.written += len(ops)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +50,7 @@ const (
 type keys struct {
 	client *clientv3.Client
 	prefix string // common prefix, with a trailing slash
+	logger *slog.Logger
 }
 
 // name returns a key without the store's prefix.

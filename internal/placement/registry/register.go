@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 	"syscall"
@@ -53,7 +52,7 @@ func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refuse
 		defer close(done)
 		defer r.steps.Delete(r.shard.Boot)
 		if err := r.keep(ctx, lease); err != nil {
-			slog.Error("cannot register again", "shard", shard.Name, "error", err)
+			s.logger.Error("cannot register again", "shard", shard.Name, "error", err)
 			for _, tell := range refused {
 				tell(err)
 			}
@@ -103,7 +102,7 @@ func (s *Store) registration(shard placement.Shard) (*registration, error) {
 // first does what once() does, and tries again while etcd is too slow. An attempt without an answer may have written
 // the registration, which then belongs to this process and does not block the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
-	err = Patiently(ctx, func(ctx context.Context) error {
+	err = Patiently(ctx, r.logger, func(ctx context.Context) error {
 		lease, err = r.once(ctx)
 		return err
 	})
@@ -253,7 +252,7 @@ func (r *registration) gone(ctx context.Context, there placement.Shard, lease cl
 		}
 		if waited > goneEvery && !said {
 			said = true
-			slog.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that "+
+			r.logger.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that "+
 				"registration has run out",
 				"shard", shard.Name, "address", there.Address, "seconds", left.TTL)
 		}
@@ -303,7 +302,7 @@ func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 		lease, err = r.once(attempt)
 		cancel()
 		if err == nil {
-			slog.Info("registered again", "shard", r.shard.Name)
+			r.logger.Info("registered again", "shard", r.shard.Name)
 			continue
 		}
 		if errors.Is(err, placement.ErrNameTaken) || errors.Is(err, placement.ErrRolledBack) {

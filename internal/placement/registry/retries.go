@@ -28,14 +28,14 @@ const startPatience = time.Minute
 // Patiently makes the etcd calls that the start of a shard needs. It retries after errors for which IsPassing is
 // true, which usually mean that etcd's disk stalls for a while. After a minute, or when ctx ends, it returns the last
 // error.
-func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
+func Patiently(ctx context.Context, logger *slog.Logger, do func(ctx context.Context) error) error {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
 		err := do(ctx)
 		if err == nil || !IsPassing(err) || ctx.Err() != nil || time.Since(began) > startPatience {
 			return err
 		}
-		slog.Warn("etcd is too slow for the start of the shard, which tries again: see its disk and its load", "error", err)
+		logger.Warn("etcd is too slow for the start of the shard, which tries again: see its disk and its load", "error", err)
 	}
 }
 

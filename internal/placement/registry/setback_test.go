@@ -19,7 +19,7 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	t.Helper()
 	server := memetcdtest.New(t)
 	server.Restore(backup)
-	store, err := registry.NewStore(server.Client(t), name)
+	store, err := registry.NewStore(server.Client(t), name, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path"
 	"strings"
 	"sync"
@@ -33,13 +34,14 @@ type Store struct {
 	making sync.Map // Bound.Prefix to *longlock.Mutex: one group within a bound is created at a time
 }
 
-// NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName.
-func NewStore(client *clientv3.Client, name string) (*Store, error) {
-	return NewStoreAt(client, PrefixDefault, name)
+// NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName. If
+// logger is nil, nothing is logged.
+func NewStore(client *clientv3.Client, name string, logger *slog.Logger) (*Store, error) {
+	return NewStoreAt(client, PrefixDefault, name, logger)
 }
 
 // NewStoreAt does what NewStore does, with a prefix other than PrefixDefault, for a shared etcd.
-func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
+func NewStoreAt(client *clientv3.Client, prefix, name string, logger *slog.Logger) (*Store, error) {
 	if err := routing.ValidateName("store", name); err != nil {
 		return nil, err
 	}
@@ -47,7 +49,10 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind",
 			prefix, PrefixDefault)
 	}
-	k := keys{client: client, prefix: prefix + "/" + name + "/"}
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	k := keys{client: client, prefix: prefix + "/" + name + "/", logger: logger}
 	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
 }
 

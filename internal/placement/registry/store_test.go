@@ -39,7 +39,7 @@ func onEtcd(tb testing.TB) *clientv3.Client {
 
 func newStore(t *testing.T, client *clientv3.Client) *registry.Store {
 	t.Helper()
-	store, err := registry.NewStore(client, "s-"+uuid.NewString())
+	store, err := registry.NewStore(client, "s-"+uuid.NewString(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func wrongInputIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	client := memetcdtest.New(t).Client(t)
 	for _, name := range []string{"", "A", "a/b", "-a", ".a"} {
-		if _, err := registry.NewStore(client, name); err == nil {
+		if _, err := registry.NewStore(client, name, nil); err == nil {
 			t.Errorf("store name %q was taken", name)
 		}
 	}
@@ -281,7 +281,7 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	var made, refused atomic.Int64
 	var all sync.WaitGroup
 	for process := range 3 {
-		store, err := registry.NewStore(etcd.Client(t), "quotes")
+		store, err := registry.NewStore(etcd.Client(t), "quotes", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

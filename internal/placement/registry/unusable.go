@@ -83,12 +83,12 @@ func (st *state) unusableMeta() error {
 }
 
 // reportUnusable logs those keys that cannot be used which this process has not logged yet.
-func (m *memory) reportUnusable(unusable map[string]placement.Unusable) {
+func (m *memory) reportUnusable(logger *slog.Logger, unusable map[string]placement.Unusable) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(unusable)) {
 		if o := unusable[name]; m.reportedUnusable[name] != o.Revision {
-			slog.Error("a key in etcd cannot be used and is left out", "key", o.Key, "revision", o.Revision, "reason", o.Why)
+			logger.Error("a key in etcd cannot be used and is left out", "key", o.Key, "revision", o.Revision, "reason", o.Why)
 		}
 	}
 	m.reportedUnusable = make(map[string]int64, len(unusable))

@@ -19,20 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// captured collects what slog writes until the test ends.
+// captured collects what a logger writes.
 type captured struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func capture(t *testing.T) *captured {
-	t.Helper()
-	c := &captured{}
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(c, nil)))
-	t.Cleanup(func() { slog.SetDefault(before) })
-	return c
-}
+func (c *captured) logger() *slog.Logger { return slog.New(slog.NewTextHandler(c, nil)) }
 
 func (c *captured) Write(p []byte) (int, error) {
 	c.mu.Lock()
@@ -54,10 +47,10 @@ func TestARegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 
 func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	client, ctx := ownEtcd(t)
-	log := capture(t)
+	log := &captured{}
 	defer func(before time.Duration) { goneMax = before }(goneMax)
 	goneMax = time.Second
-	store, err := NewStore(client, "s")
+	store, err := NewStore(client, "s", log.logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +138,7 @@ func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlasts
 
 func aStartOutlastsASlowEtcd(t *testing.T) {
 	client, ctx := ownEtcd(t)
-	store, err := NewStore(client, "s")
+	store, err := NewStore(client, "s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,10 +164,10 @@ func TestAWatchThatCannotListSaysSo(t *testing.T) { synctest.Test(t, aWatchThatC
 
 func aWatchThatCannotListSaysSo(t *testing.T) {
 	client, ctx := ownEtcd(t)
-	log := capture(t)
+	log := &captured{}
 	defer func(before time.Duration) { sayFailing = before }(sayFailing)
 	sayFailing = 100 * time.Millisecond
-	store, err := NewStore(client, "s")
+	store, err := NewStore(client, "s", log.logger())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func newWakesRig(t *testing.T) *wakesRig {
 		Routing: placement.Routing{Mode: placement.Named},
 		Copies:  3}}
 	var err error
-	if r.store, err = NewStore(client, "w-"+uuid.NewString()); err != nil {
+	if r.store, err = NewStore(client, "w-"+uuid.NewString(), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.store.InitMeta(ctx, r.meta); err != nil {
@@ -318,7 +318,7 @@ func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	}
 	follow := func(name string) (views <-chan placement.View, stop context.CancelFunc) {
 		ctx, cancel := context.WithCancel(r.ctx)
-		store, err := NewStore(r.client, r.store.Name())
+		store, err := NewStore(r.client, r.store.Name(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

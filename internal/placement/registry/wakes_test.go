@@ -61,7 +61,7 @@ func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *cl
 	f := &follower{watcher: &countedWatcher{Watcher: client.Watcher}}
 	client.Watcher = f.watcher
 	var err error
-	if f.store, err = registry.NewStore(client, storeName); err != nil {
+	if f.store, err = registry.NewStore(client, storeName, nil); err != nil {
 		t.Fatal(err)
 	}
 	return f.beside(t, ctx, name)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,8 +81,8 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan placement.View {
 			}
 			if !said && time.Since(failing) > sayFailing && ctx.Err() == nil {
 				said = true
-				slog.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix, "since", failing,
-					"error", err)
+				s.logger.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix,
+					"since", failing, "error", err)
 			}
 			tries.Wait(ctx)
 		}
@@ -213,7 +212,8 @@ func (w *watcher) give(st *state) {
 	}
 	if reason != "" {
 		if w.held != reason && w.given {
-			slog.Warn("etcd is not followed, what was known before goes on", "prefix", w.store.prefix, "reason", reason)
+			w.store.logger.Warn("etcd is not followed, what was known before goes on", "prefix", w.store.prefix,
+				"reason", reason)
 		}
 		w.held = reason
 		return
@@ -223,7 +223,7 @@ func (w *watcher) give(st *state) {
 	}
 	st.news = false
 	w.store.saw(st)
-	w.store.reportUnusable(st.unusable)
+	w.store.reportUnusable(w.store.logger, st.unusable)
 	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
 	offer(w.out, view)
@@ -282,7 +282,7 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 	st.goOnWithMeta(last)
 	st.compare(before, last)
 	st.goOnWith(last)
-	s.reportUnusable(st.unusable)
+	s.reportUnusable(s.logger, st.unusable)
 	if err := st.unusableMeta(); err != nil {
 		return nil, err
 	}

@@ -119,7 +119,7 @@ func (f *Watcher) Start(ctx context.Context) error {
 		}
 		f.See(view)
 		f.Replicas.Retire(view)
-		if err := registry.Patiently(ctx, f.freeze); err != nil {
+		if err := registry.Patiently(ctx, f.Logger, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be informed: %w", err)
 		}
 		_ = f.remember(view) // the error is shown as a problem

@@ -26,7 +26,7 @@ func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 		return err
 	}
 	defer client.Close()
-	store, err := registry.NewStore(client, storeName)
+	store, err := registry.NewStore(client, storeName, nil)
 	if err != nil {
 		return err
 	}

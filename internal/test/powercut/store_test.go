@@ -58,7 +58,7 @@ func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, e
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
 	next := &etcdOf{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}
 	var err error
-	if next.store, err = registry.NewStore(e.client, name); err != nil {
+	if next.store, err = registry.NewStore(e.client, name, nil); err != nil {
 		return nil, err
 	}
 	puts := make([]clientv3.Op, 0, len(before))

@@ -72,7 +72,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	f := &fleet{c: c, t: t, storeUID: store.Status.StoreUID, namespace: store.Namespace, etcd: connection,
 		server: grpc.NewServer(),
 		played: map[string]*played{}, generations: map[string]uint64{}, leads: map[string]map[string]bool{}}
-	if f.store, err = registry.NewStoreAt(connection, access.Prefix, access.Store); err != nil {
+	if f.store, err = registry.NewStoreAt(connection, access.Prefix, access.Store, nil); err != nil {
 		t.Fatal(err)
 	}
 	f.provisioners.SetLimit(16)

@@ -95,7 +95,7 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	s.Etcd = memetcdtest.On(t, s.Network, "etcd:2379")
-	if s.Store, err = registry.NewStore(s.Etcd.Client(t), "test"); err != nil {
+	if s.Store, err = registry.NewStore(s.Etcd.Client(t), "test", nil); err != nil {
 		return err
 	}
 	if _, err := s.Store.InitMeta(ctx, meta); err != nil {

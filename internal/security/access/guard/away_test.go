@@ -38,7 +38,7 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	tables, err := registry.NewStore(c, "quotes")
+	tables, err := registry.NewStore(c, "quotes", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
