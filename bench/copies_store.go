@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where
@@ -30,7 +30,7 @@ type benchStore struct {
 	dir     string
 	binary  string
 	groups  int
-	etcd    *etcd.Server
+	etcd    *etcdserver.Server
 	client  *clientv3.Client
 	place   *registry.Store
 	gateway *gateway.Gateway
@@ -53,7 +53,7 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 			s.close()
 		}
 	}()
-	if s.etcd, err = etcd.StartUnsynced(filepath.Join(dir, "etcd")); err != nil {
+	if s.etcd, err = etcdserver.Start(filepath.Join(dir, "etcd")); err != nil {
 		return s, err
 	}
 	if s.client, err = s.etcd.Client(); err != nil {

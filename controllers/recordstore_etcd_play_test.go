@@ -17,9 +17,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/operator"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
@@ -31,7 +31,7 @@ func init() {
 		return operator.ServiceAccountKeys(controllers.Cluster())
 	}
 	controllers.NewEtcdPlay = func(dir string) (controllers.EtcdPlay, error) {
-		server, err := etcd.StartUnsynced(dir)
+		server, err := etcdserver.Start(dir)
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func init() {
 
 // etcdPlay is a real etcd with the operator's connections to it and the entries that shards write there.
 type etcdPlay struct {
-	server     *etcd.Server
+	server     *etcdserver.Server
 	placements *operator.Placements
 	shards     *operator.Shards
 	keys       *operator.Keys

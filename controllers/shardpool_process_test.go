@@ -28,10 +28,10 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // adminClient implements the parts of a ShardClient that these tests need.
@@ -159,7 +159,7 @@ var _ = Describe("A pool of real shards", needs("real processes"), func() {
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)
 		r = newProcesses(ctx)
-		server, err := etcd.StartUnsynced(filepath.Join(r.root, "etcd"))
+		server, err := etcdserver.Start(filepath.Join(r.root, "etcd"))
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(server.Close)
 		stopServer = server.Close

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // The commands `sheaf auth whoami` and `sheaf auth can-i` show who calls and what that caller may do.
@@ -48,7 +48,7 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 // An administrator reads, changes and sets a table of grants by hand. The command does not set a table that is invalid,
 // or that somebody else has changed meanwhile.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

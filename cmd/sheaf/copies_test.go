@@ -18,7 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -41,7 +41,7 @@ const copiesGroups = 16
 func newCopiesStore(t *testing.T) *copiesStore { return newCopiesStoreOf(t, sheafBinary) }
 
 func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &copiesStore{

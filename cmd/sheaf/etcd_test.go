@@ -116,7 +116,7 @@ func (r *etcdTrio) awaitHealthy(name string) (now map[string]memberRow) {
 // put writes n keys, which the other members acknowledge.
 func (r *etcdTrio) put(n int) {
 	r.t.Helper()
-	client, err := etcd.Connect([]string{r.clients["a"], r.clients["b"]})
+	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{r.clients["a"], r.clients["b"]}})
 	must(r.t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // TestProfilesAreServedOnWish checks that profiles are served only on request, and only at a loopback address.
@@ -19,7 +19,7 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 		}
 	}
 
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	defer server.Close()
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--listen", freeAddress(t),

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // serve starts sheaf shard or sheaf gateway.
@@ -35,7 +35,7 @@ func serveProgram(t *testing.T, env []string, program string, args ...string) *p
 
 // The store runs etcd, two shards and a gateway as separate processes.
 func TestRealProcesses(t *testing.T) {
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	defer server.Close()
 	endpoints := strings.Join(server.Endpoints(), ",")

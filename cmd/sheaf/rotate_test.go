@@ -24,12 +24,12 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -92,7 +92,7 @@ func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, 
 	var err error
 	r.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure",
@@ -137,7 +137,7 @@ func (r *rotating) add(folder string, role identity.Role, name string) *member {
 }
 
 // grant gives the callers' certificate and token access to all records.
-func (r *rotating) grant(server *etcd.Server) {
+func (r *rotating) grant(server *etcdserver.Server) {
 	c, err := server.Client()
 	must(r.t, err)
 	defer func() { must(r.t, c.Close()) }()

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // These are the limits of the soak. The live data is a tenth of the disk, and is overwritten many times over.
@@ -35,7 +35,7 @@ type soakStore struct {
 }
 
 func newSoakStore(t *testing.T) *soakStore {
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &soakStore{

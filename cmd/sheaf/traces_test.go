@@ -23,7 +23,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // collector receives spans as an OpenTelemetry collector does, by OTLP over gRPC.
@@ -91,7 +91,7 @@ func collect(t *testing.T) (*collector, string) {
 // of its group, and that a get is a trace through the first three. Each process that sends a span identifies itself.
 func TestTraces(t *testing.T) {
 	collector, url := collect(t)
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	defer server.Close()
 	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + url, "OTEL_BSP_SCHEDULE_DELAY=20"}

@@ -25,12 +25,12 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // memRegistry keeps placement in memory, with the rules of registry.Store: revisions, conditional writes, views.
@@ -638,7 +638,7 @@ func data(id int64, n int) []byte {
 // newEtcd starts a real etcd and returns a store in it.
 func newEtcd(t *testing.T) *registry.Store {
 	t.Helper()
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,10 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // The tests of this file run in real time because they use a real etcd and its socket.
@@ -32,8 +32,8 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		t.Skip("short: rebuilds a real etcd")
 	}
 	address := "unix://" + filepath.Join(t.TempDir(), "etcd.sock")
-	begin := func() *etcd.Server {
-		server, err := etcd.StartUnsynced(t.TempDir(), address)
+	begin := func() *etcdserver.Server {
+		server, err := etcdserver.Start(t.TempDir(), address)
 		if err != nil {
 			t.Fatal(err)
 		}

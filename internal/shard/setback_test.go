@@ -59,7 +59,7 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 // connect returns the store as a separate process sees it, which remembers nothing.
 func (b *backedUp) connect() *registry.Store {
 	b.t.Helper()
-	client, err := etcd.Connect([]string{b.etcd.Address})
+	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{b.etcd.Address}})
 	if err != nil {
 		b.t.Fatal(err)
 	}

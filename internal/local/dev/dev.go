@@ -119,15 +119,13 @@ func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
 
 // startEtcd starts etcd. The first time, it also creates the store in etcd.
 func (d *Dev) startEtcd(ctx context.Context) (err error) {
-	connect := d.cfg.seams.etcd
-	if connect == nil {
-		if d.etcd, err = etcd.StartEmbedded(d.folder.path(etcdName)); err != nil {
-			return fmt.Errorf("starting etcd: %w", err)
-		}
-		connect = d.etcd.Client
+	if connect := d.cfg.seams.etcd; connect != nil {
+		d.client, err = connect()
+	} else if d.etcd, err = etcd.StartEmbedded(d.folder.path(etcdName)); err == nil {
+		d.client = d.etcd.Client()
 	}
-	if d.client, err = connect(); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("starting etcd: %w", err)
 	}
 	if d.store, err = registry.NewStore(d.client, storeName, d.cfg.Logger); err != nil {
 		return err

@@ -1,15 +1,15 @@
 // Package etcd runs an etcd server inside the process. The server is a single member for `sheaf dev` (StartEmbedded)
-// and for tests (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes the
+// and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes the
 // etcd clients of all processes. Writes are synced like those of any other etcd, except with StartUnsynced.
 package etcd
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -31,7 +32,6 @@ const (
 // Server is a running etcd member.
 type Server struct {
 	etcd      *embed.Etcd
-	endpoints []string
 	closing   chan struct{}
 	closeOnce sync.Once
 }
@@ -39,31 +39,19 @@ type Server struct {
 // StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. This etcd does not
 // listen on any address: only Client reaches it, from inside this process. Otherwise other users of the machine could
 // read and write the placement, the grants and the signing key. The cluster always has one member.
-func StartEmbedded(dir string) (*Server, error) {
-	cfg, err := config(dir, nil)
-	if err != nil {
-		return nil, err
-	}
-	return embedded(dir, cfg)
-}
+func StartEmbedded(dir string) (*Server, error) { return startEmbedded(dir, false) }
 
 // StartUnsynced is like StartEmbedded, for tests, which should not wait for a busy disk: nothing is synced. Writes
-// survive the end of the process, but not a failure of the machine. Clients in other processes reach this etcd without
-// TLS at the addresses in listen, which are host:port or unix:///path. The default is a free port of 127.0.0.1.
-func StartUnsynced(dir string, listen ...string) (*Server, error) {
-	if len(listen) == 0 {
-		listen = []string{"127.0.0.1:0"}
-	}
-	cfg, err := config(dir, listen)
-	if err != nil {
-		return nil, err
-	}
-	cfg.UnsafeNoFsync = true
-	return embedded(dir, cfg)
-}
+// survive the end of the process, but not a failure of the machine.
+func StartUnsynced(dir string) (*Server, error) { return startEmbedded(dir, true) }
 
-func embedded(dir string, cfg *embed.Config) (*Server, error) {
+func startEmbedded(dir string, unsynced bool) (*Server, error) {
+	if dir == "" {
+		return nil, errors.New("embedded etcd: the folder is empty: give one")
+	}
 	s := &Server{closing: make(chan struct{})}
+	cfg := config(dir)
+	cfg.UnsafeNoFsync = unsynced
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(s.endStreams)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded etcd: %w", err)
@@ -83,13 +71,6 @@ func embedded(dir string, cfg *embed.Config) (*Server, error) {
 		return nil, fmt.Errorf("embedded etcd in %s did not start within %v", dir, startTimeout)
 	}
 	s.etcd = server
-	for _, l := range server.Clients {
-		if l.Addr().Network() == "unix" {
-			s.endpoints = append(s.endpoints, "unix://"+l.Addr().String())
-			continue
-		}
-		s.endpoints = append(s.endpoints, l.Addr().String())
-	}
 	return s, nil
 }
 
@@ -104,38 +85,31 @@ func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	return embed.StartEtcd(cfg)
 }
 
-func config(dir string, listen []string) (*embed.Config, error) {
-	if dir == "" {
-		return nil, errors.New("embedded etcd: the folder is empty: give one")
-	}
+// config configures an etcd without listeners.
+func config(dir string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
 	cfg.Name = "sheaf"
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&lastWords{dir: cfg.Dir}))
+	// An etcd inside another process has no log of its own. Its failure, for example of its disk, ends that process.
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&zapCore{logger: slog.New(slog.DiscardHandler),
+		last: func(entry zapcore.Entry, fields map[string]any) {
+			slog.Error("the etcd in this process ends the process: see that its folder can be written, that its disk is well "+
+				"(dmesg) and has free space, then start the process again", "dir", cfg.Dir, "reason", entry.Message,
+				"error", fields["error"])
+		}}))
 	cfg.ListenPeerUrls = nil
 	// The cluster has one member, so this URL is never dialled; etcd requires a host and port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()
-	cfg.ListenClientUrls = nil
-	for _, address := range listen {
-		if !strings.Contains(address, "://") {
-			address = "http://" + address
-		}
-		u, err := url.Parse(address)
-		if err != nil {
-			return nil, fmt.Errorf("embedded etcd: address %q: %w", address, err)
-		}
-		cfg.ListenClientUrls = append(cfg.ListenClientUrls, *u)
-	}
-	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = nil, nil
 	// A single member waits for no other one, so short ticks only shorten its election at the start.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "5m"
 	cfg.WatchProgressNotifyInterval = progressEvery
 	cfg.QuotaBackendBytes = quotaBytes
-	return cfg, nil
+	return cfg
 }
 
 // progressEvery is the interval at which etcd sends progress notifications to watches without events, such as most
@@ -143,21 +117,8 @@ func config(dir string, listen []string) (*embed.Config, error) {
 // breaks.
 const progressEvery = time.Minute
 
-// Endpoints returns the client addresses: host:port or unix:///path. With StartEmbedded there are none.
-func (s *Server) Endpoints() []string { return s.endpoints }
-
-// Client connects to the server. The caller closes it before the server.
-func (s *Server) Client() (*clientv3.Client, error) {
-	if len(s.endpoints) == 0 {
-		return v3client.New(s.etcd.Server), nil
-	}
-	return Connect(s.endpoints)
-}
-
-// Connect does what Dial does, without TLS.
-func Connect(endpoints []string) (*clientv3.Client, error) {
-	return Dial(ClientConfig{Endpoints: endpoints})
-}
+// Client returns a client inside the process. The caller closes it before the server.
+func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
 // Err returns a channel that receives the error if the server fails without a call of Close.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }

@@ -10,24 +10,20 @@ import (
 )
 
 func TestAnEmbeddedEtcdKeepsWhatWasWritten(t *testing.T) {
-	for name, start := range map[string]func(dir string, listen ...string) (*etcd.Server, error){
-		"synced":   func(dir string, _ ...string) (*etcd.Server, error) { return etcd.StartEmbedded(dir) },
-		"unsynced": etcd.StartUnsynced,
+	for name, start := range map[string]func(dir string) (*etcd.Server, error){
+		"synced": etcd.StartEmbedded, "unsynced": etcd.StartUnsynced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			dir := filepath.Join(t.TempDir(), "etcd")
-			for round, listen := range [][]string{nil, {"127.0.0.1:0"}, {"unix://" + filepath.Join(t.TempDir(), "s")}} {
+			for round := range 3 {
 				began := time.Now()
-				server, err := start(dir, listen...)
+				server, err := start(dir)
 				if err != nil {
 					t.Fatal(err)
 				}
-				client, err := server.Client()
-				if err != nil {
-					t.Fatal(err)
-				}
+				client := server.Client()
 				answer, err := client.Get(ctx, "k")
 				if err != nil {
 					t.Fatal(err)
@@ -49,8 +45,5 @@ func TestAnEmbeddedEtcdKeepsWhatWasWritten(t *testing.T) {
 func TestStartEmbeddedRefusesWhatCannotBe(t *testing.T) {
 	if _, err := etcd.StartEmbedded(""); err == nil {
 		t.Error("an empty folder was taken")
-	}
-	if _, err := etcd.StartUnsynced(t.TempDir(), "127.0.0.1:notaport"); err == nil {
-		t.Error("an address that cannot be was taken")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/internal/security/certs"
@@ -300,7 +302,8 @@ func everywhere(address string) string {
 func (c *MemberConfig) embed() *embed.Config {
 	ec := embed.NewConfig()
 	ec.Name, ec.Dir = c.Name, filepath.Clean(c.Dir)
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&zapCore{logger: c.Logger, panics: c.panics}))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&zapCore{logger: c.Logger,
+		last: func(entry zapcore.Entry, _ map[string]any) { c.panics(entry.Message) }}))
 	ec.ListenClientUrls = []url.URL{c.ClientTLS.url(everywhere(c.ListenClient))}
 	ec.ListenPeerUrls = []url.URL{c.PeerTLS.url(everywhere(c.ListenPeer))}
 	ec.AdvertiseClientUrls = []url.URL{c.ClientTLS.url(c.AdvertiseClient)}
@@ -328,14 +331,7 @@ func (c *MemberConfig) embed() *embed.Config {
 }
 
 // members lists the members by name.
-func (c *MemberConfig) members() []string {
-	names := make([]string, 0, len(c.Cluster))
-	for name := range c.Cluster {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (c *MemberConfig) members() []string { return slices.Sorted(maps.Keys(c.Cluster)) }
 
 // Ready returns nil if the member serves, which means that a read through the leader succeeds.
 func (m *Member) Ready(ctx context.Context) error {
@@ -356,7 +352,7 @@ func (m *Member) Ready(ctx context.Context) error {
 // Endpoint returns the client address on which the member listens.
 func (m *Member) Endpoint() string {
 	for _, l := range m.etcd.Clients {
-		if l.Addr().Network() == "tcp" { // skips the address on which etcd serves HTTP, see secure
+		if l.Addr().Network() == "tcp" { // the other listener is the socket of hideHTTP
 			return l.Addr().String()
 		}
 	}

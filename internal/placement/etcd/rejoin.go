@@ -13,6 +13,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+
+	"sheaf.dev/sheaf/client/call/backoff"
 )
 
 // rejoinPause is the pause between two looks at the other members.
@@ -58,7 +60,6 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 		case err == nil && step.Step == stepRefuse:
 			return false, fmt.Errorf("%w: %s", ErrNotTheMember, step.Why)
 		}
-		wait := step.Step == stepWait || err != nil
 		words := step.Why
 		if err != nil {
 			words = fmt.Sprintf("%s: %v", step.Why, err)
@@ -68,16 +69,14 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 			c.Logger.Warn("this member of etcd does not start as it is", "name", c.Name, "step", string(step.Step), "reason",
 				words)
 		}
-		if !wait {
+		if err == nil && step.Step != stepWait {
 			continue
 		}
 		if !time.Now().Before(deadline) {
 			return false, &errWaits{why: words, empty: step.Step == stepWait && step.alone && c.readFolder().Empty}
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, rejoinPause) {
 			return false, ctx.Err()
-		case <-time.After(rejoinPause):
 		}
 	}
 }
@@ -261,10 +260,8 @@ func (m *Member) becomeVoter(ctx context.Context) {
 			said = err.Error()
 			m.logger.Info("this member of etcd catches up with the others", "name", m.cfg.Name, "answer", said)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, rejoinPause) {
 			return
-		case <-time.After(rejoinPause):
 		}
 	}
 	if err := m.cfg.removeAside(); err != nil {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -20,6 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
@@ -82,8 +82,7 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.started.Mode != certs.Required {
 		ec.ListenPeerUrls = append(ec.ListenPeerUrls, url.URL{Scheme: "http", Host: everywhere(c.ListenPeer)})
 	}
-	own := c.peerAddress(c.AdvertisePeer)
-	ec.AdvertisePeerUrls = []url.URL{own}
+	ec.AdvertisePeerUrls = []url.URL{c.peerAddress(c.AdvertisePeer)}
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
@@ -248,10 +247,8 @@ func (m *Member) announce(ctx context.Context) {
 			m.logger.Warn("the other members of etcd do not take this member's new address yet", "name", m.cfg.Name, "url",
 				want[0], "answer", said)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, rejoinPause) {
 			return
-		case <-time.After(rejoinPause):
 		}
 	}
 }

@@ -18,10 +18,7 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
 	defer slog.SetDefault(before)
-	cfg, err := config("/data/etcd", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := config("/data/etcd")
 	if err := cfg.ZapLoggerBuilder(cfg); err != nil {
 		t.Fatal(err)
 	}

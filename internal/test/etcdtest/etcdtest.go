@@ -9,25 +9,25 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // shared holds the etcd that all tests share. The first test that needs it starts it. A start before M.Run would
 // compete with that test.
 var shared struct {
 	once   sync.Once
-	server *etcd.Server
+	server *etcdserver.Server
 	dir    string
 	err    error
 }
 
 // Shared returns one etcd for all tests that do not stop it. Each test must use a store name of its own. Main stops
 // the etcd.
-func Shared(tb testing.TB) *etcd.Server {
+func Shared(tb testing.TB) *etcdserver.Server {
 	tb.Helper()
 	shared.once.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("", "sheaf-test-etcd-"); shared.err == nil {
-			shared.server, shared.err = etcd.StartUnsynced(shared.dir)
+			shared.server, shared.err = etcdserver.Start(shared.dir)
 		}
 		if shared.err == nil {
 			shared.err = use(shared.server)
@@ -41,7 +41,7 @@ func Shared(tb testing.TB) *etcd.Server {
 
 // use makes one call to etcd. After that call, all lasting goroutines of etcd have started, so that no test mistakes
 // them for goroutines that it has leaked itself.
-func use(server *etcd.Server) error {
+func use(server *etcdserver.Server) error {
 	client, err := server.Client()
 	if err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // Own is an etcd for a single test. The test can stop this etcd and set it back to an earlier state. Not safe for
@@ -14,7 +14,7 @@ import (
 type Own struct {
 	tb      testing.TB
 	dir     string
-	server  *etcd.Server
+	server  *etcdserver.Server
 	Address string
 }
 
@@ -31,7 +31,7 @@ func NewOwn(tb testing.TB) *Own {
 func (o *Own) Start() {
 	o.tb.Helper()
 	var err error
-	if o.server, err = etcd.StartUnsynced(o.dir, o.Address); err != nil {
+	if o.server, err = etcdserver.Start(o.dir, o.Address); err != nil {
 		o.tb.Fatal(err)
 	}
 }

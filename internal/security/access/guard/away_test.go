@@ -19,16 +19,16 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
 // For an hour, etcd is unavailable, and no other process can be asked. Callers with a grant continue to be served, also
 // with tokens that are issued meanwhile. Callers whose grant was removed before the outage remain excluded, and tokens
 // end at their expiry.
 func TestAnHourWithoutEtcd(t *testing.T) {
-	server, err := etcd.StartUnsynced(t.TempDir())
+	server, err := etcdserver.Start(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

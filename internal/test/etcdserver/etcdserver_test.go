@@ -1,0 +1,36 @@
+package etcdserver
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestAServerKeepsWhatWasWritten(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	dir := filepath.Join(t.TempDir(), "etcd")
+	for round, listen := range [][]string{nil, {"127.0.0.1:0"}, {"unix://" + filepath.Join(t.TempDir(), "s")}} {
+		server, err := Start(dir, listen...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := server.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := client.Get(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(answer.Kvs); got != min(round, 1) {
+			t.Fatalf("round %d: %d keys", round, got)
+		}
+		if _, err := client.Put(ctx, "k", "v"); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Close()
+		server.Close()
+	}
+}
