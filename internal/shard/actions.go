@@ -49,9 +49,6 @@ type actions struct{ s *Shard }
 
 var _ follow.Actions = actions{}
 
-// Look implements follow.Actions.
-func (h actions) Look(g *replicas.Replica) { h.s.steerer.ask(g) }
-
 // Connect implements follow.Actions.
 func (h actions) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 

@@ -21,18 +21,17 @@ import (
 // at one group as soon as the group has filled a segment. It frees space (free_space.go) when a write or a new copy
 // finds none, and when free space is low.
 type compactor struct {
-	cfg         *Config
-	ctx         context.Context // context of the shard
-	replicas    *replicas.Set
-	wakeWatcher func() // makes the watcher look again
-	volume      *storage
-	trash       func() *trash.Bin
-	freed       func() // makes replicas retry that found no space
-	problems    *problems
-	metrics     *metrics
-	reported    reportedWeights
-	logger      *slog.Logger
-	woken       chan struct{} // sealed or short has changed
+	cfg      *Config
+	ctx      context.Context // context of the shard
+	replicas *replicas.Set
+	volume   *storage
+	trash    func() *trash.Bin
+	freed    func() // makes replicas retry that found no space
+	problems *problems
+	metrics  *metrics
+	reported reportedWeights
+	logger   *slog.Logger
+	woken    chan struct{} // sealed or short has changed
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
@@ -64,7 +63,7 @@ const (
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, wakeWatcher: s.watcher.Wake, volume: s.volume,
+		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, volume: s.volume,
 		trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.SpaceFreed() },
 		problems: &s.problems, metrics: s.metrics, logger: s.logger,
 		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,

@@ -56,7 +56,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 
 // reinstall installs a replica with a damaged tail in place, or gives it up.
 func (i *installer) reinstall(g *replicas.Replica) {
-	defer i.endFetch(g)
+	defer g.EndFetch()
 	ctx := g.Fetch()
 	if g.State().Phase == member.MissingEntries {
 		i.replaceLacking(ctx, g)
@@ -123,7 +123,7 @@ func (i *installer) giveUp(g *replicas.Replica, why error) {
 	i.logger.Error(
 		"a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
 		"group", g.Name, "raft_id", g.State().RaftID, "reason", why)
-	i.watcher.Wake()
+	i.replicas.Wake()
 }
 
 // withdraw takes a replica out of service if it lacks entries on which its leader relies.
@@ -135,6 +135,6 @@ func (i *installer) withdraw(ctx context.Context, sv *replicas.Served, why error
 	}
 	defer g.EndChange()
 	g.NoteMissing(errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
-	i.loading.foundTail()
+	i.tails.WithLabelValues(tailFound).Inc()
 	i.logger.Error("a replica has forgotten what it acknowledged: was its disk set back?", "group", g.Name, "error", why)
 }

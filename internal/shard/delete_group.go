@@ -28,7 +28,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 	if !deleting.CompareAndSwap(false, true) {
 		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
 	}
-	defer s.steerer.ask(g) // the steerer resumes the group if it was not deleted
+	defer g.AskLook() // the steerer resumes the group if it was not deleted
 	defer deleting.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()

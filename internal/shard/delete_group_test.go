@@ -193,7 +193,7 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 					t.Error("the group was resumed while it was being deleted")
 				}
 				s.steerer.leadOf(g).deleting.Store(false)
-				s.steerer.ask(g)
+				g.AskLook()
 				c.put(1, []byte("x"))
 				c.holds(1, []byte("x"))
 				return

@@ -136,7 +136,7 @@ func (c *compactor) freeSpace(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.wakeWatcher() // groups may wait for space to join
+		c.replicas.Wake() // groups may wait for space to join
 	case refused:
 		c.barren = time.Now()
 	}

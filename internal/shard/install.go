@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,16 +61,25 @@ func newInstaller(s *Shard) *installer {
 	}
 }
 
-// endFetch ends what BeginFetch began, and wakes what waited for that.
-func (i *installer) endFetch(g *replicas.Replica) {
-	if g.EndFetch() {
-		i.watcher.Wake()
+// run installs replicas again that cannot get the entries that they need, until ctx ends.
+func (i *installer) run(ctx context.Context) {
+	var installs sync.WaitGroup
+	defer installs.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.replicas.Files.Woken:
+		}
+		for g, from := range i.replicas.Files.Take() {
+			installs.Go(func() { i.installAgain(ctx, g, from) })
+		}
 	}
 }
 
 // join installs a replica that is still empty, and serves it.
 func (i *installer) join(g *replicas.Replica) {
-	defer i.endFetch(g)
+	defer g.EndFetch()
 	if !i.takeOver(g.Fetch(), g, "joining group "+g.Name, nil) {
 		return
 	}
@@ -204,7 +214,7 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	if sv == nil {
 		return
 	}
-	defer i.endFetch(g)
+	defer g.EndFetch()
 	shard, ok := g.Route(from)
 	if !ok {
 		return

@@ -62,7 +62,6 @@ type steerer struct {
 	// mustNotLead reports whether a peer said that it must not be given the leadership, because of its disk.
 	mustNotLead      func(shard string) bool
 	withdraw         func(ctx context.Context, sv *replicas.Served, why error)
-	installAgain     func(ctx context.Context, g *replicas.Replica, from uint64)
 	writeReplicaFile func(group uuid.UUID, raftID uint64) error
 }
 
@@ -73,31 +72,24 @@ func newSteerer(s *Shard) *steerer {
 		copies: func() int {
 			return s.meta.Copies
 		}, isSilent: s.peers.isSilent, mustNotLead: s.peers.mustNotLead, withdraw: s.installer.withdraw,
-		installAgain: s.installer.installAgain, writeReplicaFile: s.volume.writeReplicaFile,
+		writeReplicaFile: s.volume.writeReplicaFile,
 	}
 }
 
 // run looks at groups until ctx ends.
 func (q *steerer) run(ctx context.Context) {
-	var looks, installs errgroup.Group
+	var looks errgroup.Group
 	looks.SetLimit(steerAtOnce)
-	defer func() { _, _ = looks.Wait(), installs.Wait() }()
+	defer func() { _ = looks.Wait() }()
 	for ctx.Err() == nil {
-		due, fetch := q.take()
-		for g, from := range fetch {
-			installs.Go(func() error {
-				q.installAgain(ctx, g, from)
-				return nil
-			})
-		}
-		for _, g := range due {
+		for _, g := range q.take(q.replicas.Looks.Take()) {
 			looks.Go(func() error {
-				q.done(g, q.lead(ctx, g) && ctx.Err() == nil, func() { q.ask(g) })
+				q.done(g, q.lead(ctx, g) && ctx.Err() == nil)
 				return nil
 			})
 		}
 		select {
-		case <-q.wake:
+		case <-q.replicas.Looks.Woken:
 		case <-ctx.Done():
 		}
 	}
@@ -430,15 +422,6 @@ func (q *steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 
 		}
 	}
 	return to
-}
-
-// catchUp records that the leader no longer has entries that the local replica needs. The argument from is the leader's
-// Raft id. catchUp never blocks.
-func (q *steering) catchUp(g *replicas.Replica, from uint64) {
-	q.list.Lock()
-	q.fetch[g] = from
-	q.list.Unlock()
-	q.wakeUp()
 }
 
 // shardsOf returns what package move needs to know of the shards of a group, including those of known members.

@@ -32,14 +32,13 @@ const (
 // loading brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
 // progress, and therefore the state of the shard. Safe for concurrent use.
 type loading struct {
-	cfg         *Config
-	wakeWatcher func() // makes the watcher look again
-	replicas    *replicas.Set
-	volume      *storage
-	serve       func(g *replicas.Replica, log *group.Log) error // serves a loaded group
-	health      func(g *replicas.Replica, serving bool)
-	tails       *prometheus.CounterVec
-	logger      *slog.Logger
+	cfg      *Config
+	replicas *replicas.Set
+	volume   *storage
+	serve    func(g *replicas.Replica, log *group.Log) error // serves a loaded group
+	health   func(g *replicas.Replica, serving bool)
+	tails    *prometheus.CounterVec
+	logger   *slog.Logger
 
 	done chan struct{} // closed when the first load is over
 
@@ -55,7 +54,7 @@ type loading struct {
 
 func newLoading(s *Shard) *loading {
 	return &loading{
-		cfg: &s.cfg, wakeWatcher: s.watcher.Wake, replicas: s.replicas, volume: s.volume, serve: s.serve,
+		cfg: &s.cfg, replicas: s.replicas, volume: s.volume, serve: s.serve,
 		health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
 		needs: map[*replicas.Replica]group.Need{},
 	}
@@ -65,7 +64,6 @@ func newLoading(s *Shard) *loading {
 func (l *loading) loadFirst(ctx context.Context) {
 	defer close(l.done)
 	groups := l.takePending()
-	l.wakeWatcher() // joins wait until the first load has begun
 	l.plan(groups)
 	l.measureDevice()
 	durable := l.syncVolume()
@@ -193,7 +191,7 @@ func (l *loading) loadOne(ctx context.Context, g *replicas.Replica, durable func
 		report, err = l.open(ctx, g, durable)
 	}
 	if g.EndLoad(report, err) {
-		l.foundTail()
+		l.tails.WithLabelValues(tailFound).Inc()
 	}
 	switch {
 	case err == nil:
@@ -228,12 +226,6 @@ func (l *loading) open(
 		return report, errors.Join(err, log.Close(false))
 	}
 	return report, nil
-}
-
-// foundTail counts a damaged tail, and has the watcher see to it.
-func (l *loading) foundTail() {
-	l.tails.WithLabelValues(tailFound).Inc()
-	l.wakeWatcher()
 }
 
 // status sums up the first load.

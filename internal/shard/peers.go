@@ -21,7 +21,6 @@ import (
 type peers struct {
 	name   string // name of the shard
 	routes func() *replicas.Routes
-	ask    func(g *replicas.Replica)                    // makes the steerer look at a group
 	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
 	logger *slog.Logger
 
@@ -32,9 +31,7 @@ var _ peer.Source = (*peers)(nil)
 
 func newPeers(s *Shard) *peers {
 	return &peers{
-		name: s.cfg.Name, routes: s.replicas.Routes, ask: func(g *replicas.Replica) {
-			s.steerer.ask(g)
-		}, admit: s.compactor.admitWithSpace, logger: s.logger,
+		name: s.cfg.Name, routes: s.replicas.Routes, admit: s.compactor.admitWithSpace, logger: s.logger,
 	}
 }
 
@@ -80,7 +77,7 @@ func (p *peers) received(shard string, alive bool) {
 				sv.Replica().PeerDown(id)
 			}
 		}
-		p.ask(g)
+		g.AskLook()
 	}
 }
 

@@ -30,13 +30,12 @@ type repairer struct {
 	cfg      *Config
 	routes   func() *replicas.Routes
 	peers    *peers
-	catchUp  func(g *replicas.Replica, from uint64) // makes a replica reinstall from a member
 	problems *problems
 	logger   *slog.Logger
 }
 
 func newRepairer(s *Shard) *repairer {
-	return &repairer{cfg: &s.cfg, routes: s.replicas.Routes, peers: s.peers, catchUp: s.steerer.catchUp,
+	return &repairer{cfg: &s.cfg, routes: s.replicas.Routes, peers: s.peers,
 		problems: &s.problems, logger: s.logger}
 }
 
@@ -110,7 +109,7 @@ func (m *repairer) repair(ctx context.Context, sv *replicas.Served) error {
 		}}
 		err := sv.Log().RepairFrom(ctx, r, source)
 		if errors.Is(err, group.ErrRepairByInstall) {
-			m.catchUp(sv.Group, members.LeaderID)
+			sv.Group.AskFiles(members.LeaderID)
 			return nil
 		}
 		if err != nil {

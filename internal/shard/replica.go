@@ -30,12 +30,12 @@ func (s *Shard) serve(g *replicas.Replica, log *group.Log) error {
 		Admit:            s.volume.admitWrite,
 		NoSpace:          func() { s.compactor.askForSpace(0) },
 		Transport:        s.peers.hub.Transport(g.UUID, g.Route),
-		OnSnapshot:       func(_, _, from uint64) { s.steerer.catchUp(g, from) },
+		OnSnapshot:       func(_, _, from uint64) { g.AskFiles(from) },
 		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {
 			return s.peers.fetchBlobs(ctx, g, log, from, refs)
 		},
 		OnChange: func() {
-			s.steerer.ask(g)
+			g.AskLook()
 			s.quotas.Wake()
 		},
 		Quiet: true,
@@ -52,7 +52,7 @@ func (s *Shard) serve(g *replicas.Replica, log *group.Log) error {
 	}
 	sv := g.Serve(log, node, raftID, s.quotas.Group(g.Name))
 	s.peers.tell(g, sv)
-	s.steerer.ask(g)
+	g.AskLook()
 	return nil
 }
 

@@ -16,7 +16,7 @@ func restless(f *fixture) (awake, looked int) {
 	q := f.shard.steerer
 	q.list.Lock()
 	defer q.list.Unlock()
-	return awake, len(q.waits) + len(q.due) + len(q.busy)
+	return awake, len(q.waits) + len(q.busy)
 }
 
 // A shard that is down does not keep others awake: groups rest without it, and nobody checks for it on behalf of the

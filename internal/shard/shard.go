@@ -204,6 +204,7 @@ func (s *Shard) care(known placement.Shard) {
 	for _, task := range []func(ctx context.Context){
 		s.loading.loadFirst, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
+		s.installer.run,         // installs replicas again
 		s.steerer.run,           // moves groups that are led here
 		s.steerer.leaveSilent,   // transfers the lead while the volume does not answer
 		reporter.run,            // reports the figures of groups to etcd

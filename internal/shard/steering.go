@@ -5,21 +5,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// steering is the list of groups to look at. It has its own lock, because groups are added while their replica is
-// locked.
+// steering says which groups are looked at, and what is remembered of them between two looks.
 type steering struct {
-	wake chan struct{}
-
-	list  sync.Mutex // guards all below
-	due   map[*replicas.Replica]struct{}
-	busy  map[*replicas.Replica]struct{} // being looked at
-	moves map[*replicas.Replica]struct{} // groups that are getting copies elsewhere now
+	list  sync.Mutex                 // guards all below
+	busy  map[*replicas.Replica]bool // being looked at; true: another look was asked for meanwhile
 	waits map[*replicas.Replica]*steerWait
-	fetch map[*replicas.Replica]uint64 // groups to install again, and the member to install from
-	leads map[*replicas.Replica]*lead
+	// What is remembered of a group outlives its replica: another replica of the group may come in its place.
+	moves map[uuid.UUID]struct{} // groups that are getting copies elsewhere now
+	leads map[uuid.UUID]*lead
 }
 
 // lead is what the steerer remembers of a group. Only the look at the group uses it, except for deleting.
@@ -42,52 +40,33 @@ type steerWait struct {
 
 func newSteering() steering {
 	return steering{
-		wake: make(chan struct{}, 1), due: map[*replicas.Replica]struct{}{}, busy: map[*replicas.Replica]struct{}{},
-		moves: map[*replicas.Replica]struct{}{},
-		waits: map[*replicas.Replica]*steerWait{}, fetch: map[*replicas.Replica]uint64{},
-		leads: map[*replicas.Replica]*lead{},
+		busy: map[*replicas.Replica]bool{}, waits: map[*replicas.Replica]*steerWait{}, moves: map[uuid.UUID]struct{}{},
+		leads: map[uuid.UUID]*lead{},
 	}
 }
 
-func (q *steering) wakeUp() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
-
-// ask requests a look at a group. It never blocks.
-func (q *steering) ask(g *replicas.Replica) {
-	q.list.Lock()
-	q.due[g] = struct{}{}
-	q.list.Unlock()
-	q.wakeUp()
-}
-
-// take returns the groups that are due and not being looked at, and the groups to install again.
-func (q *steering) take() (due []*replicas.Replica, fetch map[*replicas.Replica]uint64) {
+// take begins a look at each replica that asked for one and is not being looked at, and returns these replicas.
+func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
-	for g := range q.due {
-		if _, busy := q.busy[g]; !busy {
-			q.busy[g] = struct{}{}
-			delete(q.due, g)
+	for g := range asked {
+		_, busy := q.busy[g]
+		if q.busy[g] = busy; !busy {
 			due = append(due, g)
 		}
 	}
-	fetch, q.fetch = q.fetch, map[*replicas.Replica]uint64{}
-	return due, fetch
+	return due
 }
 
-// done ends the look at a group. If something is left to do, the function next is called after a pause. The pause grows
-// each time, and is never in step with Raft's clocks, because a member looks silent whenever they tick.
-func (q *steering) done(g *replicas.Replica, unfinished bool, next func()) {
+// done ends the look at a group. If something is left to do, the next look follows after a pause. The pause grows each
+// time, and is never in step with Raft's clocks, because a member looks silent whenever they tick.
+func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	q.list.Lock()
 	defer q.list.Unlock()
-	delete(q.busy, g)
-	if _, again := q.due[g]; again {
-		q.wakeUp()
+	if q.busy[g] {
+		g.AskLook()
 	}
+	delete(q.busy, g)
 	w := q.waits[g]
 	if w != nil {
 		w.timer.Stop()
@@ -100,7 +79,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool, next func()) {
 		w = &steerWait{}
 		q.waits[g] = w
 	}
-	w.timer = time.AfterFunc(lookPauses.After(w.looks), next)
+	w.timer = time.AfterFunc(lookPauses.After(w.looks), g.AskLook)
 	w.looks++
 }
 
@@ -117,33 +96,33 @@ func (q *steering) stepped(g *replicas.Replica) {
 func (q *steering) mayMove(g *replicas.Replica, limit int) bool {
 	q.list.Lock()
 	defer q.list.Unlock()
-	if _, moves := q.moves[g]; !moves && len(q.moves) >= limit {
+	if _, moves := q.moves[g.UUID]; !moves && len(q.moves) >= limit {
 		return false
 	}
-	q.moves[g] = struct{}{}
+	q.moves[g.UUID] = struct{}{}
 	return true
 }
 
 func (q *steering) moved(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
-	delete(q.moves, g)
+	delete(q.moves, g.UUID)
 }
 
 // leadOf returns what is remembered of a group.
 func (q *steering) leadOf(g *replicas.Replica) *lead {
 	q.list.Lock()
 	defer q.list.Unlock()
-	if q.leads[g] == nil {
-		q.leads[g] = &lead{}
+	if q.leads[g.UUID] == nil {
+		q.leads[g.UUID] = &lead{}
 	}
-	return q.leads[g]
+	return q.leads[g.UUID]
 }
 
-// forget drops what is remembered of a replica that has left its group.
+// forget drops what is remembered of a group whose replica has left.
 func (q *steering) forget(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
-	delete(q.moves, g)
-	delete(q.leads, g)
+	delete(q.moves, g.UUID)
+	delete(q.leads, g.UUID)
 }

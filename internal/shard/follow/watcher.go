@@ -69,8 +69,6 @@ type Problems interface {
 
 // Actions carries out what a Watcher decides about replicas.
 type Actions interface {
-	// Look makes the leader of a group look at the group again, if the leader is here. It does not wait.
-	Look(r *replicas.Replica)
 	// Connect keeps connections to these shards and to no others. It does not wait.
 	Connect(shards []string)
 
@@ -97,11 +95,10 @@ type Watcher struct {
 	Options
 	seen  memory
 	views <-chan placement.View // set by Start
-	woken chan struct{}         // makes Run look again
 }
 
 // New makes a Watcher. It follows nothing before Start.
-func New(opts Options) *Watcher { return &Watcher{Options: opts, woken: make(chan struct{}, 1)} }
+func New(opts Options) *Watcher { return &Watcher{Options: opts} }
 
 // Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
 // was set back, Start records that in etcd before it returns, so that nobody assigns anything to the shard on the word
@@ -136,7 +133,7 @@ func (f *Watcher) decide(view placement.View) replicas.Work {
 	todo := f.Replicas.Decide(view)
 	f.Actions.Connect(todo.Peers)
 	for _, r := range todo.Look {
-		f.Actions.Look(r)
+		r.AskLook()
 	}
 	return todo
 }
@@ -168,21 +165,13 @@ func (f *Watcher) Run(ctx context.Context) {
 			if cost := time.Since(began); cost > viewCostMax {
 				backoff.Sleep(ctx, min(2*cost, viewPauseMax))
 			}
-		case <-f.woken:
+		case <-f.Replicas.Woken:
 			unfinished = f.Reconcile(ctx)
 		case <-again.C:
 			if unfinished {
 				unfinished = f.Reconcile(ctx)
 			}
 		}
-	}
-}
-
-// Wake makes Run look again. It never blocks.
-func (f *Watcher) Wake() {
-	select {
-	case f.woken <- struct{}{}:
-	default:
 	}
 }
 

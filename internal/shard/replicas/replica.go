@@ -156,6 +156,7 @@ func (r *Replica) EndLoad(report group.Report, err error) (torn bool) {
 	case errors.Is(err, group.ErrTailDamaged):
 		r.happens(member.Tearing)
 		r.state.Err = tailError(err)
+		r.set.Wake()
 		return true
 	default:
 		r.happens(member.Failing)
@@ -177,6 +178,7 @@ func (r *Replica) NoteMissing(err error) {
 	defer r.set.mu.Unlock()
 	r.happens(member.Forgot)
 	r.state.Err = tailError(err)
+	r.set.Wake()
 }
 
 // tailError adds to the reason why a tail is damaged what becomes of the replica.
@@ -229,14 +231,16 @@ func (r *Replica) Fetch() context.Context {
 	return r.fetch
 }
 
-// EndFetch ends the install in progress, and reports whether the replica still lacks entries that count.
-func (r *Replica) EndFetch() (lacks bool) {
+// EndFetch ends the install in progress.
+func (r *Replica) EndFetch() {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.stopFetch()
 	r.fetch, r.stopFetch = nil, nil
 	r.copying.Store(nil)
-	return r.state.Phase.MissingEntries()
+	if r.state.Phase.MissingEntries() {
+		r.set.Wake()
+	}
 }
 
 // Copying returns the progress of the install in progress, or nil if there is none.

@@ -39,6 +39,10 @@ type Set struct {
 	Options
 	neighbours neighbours
 
+	Woken chan struct{}    // receives when the replicas must be compared with etcd again
+	Looks *Asked[struct{}] // groups to look at
+	Files *Asked[uint64]   // replicas to install again, and the member to install from
+
 	// routes is what calls read. It is never nil, and is replaced as a whole while mu is held, so that it never falls
 	// behind what was decided.
 	routes atomic.Pointer[Routes]
@@ -58,6 +62,7 @@ type Set struct {
 func New(opts Options) *Set {
 	s := &Set{
 		Options: opts, neighbours: neighbours{addresses: map[string]string{}},
+		Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](),
 		all: map[uuid.UUID]*Replica{}, retired: map[uint64]bool{},
 	}
 	s.routes.Store(&Routes{})
@@ -148,6 +153,7 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 		pending = append(pending, r)
 	}
 	s.begun = true
+	s.Wake() // joins wait until the first load has begun
 	return pending
 }
 

@@ -1,0 +1,49 @@
+package replicas
+
+import "sync"
+
+// Asked holds replicas that need something, until the code that does it takes them. Adding never blocks, so a node may
+// add its replica while it is locked. Safe for concurrent use.
+type Asked[T any] struct {
+	Woken chan struct{} // receives after a replica was added
+
+	mu  sync.Mutex
+	all map[*Replica]T
+}
+
+func newAsked[T any]() *Asked[T] {
+	return &Asked[T]{Woken: make(chan struct{}, 1), all: map[*Replica]T{}}
+}
+
+func (a *Asked[T]) add(r *Replica, how T) {
+	a.mu.Lock()
+	a.all[r] = how
+	a.mu.Unlock()
+	wake(a.Woken)
+}
+
+// Take returns the replicas that were added since the last Take.
+func (a *Asked[T]) Take() map[*Replica]T {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.all
+	a.all = map[*Replica]T{}
+	return all
+}
+
+// AskLook asks for a look at the group of the replica: if the replica leads, the group may need a step.
+func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
+
+// AskFiles asks for the files of the member with the Raft id from, because the replica cannot get the entries that it
+// needs.
+func (r *Replica) AskFiles(from uint64) { r.set.Files.add(r, from) }
+
+// Wake makes the watcher compare the replicas with etcd again. It never blocks.
+func (s *Set) Wake() { wake(s.Woken) }
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
