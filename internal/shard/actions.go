@@ -39,7 +39,7 @@ func (s *Shard) newWatcher() *follow.Watcher {
 		Ask: func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error) {
 			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
-		Background: s.ctx, Replicas: s.replicas, Problems: &s.problems, Logger: s.logger,
+		Background: s.ctx, Replicas: s.replicas, Problems: s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt, Off: s.cfg.off,
 	})
 }
@@ -90,7 +90,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 		return err
 	}
 	s.replicas.Remove(g)
-	s.steerer.forget(g)
+	s.steerer.Forget(g)
 	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", state.RaftID, "joining", joining)
 	return nil
 }

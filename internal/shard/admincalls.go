@@ -53,7 +53,7 @@ func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damag
 
 // ResolveGroup implements serve.Admin.
 func (f forAdmin) ResolveGroup(ctx context.Context, g serve.Group) (uuid.UUID, error) {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, deleteTime)
 	defer cancel()
 	state, err := f.s.deletable(ctx, g.(*replicas.Served).Group, uuid.Nil)
 	return state.UUID, err

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -27,7 +27,7 @@ type compactor struct {
 	volume   *storage
 	trash    func() *trash.Bin
 	freed    func() // makes replicas retry that found no space
-	problems *problems
+	problems *problems.List
 	metrics  *metrics
 	reported reportedWeights
 	logger   *slog.Logger
@@ -65,7 +65,7 @@ func newCompactor(s *Shard) *compactor {
 	return &compactor{
 		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, volume: s.volume,
 		trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.SpaceFreed() },
-		problems: &s.problems, metrics: s.metrics, logger: s.logger,
+		problems: s.problems, metrics: s.metrics, logger: s.logger,
 		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,
 			shards: map[string]reportedWeight{}},
 		woken: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
@@ -230,7 +230,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	defer func() {
 		if p := recover(); p != nil {
 			err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			c.problems.Note(compactingGroup+g.name, err)
+			c.problems.Note(problems.Compacting+g.name, err)
 			c.mu.Lock()
 			c.failed[g.name] = err
 			c.mu.Unlock()
@@ -241,7 +241,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
-	c.problems.Note(compactingGroup+g.name, err)
+	c.problems.Note(problems.Compacting+g.name, err)
 	c.mu.Lock()
 	delete(c.failed, g.name)
 	if err != nil {
@@ -267,7 +267,7 @@ func (c *compactor) forgetFailure(name string) {
 	delete(c.failed, name)
 	c.mu.Unlock()
 	if failed {
-		c.problems.Note(compactingGroup+name, nil)
+		c.problems.Note(problems.Compacting+name, nil)
 	}
 }
 
@@ -301,22 +301,11 @@ func (c *compactor) compactLog(
 // its files or entries from a member that had them.
 func (c *compactor) limitTombstones(sv *replicas.Served) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID && len(m.Progress) > 0 {
-		sv.Log().SetTombstoneLimit(everywhere(sv, m))
+		sv.Log().SetTombstoneLimit(sv.Everywhere(m))
 		return
 	}
 	if state, ok := c.replicas.GroupOf(sv.Group); ok {
 		told, _ := c.reported.weightOf(c.ctx, state.Group)
 		sv.Log().SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.Log().AppliedIndex()))
 	}
-}
-
-// everywhere returns the index up to which every member has everything, according to the leader.
-func everywhere(sv *replicas.Served, m replica.Members) uint64 {
-	index := m.AppliedIndex
-	for _, p := range m.Progress {
-		if p.ID != sv.RaftID {
-			index = min(index, p.Match)
-		}
-	}
-	return index
 }

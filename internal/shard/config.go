@@ -24,6 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/lead"
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -134,9 +135,6 @@ const (
 	scrubBytesPerSecond = 4 << 20
 	// groupsLoadingMax is the number of groups that are loaded at a time: enough to keep an SSD busy.
 	groupsLoadingMax = 16
-	// groupsMovingMax is the number of groups led here that are getting copies elsewhere at a time. It leaves most of the
-	// disk and the network to calls.
-	groupsMovingMax = 4
 )
 
 // Limits are the limits that a program fits to its memory and network. A zero field takes its default.
@@ -184,9 +182,9 @@ type Registry interface {
 	WatchAccess(ctx context.Context) <-chan registry.Access
 	SigningKey(ctx context.Context) ([]byte, error)
 	quota.Etcd
+	lead.Etcd
 	PutWeights(ctx context.Context, shard string, weights map[string]registry.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]registry.Weight, error)
-	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 	DeleteGroup(ctx context.Context, g placement.Group) error
 	LastAnswer() (last time.Time, held string)
 }

@@ -428,11 +428,12 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 		var began time.Time
 		c.eventually("a leads nothing", func() bool { // one attempt is short, and disks may be slow
 			began = time.Now()
-			a.steerer.handOver(ctx)
+			a.steerer.HandOver(ctx)
 			return leads() == ""
 		})
 		// The targets name this shard first, and it is still registered. It must not regain the leadership before it
 		// has stopped.
+		const leadRest = 5 * time.Second // of package lead
 		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
 			// On a machine that stood still, the shard may regain the lead when that time is over.
 			if group := leads(); group != "" && time.Since(began) < leadRest {

@@ -284,43 +284,6 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	}
 }
 
-// A list of members that lacks one is not written to etcd as the membership: the missing member would conclude that it
-// was removed.
-func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *bubble) {
-		registry := newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1")
-		f := start(t, registry, nil).ready()
-		sv := f.served(0)
-		var state groupView
-		f.eventually("the shard sees the member that it has told etcd of", func() bool {
-			state, _ = f.shard.replicas.GroupOf(sv.Group)
-			return len(state.Members) == 1
-		})
-		for name, c := range map[string]struct {
-			conf *raftpb.ConfState
-			want bool
-		}{
-			"nobody":        {&raftpb.ConfState{}, true},
-			"a voter":       {&raftpb.ConfState{Voters: []uint64{99}}, false},
-			"one that goes": {&raftpb.ConfState{VotersOutgoing: []uint64{99}}, false},
-			"a learner":     {&raftpb.ConfState{Learners: []uint64{99}}, false},
-			"one to come":   {&raftpb.ConfState{LearnersNext: []uint64{99}}, false},
-		} {
-			m := sv.Replica().Members()
-			c.conf.Voters = append(c.conf.Voters, sv.RaftID)
-			m.Conf, m.Term = c.conf, m.Term+1
-			before := registry.now().Groups["0"].Revision
-			_, err := f.shard.steerer.step(t.Context(), sv, m, state)
-			if wrote := registry.now().Groups["0"].Revision != before; wrote != c.want {
-				t.Errorf("%s is not named: written: %t, %v", name, wrote, err)
-			}
-			state, _ = f.shard.replicas.GroupOf(sv.Group)
-			state.Term = 0
-		}
-	})
-}
-
 // A replica that serves while it is being reinstalled, and leaves its group meanwhile, ends the installation first.
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
@@ -20,17 +21,19 @@ import (
 // changed since before the first step. The members see this record, and move their files to the trash. A leader that
 // resumes the group first changes the key, so that a deletion whose end came before can no longer succeed.
 
+const deleteTime = 10 * time.Second
+
 // deleteGroup deletes a group that is led here and holds nothing. If want is not the zero UUID, the group has to have
 // that UUID.
 func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.UUID) error {
 	g := sv.Group
-	deleting := &s.steerer.leadOf(g).deleting
-	if !deleting.CompareAndSwap(false, true) {
+	release, ok := s.steerer.HoldEnded(g)
+	if !ok {
 		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
 	}
 	defer g.AskLook() // the steerer resumes the group if it was not deleted
-	defer deleting.Store(false)
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, deleteTime)
 	defer cancel()
 	// The key is read before the group ends: a leader that knows of this end and resumes the group changes the key.
 	state, err := s.deletable(ctx, g, want)
@@ -85,32 +88,4 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 func notDeleted(g *replicas.Replica, err error) error {
 	return answer.Fail(codes.Unavailable, reason.NoLeader,
 		"group %s may not be deleted yet: try again: %v", g.Name, err)
-}
-
-// resume lets an ended group that is led here accept writes again, unless it is deleted or this shard is deleting it.
-// It first changes the group's key in etcd, so that an earlier attempt to delete the group, here or on the former
-// leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
-func (q *steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group) error {
-	deleting := &q.leadOf(sv.Group).deleting
-	if !deleting.CompareAndSwap(false, true) {
-		return nil // deleteGroup is in progress, and asks for another look when it ends
-	}
-	defer deleting.Store(false)
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
-	defer cancel()
-	state.Leader, state.Term = q.cfg.Name, m.Term
-	stored, err := q.cfg.Placement.PutGroupAsLeader(ctx, state)
-	switch {
-	case errors.Is(err, placement.ErrNoGroup), errors.Is(err, placement.ErrChanged),
-		errors.Is(err, placement.ErrStaleLeader):
-		return nil // the group is deleted, or the next view says what changed
-	case err != nil:
-		return fmt.Errorf("before it resumes: %w", err)
-	}
-	sv.Group.NoteStored(stored)
-	err = sv.Replica().Resume(ctx, m.Term)
-	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
-		return nil // the next look says what is left to do
-	}
-	return err
 }

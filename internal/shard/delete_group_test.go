@@ -181,7 +181,7 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 				if !sv.Replica().Status().Leader {
 					continue
 				}
-				s.steerer.leadOf(g).deleting.Store(true) // as deleteGroup does
+				release, _ := s.steerer.HoldEnded(g) // as deleteGroup does
 				if err := sv.Replica().End(t.Context(), sv.Log().Blank); err != nil {
 					t.Fatal(err)
 				}
@@ -192,7 +192,7 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 				if !sv.Replica().Ended() {
 					t.Error("the group was resumed while it was being deleted")
 				}
-				s.steerer.leadOf(g).deleting.Store(false)
+				release()
 				g.AskLook()
 				c.put(1, []byte("x"))
 				c.holds(1, []byte("x"))

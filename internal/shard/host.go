@@ -103,7 +103,7 @@ func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
 
 // Problem implements host.Shard.
 func (f forHost) Problem(what string, err error) {
-	if what == host.VolumeSilent && err == nil && f.problems.of(what) != nil {
+	if what == host.VolumeSilent && err == nil && f.problems.Of(what) != nil {
 		f.answersAt.Store(new(time.Now()))
 	}
 	f.problems.Note(what, err)
@@ -116,7 +116,7 @@ const leadAgain = 30 * time.Second
 // mustNotLead reports whether other shards must not give this shard the lead of a group: reads at a leader wait for its
 // disk, and its heartbeats keep the other members from an election.
 func (s *Shard) mustNotLead() bool {
-	if s.problems.of(host.VolumeSilent) != nil {
+	if s.problems.Of(host.VolumeSilent) != nil {
 		return true
 	}
 	since := s.answersAt.Load()
@@ -134,7 +134,7 @@ func (f forHost) Ready() error {
 	if f.stopping.Load() {
 		return answer.Stopping()
 	}
-	if err := f.problems.of(host.VolumeSilent); err != nil {
+	if err := f.problems.Of(host.VolumeSilent); err != nil {
 		return fmt.Errorf("%s: %w", host.VolumeSilent, err)
 	}
 	state, message := f.loading.state()

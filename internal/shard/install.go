@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -45,7 +46,7 @@ type installer struct {
 	replicas  *replicas.Set
 	withSpace func(ctx context.Context, try func() error) error
 	peers     *peers
-	problems  *problems
+	problems  *problems.List
 	tails     *prometheus.CounterVec
 	logger    *slog.Logger
 
@@ -56,7 +57,7 @@ type installer struct {
 func newInstaller(s *Shard) *installer {
 	return &installer{
 		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, volume: s.volume, replicas: s.replicas,
-		withSpace: s.compactor.withSpace, peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
+		withSpace: s.compactor.withSpace, peers: s.peers, problems: s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
 }
@@ -233,7 +234,7 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 		return
 	}
 	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
-		i.problems.Note(installingGroup+g.Name, err)
+		i.problems.Note(problems.Installing+g.Name, err)
 	}
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // the leader repeats its offer at once

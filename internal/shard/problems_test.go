@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/shard/problems"
 )
 
 // A problem is reported until its cause has ended, in whatever way the cause ends. A replica that no longer leads moves
@@ -23,18 +25,18 @@ func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 				t.Fatalf("shard %s begins with %q", name, s.Status().GetShard().Problems)
 			}
 			leads := s.Status().Groups[0].Leader
-			subjects := []string{repairingGroup + "0", repairingGroup + "gone", movingGroup + "gone", installingGroup + "gone",
-				compactingGroup + "gone"}
+			subjects := []string{problems.Repairing + "0", problems.Repairing + "gone", problems.Moving + "gone", problems.Installing + "gone",
+				problems.Compacting + "gone"}
 			if !leads {
-				subjects = append(subjects, movingGroup+"0")
+				subjects = append(subjects, problems.Moving+"0")
 			}
 			for _, what := range subjects {
 				s.problems.Note(what, broken)
 			}
-			s.problems.Note(compactingGroup+"0", broken)
+			s.problems.Note(problems.Compacting+"0", broken)
 			s.problems.Note("the registration in etcd", broken)
 			time.Sleep(5 * time.Second)
-			want := []string{compactingGroup + "0: " + broken.Error(), "the registration in etcd: " + broken.Error()}
+			want := []string{problems.Compacting + "0: " + broken.Error(), "the registration in etcd: " + broken.Error()}
 			if got := s.Status().GetShard().Problems; !slices.Equal(got, want) {
 				t.Errorf("shard %s, which leads: %v, has the problems %q, want %q", name, leads, got, want)
 			}

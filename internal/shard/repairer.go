@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -30,13 +31,13 @@ type repairer struct {
 	cfg      *Config
 	routes   func() *replicas.Routes
 	peers    *peers
-	problems *problems
+	problems *problems.List
 	logger   *slog.Logger
 }
 
 func newRepairer(s *Shard) *repairer {
 	return &repairer{cfg: &s.cfg, routes: s.replicas.Routes, peers: s.peers,
-		problems: &s.problems, logger: s.logger}
+		problems: s.problems, logger: s.logger}
 }
 
 // repairAll repairs damage, and reads everything regularly to find it, until ctx ends.
@@ -55,7 +56,7 @@ func (m *repairer) repairAll(ctx context.Context) {
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
-				m.problems.Note(repairingGroup+g.Name, err)
+				m.problems.Note(problems.Repairing+g.Name, err)
 			}
 		}
 		m.forgetEnded()
@@ -71,13 +72,13 @@ func (m *repairer) forgetEnded() {
 	}
 	m.problems.Forget(func(what string) bool {
 		for prefix, isOver := range map[string]func(*replicas.Served) bool{
-			movingGroup: func(sv *replicas.Served) bool { return sv == nil || !sv.Replica().Status().Leader },
-			resumingGroup: func(sv *replicas.Served) bool {
+			problems.Moving: func(sv *replicas.Served) bool { return sv == nil || !sv.Replica().Status().Leader },
+			problems.Resuming: func(sv *replicas.Served) bool {
 				return sv == nil || !sv.Replica().Status().Leader || !sv.Replica().Ended()
 			},
-			repairingGroup:  func(sv *replicas.Served) bool { return sv == nil || !sv.Log().Damaged() },
-			installingGroup: func(*replicas.Served) bool { return false },
-			compactingGroup: func(*replicas.Served) bool { return false },
+			problems.Repairing:  func(sv *replicas.Served) bool { return sv == nil || !sv.Log().Damaged() },
+			problems.Installing: func(*replicas.Served) bool { return false },
+			problems.Compacting: func(*replicas.Served) bool { return false },
 		} {
 			if name, ok := strings.CutPrefix(what, prefix); ok {
 				g := routes.ByName[name]

@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
@@ -19,6 +20,7 @@ const (
 	reportBytesMin  = 1 << 20
 	reportAge       = time.Minute
 	reportIntervals = 3
+	etcdTime        = 5 * time.Second // of one request
 )
 
 // reporter reports changed figures of the groups that this shard leads to etcd. At each tick it also closes the
@@ -28,7 +30,7 @@ type reporter struct {
 	routes      func() *replicas.Routes
 	isHeld      func() bool // etcd was set back
 	expireScans func(grace time.Duration)
-	problems    *problems
+	problems    *problems.List
 
 	reported map[string]registry.Weight
 	at       time.Time
@@ -78,7 +80,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 		weight := registry.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
 		if len(state.Members) > 1 {
 			m := sv.Replica().Members()
-			weight.Everywhere = everywhere(sv, m)
+			weight.Everywhere = sv.Everywhere(m)
 			next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, weight.Everywhere
 		}
 		weights[name] = weight

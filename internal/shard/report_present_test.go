@@ -3,10 +3,8 @@ package shard
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
-	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -97,47 +95,4 @@ func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 			c.holds(id, data(id, 100))
 		}
 	})
-}
-
-// If the others already have a leader, the returning shard still takes its place: they wait for its report.
-func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
-	lost := placement.Member{RaftID: 5}
-	state := groupView{
-		Group:  placement.Group{Members: []placement.Member{{Shard: "a", RaftID: 1}, lost}},
-		Target: []string{"a", "b"},
-		Shards: map[string]placement.Shard{"a": {Name: "a", VolumeUUID: uuid.New()}},
-	}
-	g := &lead{}
-	longAgo := time.Now().Add(-time.Hour)
-	for _, c := range []struct {
-		what  string
-		since time.Time
-		come  string // the shard that has come besides
-		id    uint64
-		wait  bool
-	}{
-		{"there is nobody to take its place", longAgo, "", lost.RaftID, true},
-		{"a shard that is not wanted has come", longAgo, "c", lost.RaftID, true},
-		{"a wanted shard has come", longAgo, "b", lost.RaftID, true},
-		{"it has come long ago", longAgo, "b", lost.RaftID, false},
-		{"a member with a known place", time.Now(), "b", 1, false},
-	} {
-		g.comeSince = c.since
-		if c.come != "" && state.Shards[c.come].Name == "" {
-			state.Shards[c.come] = placement.Shard{Name: c.come, VolumeUUID: uuid.New()}
-		}
-		if got := mayStillReport(g, state, c.id, false); got != c.wait {
-			t.Errorf("%s: %v", c.what, got)
-		}
-		if got := mayStillReport(g, state, 9, true); got != (c.wait || c.id != lost.RaftID) {
-			t.Errorf("%s, and another is to come: %v", c.what, got)
-		}
-	}
-	if n := knownVoters(&raftpb.ConfState{Voters: []uint64{1, 3, lost.RaftID}}, state.Members); n != 2 {
-		t.Errorf("%d of 3 voters are known, want 2", n)
-	}
-	state.Target = []string{"a"}
-	if mayStillReport(g, state, lost.RaftID, false) {
-		t.Error("every wanted shard holds a member, and one that is too much is waited for")
-	}
 }

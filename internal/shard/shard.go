@@ -17,6 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/lead"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
@@ -39,7 +41,7 @@ type Shard struct {
 	watcher   *follow.Watcher // follows etcd and what it says of groups
 	loading   *loading        // loads groups into memory
 	installer *installer      // fetches files from other shards
-	steerer   *steerer        // looks after the groups that are led here
+	steerer   *lead.Steerer   // looks after the groups that are led here
 	trash     *trash.Bin
 	quotas    *quota.Set
 
@@ -58,7 +60,7 @@ type Shard struct {
 	ctx        context.Context // its end stops the background goroutines
 	wait       sync.WaitGroup  // for the background goroutines
 
-	problems  problems
+	problems  *problems.List
 	answersAt atomic.Pointer[time.Time] // when the volume began to answer after a silence; nil: it was never silent
 	compactor *compactor
 	peers     *peers
@@ -89,7 +91,7 @@ func newShard(cfg Config) *Shard {
 		boot:       uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.problems = problems{logger: s.logger, now: map[string]error{}}
+	s.problems = problems.New(s.logger)
 	s.lookups = lookups{
 		ask: func(name string) (placement.View, error) {
 			ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
@@ -111,7 +113,12 @@ func newShard(cfg Config) *Shard {
 	s.peers = newPeers(s)
 	s.loading = newLoading(s)
 	s.installer = newInstaller(s)
-	s.steerer = newSteerer(s)
+	s.steerer = lead.New(lead.Options{
+		Replicas: s.replicas, Etcd: cfg.Placement, Problems: s.problems, Logger: s.logger,
+		VolumeSilent: func() bool { return s.problems.Of(host.VolumeSilent) != nil },
+		IsSilent:     s.peers.isSilent, MustNotLead: s.peers.mustNotLead, Withdraw: s.installer.withdraw,
+		WriteReplicaFile: s.volume.writeReplicaFile,
+	})
 	s.repairer = newRepairer(s)
 	s.trash = s.newTrash()
 	s.quotas = s.newQuotas()
@@ -200,13 +207,13 @@ func (s *Shard) register(ctx context.Context) error {
 // registration.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: s.replicas.Routes, isHeld: s.replicas.IsHeld,
-		expireScans: s.calls.ExpireScans, problems: &s.problems}
+		expireScans: s.calls.ExpireScans, problems: s.problems}
 	for _, task := range []func(ctx context.Context){
 		s.loading.loadFirst, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
 		s.installer.run,         // installs replicas again
-		s.steerer.run,           // moves groups that are led here
-		s.steerer.leaveSilent,   // transfers the lead while the volume does not answer
+		s.steerer.Run,           // moves groups that are led here
+		s.steerer.LeaveSilent,   // transfers the lead while the volume does not answer
 		reporter.run,            // reports the figures of groups to etcd
 		s.watcher.LeaveSafeMode, // ends the freezes that follow when etcd was set back
 		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by
@@ -250,7 +257,7 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 // Stop stops gracefully: it refuses new calls, lets calls in progress end, syncs, writes hints and unregisters. If ctx
 // ends first, calls in progress are aborted, and the rest is done without hints.
 func (s *Shard) Stop(ctx context.Context) error {
-	s.steerer.handOver(ctx)
+	s.steerer.HandOver(ctx)
 	return s.end(ctx, true)
 }
 

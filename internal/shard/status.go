@@ -59,8 +59,8 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	if row.MemoryNeedBytes = need; tooSmall != nil {
 		row.Problems = append(row.Problems, tooSmall.Error())
 	}
-	row.VolumeSilent = s.problems.of(host.VolumeSilent) != nil
-	row.Problems = append(row.Problems, s.problems.words()...)
+	row.VolumeSilent = s.problems.Of(host.VolumeSilent) != nil
+	row.Problems = append(row.Problems, s.problems.Words()...)
 	slices.Sort(row.Problems)
 	status.Conclude(st)
 	return st

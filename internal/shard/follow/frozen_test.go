@@ -9,16 +9,11 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
-
-// noted holds problems by their subjects.
-type noted map[string]error
-
-func (n noted) Note(what string, err error)   { n[what] = err }
-func (n noted) Forget(func(what string) bool) {}
 
 // lone makes a Watcher of shard a, with a volume in memory and without etcd.
 func lone(t *testing.T) *Watcher {
@@ -39,7 +34,8 @@ func lone(t *testing.T) *Watcher {
 		Volume: func() *volume.Volume {
 			return v
 		}, Facts: func() (volume.Facts, error) { return volume.ReadFacts(disk, "v") },
-		Background: context.Background(), Problems: noted{}, Logger: slog.New(slog.DiscardHandler),
+		Background: context.Background(), Problems: problems.New(slog.New(slog.DiscardHandler)),
+		Logger:   slog.New(slog.DiscardHandler),
 		Replicas: replicas.New(replicas.Options{Shard: "a", Volume: func() uuid.UUID { return v.Superblock().Volume }}),
 	})
 }

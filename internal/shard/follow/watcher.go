@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
@@ -36,7 +37,7 @@ type Options struct {
 	// Background is the context of all work that continues after the start.
 	Background context.Context
 	Replicas   *replicas.Set
-	Problems   Problems
+	Problems   *problems.List
 	Logger     *slog.Logger
 
 	// RememberQuiet is how often the volume records the revision of etcd when nothing in it concerned this shard.
@@ -57,14 +58,6 @@ type Etcd interface {
 	Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error)
 	Unreconciled(ctx context.Context, why ...string) error
 	Newest(m placement.Mark) placement.Mark
-}
-
-// Problems shows problems of the shard to an operator.
-type Problems interface {
-	// Note remembers a problem; a nil error removes it.
-	Note(what string, err error)
-	// Forget removes the problems for which the function over returns true.
-	Forget(over func(what string) bool)
 }
 
 // Actions carries out what a Watcher decides about replicas.

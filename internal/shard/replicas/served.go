@@ -68,6 +68,17 @@ func (r *Replica) Close(ctx context.Context, hints bool) error {
 	return sv.log.Close(hints)
 }
 
+// Everywhere returns the index up to which every member has everything, according to the leader.
+func (sv *Served) Everywhere(m replica.Members) uint64 {
+	index := m.AppliedIndex
+	for _, p := range m.Progress {
+		if p.ID != sv.RaftID {
+			index = min(index, p.Match)
+		}
+	}
+	return index
+}
+
 // Name implements serve.Group.
 func (sv *Served) Name() string { return sv.Group.Name }
 

@@ -1,4 +1,6 @@
-package shard
+// Package lead steers the groups that a shard leads: to the members and the leader that their targets want, away from a
+// disk that does not answer, and to other shards before the shard stops. Package move decides what is next.
+package lead
 
 import (
 	"context"
@@ -20,14 +22,10 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/move"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
-
-// This file carries out what the leader of a group does about the members; package move decides it. The leader looks
-// again whenever the group's leader or membership, the view or the peers have changed, and repeatedly while something
-// is unfinished.
 
 const (
 	// changeApplyTime is the time for members to apply a membership change before one of them is made leader.
@@ -42,65 +40,73 @@ const (
 	// leadRest is how long a new leader keeps the leadership although the target wants another leader. It exists
 	// because the previous leader may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
+	// groupsMovingMax is the number of groups led here that are getting copies elsewhere at a time. It leaves most of the
+	// disk and the network to calls.
+	groupsMovingMax = 4
 )
 
 // lookPauses are the pauses between two looks at an unfinished group.
 var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
 
-// steerer brings the groups that are led here to their target, step by step. Safe for concurrent use.
-type steerer struct {
+// Options hold everything that a Steerer may use.
+type Options struct {
+	Replicas *replicas.Set
+	Etcd     Etcd
+	Problems *problems.List
+	Logger   *slog.Logger
+
+	// VolumeSilent reports whether the volume of this shard does not answer.
+	VolumeSilent func() bool
+	// IsSilent reports whether a peer was found to be silent. When such a peer answers again, its groups are looked at.
+	IsSilent func(shard string) bool
+	// MustNotLead reports whether a peer said that it must not be given the leadership, because of its disk.
+	MustNotLead func(shard string) bool
+	// Withdraw takes a replica out of service that lacks entries on which its leader relies.
+	Withdraw func(ctx context.Context, sv *replicas.Served, why error)
+	// WriteReplicaFile records which replica is in the folder of a group.
+	WriteReplicaFile func(group uuid.UUID, raftID uint64) error
+}
+
+// Etcd is the part of *registry.Store that a Steerer needs; the method is documented there.
+type Etcd interface {
+	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
+}
+
+// Steerer brings the groups that are led here to their target, step by step. Safe for concurrent use.
+type Steerer struct {
+	Options
 	steering
-	cfg      *Config
-	replicas *replicas.Set
-	problems *problems
-	logger   *slog.Logger
-
-	copies func() int // number of copies wanted of each group
-	// isSilent reports whether a peer was found to be silent. When such a peer answers again, peers.received requests a
-	// look at the groups of the peer.
-	isSilent func(shard string) bool
-	// mustNotLead reports whether a peer said that it must not be given the leadership, because of its disk.
-	mustNotLead      func(shard string) bool
-	withdraw         func(ctx context.Context, sv *replicas.Served, why error)
-	writeReplicaFile func(group uuid.UUID, raftID uint64) error
 }
 
-func newSteerer(s *Shard) *steerer {
-	return &steerer{
-		steering: newSteering(), cfg: &s.cfg, replicas: s.replicas, problems: &s.problems,
-		logger: s.logger,
-		copies: func() int {
-			return s.meta.Copies
-		}, isSilent: s.peers.isSilent, mustNotLead: s.peers.mustNotLead, withdraw: s.installer.withdraw,
-		writeReplicaFile: s.volume.writeReplicaFile,
-	}
-}
+// New makes a Steerer, which does nothing before Run.
+func New(opts Options) *Steerer { return &Steerer{opts, newSteering()} }
 
-// run looks at groups until ctx ends.
-func (q *steerer) run(ctx context.Context) {
+// Run looks at the groups of replicas that ask for it, until ctx ends. They ask when the group's leader or membership,
+// the view or the peers have changed. Groups with something unfinished are looked at repeatedly.
+func (q *Steerer) Run(ctx context.Context) {
 	var looks errgroup.Group
 	looks.SetLimit(steerAtOnce)
 	defer func() { _ = looks.Wait() }()
 	for ctx.Err() == nil {
-		for _, g := range q.take(q.replicas.Looks.Take()) {
+		for _, g := range q.take(q.Replicas.Looks.Take()) {
 			looks.Go(func() error {
-				q.done(g, q.lead(ctx, g) && ctx.Err() == nil)
+				q.done(g, q.look(ctx, g) && ctx.Err() == nil)
 				return nil
 			})
 		}
 		select {
-		case <-q.replicas.Looks.Woken:
+		case <-q.Replicas.Looks.Woken:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// lead takes steps towards the target while this replica leads. It returns true if something is unfinished and needs
+// look takes steps towards the target while this replica leads. It returns true if something is unfinished and needs
 // another look.
-func (q *steerer) lead(ctx context.Context, g *replicas.Replica) (again bool) {
+func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			q.problems.Note(movingGroup+g.Name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			q.Problems.Note(problems.Moving+g.Name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	for range stepsAtOnce {
@@ -110,29 +116,29 @@ func (q *steerer) lead(ctx context.Context, g *replicas.Replica) (again bool) {
 		}
 		status := sv.Replica().Status()
 		if errors.Is(status.Err, replica.ErrLostEntries) {
-			q.withdraw(ctx, sv, status.Err)
+			q.Withdraw(ctx, sv, status.Err)
 			return false
 		}
 		if !status.Leader {
 			q.moved(g)
 			return status.LeaderID == sv.RaftID // it leads, but has not applied an entry of its own term yet
 		}
-		if q.replicas.IsHeld() {
+		if q.Replicas.IsHeld() {
 			return true
 		}
-		state, ok := q.replicas.GroupOf(g)
+		state, ok := q.Replicas.GroupOf(g)
 		if !ok || len(state.Members) == 0 {
-			q.problems.Note(movingGroup+g.Name, nil)
+			q.Problems.Note(problems.Moving+g.Name, nil)
 			return false // the watcher first announces the group to etcd
 		}
 		m := sv.Replica().Members()
 		if sv.Replica().Ended() {
 			err := q.resume(ctx, sv, m, state.Group)
-			q.problems.Note(resumingGroup+g.Name, err)
+			q.Problems.Note(problems.Resuming+g.Name, err)
 			return true
 		}
 		if isPlain(sv, m, state) {
-			q.problems.Note(movingGroup+g.Name, nil)
+			q.Problems.Note(problems.Moving+g.Name, nil)
 			return false
 		}
 		next, err := q.step(ctx, sv, m, state)
@@ -145,7 +151,7 @@ func (q *steerer) lead(ctx context.Context, g *replicas.Replica) (again bool) {
 		case ctx.Err() != nil:
 			return false
 		}
-		q.problems.Note(movingGroup+g.Name, err)
+		q.Problems.Note(problems.Moving+g.Name, err)
 		if err != nil || next != stepAgain {
 			return err != nil || next == stepLater
 		}
@@ -162,12 +168,9 @@ const (
 	stepAgain                // the step is done
 )
 
-// groupView is what etcd holds of a group.
-type groupView = replicas.Group
-
 // isPlain reports whether a group has one copy, which is where it is wanted. Only the reporter reports the figures of
 // such a group.
-func isPlain(sv *replicas.Served, m replica.Members, state groupView) bool {
+func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.RaftID && state.Members[0].Role == placement.Voter &&
 		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 &&
@@ -187,13 +190,13 @@ func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 }
 
 // step decides on one step and takes it.
-func (q *steerer) step(ctx context.Context, sv *replicas.Served, m replica.Members, state groupView) (stepped, error) {
+func (q *Steerer) step(ctx context.Context, sv *replicas.Served, m replica.Members, state replicas.Group) (stepped, error) {
 	g := sv.Group
-	lead := q.leadOf(g)
-	if lead.term != m.Term {
-		lead.term, lead.since = m.Term, time.Now()
+	known := q.memoryOf(g)
+	if known.term != m.Term {
+		known.term, known.since = m.Term, time.Now()
 	}
-	if namesAll(state.Members, m.Conf) && (state.Leader != q.cfg.Name || state.Term < m.Term ||
+	if namesAll(state.Members, m.Conf) && (state.Leader != q.Replicas.Shard || state.Term < m.Term ||
 		state.ConfIndex < m.ConfIndex) {
 		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls use this record to find the leader
 	}
@@ -204,13 +207,11 @@ func (q *steerer) step(ctx context.Context, sv *replicas.Served, m replica.Membe
 	places := g.Members()
 	for _, p := range m.Progress {
 		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate,
-			Active: p.RecentActive && !p.Down && !q.mustNotLead(places[p.ID].Shard)}
+			Active: p.RecentActive && !p.Down && !q.MustNotLead(places[p.ID].Shard)}
 	}
-	for _, known := range places {
-		in.Known = append(in.Known, known)
-	}
+	in.Known = slices.Collect(maps.Values(places))
 	in.Shards = shardsOf(state, in.Known)
-	if knownVoters(m.Conf, state.Members) >= q.copies() && !q.mayMove(g, groupsMovingMax) {
+	if knownVoters(m.Conf, state.Members) >= q.Replicas.Meta().Copies && !q.mayMove(g, groupsMovingMax) {
 		in.LearnersMax = 0 // a group that still lacks copies need not wait for others
 	}
 	a := move.Decide(in)
@@ -218,25 +219,25 @@ func (q *steerer) step(ctx context.Context, sv *replicas.Served, m replica.Membe
 		if a.Done || len(m.Conf.GetLearners()) == 0 {
 			q.moved(g)
 		}
-		if a.Done && (state.Target[0] == q.cfg.Name || q.isSilent(state.Target[0])) {
-			return stepDone, nil // peers.received looks again when the designated leader answers
+		if a.Done && (state.Target[0] == q.Replicas.Shard || q.IsSilent(state.Target[0])) {
+			return stepDone, nil // the group is looked at again when the designated leader answers
 		}
 		// The group waits, if only for the designated leader.
-		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
+		q.Logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
-	if a.Kind == move.TransferLeader && time.Since(lead.changedAt) < changeApplyTime {
+	if a.Kind == move.TransferLeader && time.Since(known.changedAt) < changeApplyTime {
 		return stepLater, nil // the transfer target would refuse, and writes would be held up meanwhile
 	}
-	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(lead.since) < leadRest {
+	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.Replicas.Shard) && time.Since(known.since) < leadRest {
 		return stepLater, nil
 	}
 	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) &&
-		mayStillReport(lead, state, a.ID, comes) {
+		mayStillReport(known, state, a.ID, comes) {
 		return stepLater, nil
 	}
 	q.stepped(g)
-	q.logger.Info("a step of a move", "group", g.Name, "step", a.Kind.String(), "reason", a.Reason)
+	q.Logger.Info("a step of a move", "group", g.Name, "step", a.Kind.String(), "reason", a.Reason)
 	return stepAgain, q.act(ctx, sv, m, state.Group, a)
 }
 
@@ -259,7 +260,7 @@ const reportTime = 3 * time.Second
 // member; otherwise about the member with the given id. Such a member may be found if no shard is there that could take
 // its place, or if a shard has just registered and has not reported what it holds. If the member were removed too
 // early, the group would lose a copy that exists, and would need both of the two that are left.
-func mayStillReport(g *lead, state groupView, id uint64, comes bool) bool {
+func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without the member
 	for _, name := range state.Target {
@@ -281,7 +282,7 @@ func mayStillReport(g *lead, state groupView, id uint64, comes bool) bool {
 }
 
 // act carries out what was decided.
-func (q *steerer) act(
+func (q *Steerer) act(
 	ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group, a move.Action,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
@@ -294,24 +295,24 @@ func (q *steerer) act(
 		return sv.Replica().TransferLeader(ctx, a.ID)
 	case move.AddLearner:
 		// Until now only the membership identified this replica.
-		if err := q.writeReplicaFile(sv.UUID(), sv.RaftID); err != nil {
+		if err := q.WriteReplicaFile(sv.UUID(), sv.RaftID); err != nil {
 			return err
 		}
 	}
-	defer func() { q.leadOf(sv.Group).changedAt = time.Now() }()
+	defer func() { q.memoryOf(sv.Group).changedAt = time.Now() }()
 	return sv.Replica().ChangeMembers(ctx, a.Change())
 }
 
 // storeAsLeader writes the leader's record of a group to etcd.
-func (q *steerer) storeAsLeader(
+func (q *Steerer) storeAsLeader(
 	ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
 	stats := sv.Log().Stats()
-	state.Leader, state.Term, state.ConfIndex = q.cfg.Name, m.Term, m.ConfIndex
-	state.Bytes, state.Records, state.Everywhere = stats.StoredBytes, stats.Records, everywhere(sv, m)
-	stored, err := q.cfg.Placement.PutGroupAsLeader(ctx, state)
+	state.Leader, state.Term, state.ConfIndex = q.Replicas.Shard, m.Term, m.ConfIndex
+	state.Bytes, state.Records, state.Everywhere = stats.StoredBytes, stats.Records, sv.Everywhere(m)
+	stored, err := q.Etcd.PutGroupAsLeader(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd: %w", err)
 	}
@@ -320,25 +321,60 @@ func (q *steerer) storeAsLeader(
 	return nil
 }
 
-// leaveSilent transfers the leadership of all groups to other shards while the volume does not answer, until ctx ends.
+// HoldEnded keeps an ended group from being resumed until the function release is called, so that a deletion can follow
+// its end. It returns false if a deletion or a resumption of the group is in progress.
+func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
+	held := &q.memoryOf(g).held
+	return func() { held.Store(false) }, held.CompareAndSwap(false, true)
+}
+
+// resume lets an ended group that is led here accept writes again, unless it is deleted or this shard is deleting it.
+// It first changes the group's key in etcd, so that an earlier attempt to delete the group, here or on the former
+// leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
+func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group) error {
+	release, ok := q.HoldEnded(sv.Group)
+	if !ok {
+		return nil // a deletion is in progress, and asks for another look when it ends
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	state.Leader, state.Term = q.Replicas.Shard, m.Term
+	stored, err := q.Etcd.PutGroupAsLeader(ctx, state)
+	switch {
+	case errors.Is(err, placement.ErrNoGroup), errors.Is(err, placement.ErrChanged),
+		errors.Is(err, placement.ErrStaleLeader):
+		return nil // the group is deleted, or the next view says what changed
+	case err != nil:
+		return fmt.Errorf("before it resumes: %w", err)
+	}
+	sv.Group.NoteStored(stored)
+	err = sv.Replica().Resume(ctx, m.Term)
+	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
+		return nil // the next look says what is left to do
+	}
+	return err
+}
+
+// LeaveSilent transfers the leadership of all groups to other shards while the volume does not answer, until ctx ends.
 // Reads at a leader wait for its disk. Without a write, nothing else ends the leadership of such a shard, because it
 // sends heartbeats.
-func (q *steerer) leaveSilent(ctx context.Context) {
+func (q *Steerer) LeaveSilent(ctx context.Context) {
 	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
-		silent := q.problems.of(host.VolumeSilent) != nil
+		silent := q.VolumeSilent()
 		if silent && told { // by now the peers know that the leadership must not return
-			if took, _, _ := q.handOverAll(ctx, q.replicas.Routes()); took > 0 {
-				q.logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
+			if took, _, _ := q.handOverAll(ctx, q.Replicas.Routes()); took > 0 {
+				q.Logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
 			}
 		}
 		told = silent
 	}
 }
 
-// handOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
-// the leadership or returns it, handOver repeats the offer for a while.
-func (q *steerer) handOver(ctx context.Context) {
-	r := q.replicas.Routes()
+// HandOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
+// the leadership or returns it, HandOver repeats the offer for a while.
+func (q *Steerer) HandOver(ctx context.Context) {
+	r := q.Replicas.Routes()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
 	handed := 0
@@ -347,7 +383,7 @@ func (q *steerer) handOver(ctx context.Context) {
 		handed += took
 		if open == 0 || ctx.Err() != nil {
 			if handed+kept > 0 {
-				q.logger.Info("handed the lead over before the stop", "groups", handed, "kept", kept)
+				q.Logger.Info("handed the lead over before the stop", "groups", handed, "kept", kept)
 			}
 			return
 		}
@@ -358,7 +394,7 @@ func (q *steerer) handOver(ctx context.Context) {
 // handOverAll tries to transfer the leadership of each group once. The results are numbers of groups: took is how many
 // this shard no longer leads, kept is how many it still leads, and open is how many of the latter another shard could
 // take.
-func (q *steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
+func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.ByUUID), 4*steerAtOnce, func(g *replicas.Replica) {
 		sv := g.Served()
@@ -373,7 +409,7 @@ func (q *steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, op
 		var err error
 		if to != 0 {
 			if err = sv.Replica().TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
-				q.logger.Warn("handing the lead over", "group", g.Name, "error", err)
+				q.Logger.Warn("handing the lead over", "group", g.Name, "error", err)
 			}
 		}
 		mu.Lock()
@@ -394,15 +430,15 @@ func (q *steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, op
 // transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
 // can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, the leadership
 // remains here: a leader whose disk hangs still serves what is in memory, and after a failed election nobody would.
-func (q *steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 {
+func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 {
 	var to, match uint64
 	votes, places := map[uint64]bool{}, sv.Group.Members()
 	for _, p := range m.Progress {
 		if p.ID == sv.RaftID {
-			votes[p.ID] = q.problems.of(host.VolumeSilent) == nil
+			votes[p.ID] = !q.VolumeSilent()
 			continue
 		}
-		if !p.RecentActive || p.Down || q.mustNotLead(places[p.ID].Shard) {
+		if !p.RecentActive || p.Down || q.MustNotLead(places[p.ID].Shard) {
 			continue
 		}
 		votes[p.ID] = true
@@ -425,7 +461,7 @@ func (q *steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 
 }
 
 // shardsOf returns what package move needs to know of the shards of a group, including those of known members.
-func shardsOf(state groupView, known []placement.Member) map[string]move.Shard {
+func shardsOf(state replicas.Group, known []placement.Member) map[string]move.Shard {
 	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
 	note := func(name string) {
 		shard, registered := state.Shards[name]

@@ -1,4 +1,4 @@
-package shard
+package lead
 
 import (
 	"sync"
@@ -17,12 +17,12 @@ type steering struct {
 	waits map[*replicas.Replica]*steerWait
 	// What is remembered of a group outlives its replica: another replica of the group may come in its place.
 	moves map[uuid.UUID]struct{} // groups that are getting copies elsewhere now
-	leads map[uuid.UUID]*lead
+	known map[uuid.UUID]*memory
 }
 
-// lead is what the steerer remembers of a group. Only the look at the group uses it, except for deleting.
-type lead struct {
-	deleting  atomic.Bool // deleteGroup or resume is in progress
+// memory is what the Steerer remembers of a group. Only the look at the group uses it, except for held.
+type memory struct {
+	held      atomic.Bool // see HoldEnded
 	changedAt time.Time   // time of the last membership change asked for here
 	term      uint64      // term in which this shard last led the group
 	since     time.Time   // when term was first seen
@@ -41,7 +41,7 @@ type steerWait struct {
 func newSteering() steering {
 	return steering{
 		busy: map[*replicas.Replica]bool{}, waits: map[*replicas.Replica]*steerWait{}, moves: map[uuid.UUID]struct{}{},
-		leads: map[uuid.UUID]*lead{},
+		known: map[uuid.UUID]*memory{},
 	}
 }
 
@@ -83,6 +83,13 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	w.looks++
 }
 
+// Idle reports whether no group is being looked at, and none waits for its next look.
+func (q *steering) Idle() bool {
+	q.list.Lock()
+	defer q.list.Unlock()
+	return len(q.busy)+len(q.waits) == 0
+}
+
 // stepped resets the pauses of a group after a step.
 func (q *steering) stepped(g *replicas.Replica) {
 	q.list.Lock()
@@ -109,20 +116,20 @@ func (q *steering) moved(g *replicas.Replica) {
 	delete(q.moves, g.UUID)
 }
 
-// leadOf returns what is remembered of a group.
-func (q *steering) leadOf(g *replicas.Replica) *lead {
+// memoryOf returns what is remembered of a group.
+func (q *steering) memoryOf(g *replicas.Replica) *memory {
 	q.list.Lock()
 	defer q.list.Unlock()
-	if q.leads[g.UUID] == nil {
-		q.leads[g.UUID] = &lead{}
+	if q.known[g.UUID] == nil {
+		q.known[g.UUID] = &memory{}
 	}
-	return q.leads[g.UUID]
+	return q.known[g.UUID]
 }
 
-// forget drops what is remembered of a group whose replica has left.
-func (q *steering) forget(g *replicas.Replica) {
+// Forget drops what is remembered of a group whose replica has left.
+func (q *steering) Forget(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
 	delete(q.moves, g.UUID)
-	delete(q.leads, g.UUID)
+	delete(q.known, g.UUID)
 }
