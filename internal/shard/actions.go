@@ -31,7 +31,7 @@ func (s *Shard) newReplicas() *replicas.Set {
 // newWatcher makes the watcher of the shard.
 func (s *Shard) newWatcher() *follow.Watcher {
 	return follow.New(follow.Options{
-		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },
+		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.Store }, Meta: func() placement.Meta { return s.meta },
 		Volume:  func() *volume.Volume { return s.volume.Volume },
 		Facts:   func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
 		Etcd:    s.cfg.Placement,
@@ -102,7 +102,7 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 		return err
 	}
 	conf := &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}
-	if err := group.Create(s.volume.logOptions(state.UUID, state.Name), conf); err != nil {
+	if err := group.Create(s.volume.LogOptions(state.UUID, state.Name), conf); err != nil {
 		return err
 	}
 	g := s.replicas.Add(state.UUID, replicas.State{Replica: member.Replica{Name: state.Name, Phase: member.Loading,
@@ -124,7 +124,7 @@ func (h actions) MakeFolder(state placement.Group) error {
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	file := s.volume.replicaFile(state.UUID, raftID)
+	file := s.volume.ReplicaFile(state.UUID, raftID)
 	file.Joining = true
 	if err := format.WriteReplicaFile(s.cfg.FS, dir, file); err != nil {
 		return err

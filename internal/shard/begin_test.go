@@ -25,12 +25,12 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Repl
 	cfg := s.cfg
 	cfg.FS = disk
 	started := newShard(cfg)
-	started.volume.store, started.volume.Volume, started.peers.hub = s.volume.store, s.volume.Volume, s.peers.hub
+	started.volume.Store, started.volume.Volume, started.peers.hub = s.volume.Store, s.volume.Volume, s.peers.hub
 	started.loading.takePending()
 	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
 		return started, nil
 	}
-	return started, started.replicas.Add(id, started.volume.find(id))
+	return started, started.replicas.Add(id, started.volume.Find(id))
 }
 
 // cuts calls the function check with the disk that remains after a cut. The cuts are before, between and after the

@@ -74,7 +74,7 @@ func (f forCalls) Known(name string) string {
 }
 
 // Admit implements serve.Replicas.
-func (f forCalls) Admit(bytes int64) error { return f.s.volume.admitWrite(bytes, false) }
+func (f forCalls) Admit(bytes int64) error { return f.s.volume.AdmitWrite(bytes, false) }
 
 // AdmitFile implements serve.Replicas.
 func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }

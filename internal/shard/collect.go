@@ -112,7 +112,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
 	}
 	c.shard.peers.collect(ch)
-	c.shard.volume.collect(ch)
+	collectJournal(c.shard.volume, ch)
 }
 
 // collectSnapshots collects the metrics of the snapshots that scans hold open.

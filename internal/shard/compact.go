@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/trash"
@@ -24,17 +25,16 @@ type compactor struct {
 	cfg      *Config
 	ctx      context.Context // context of the shard
 	replicas *replicas.Set
-	volume   *storage
+	volume   *disk.Disk
 	trash    func() *trash.Bin
 	freed    func() // makes replicas retry that found no space
 	problems *problems.List
 	metrics  *metrics
 	reported reportedWeights
 	logger   *slog.Logger
-	woken    chan struct{} // sealed or short has changed
+	woken    chan struct{} // receives after short was set
 
-	mu     sync.Mutex // guards all below
-	sealed map[string]struct{}
+	mu     sync.Mutex       // guards all below
 	short  bool             // a caller found no space
 	asked  int64            // the largest number of bytes above the reserve that one of those callers needs
 	hurry  func()           // ends a compaction that is limited to a rate; nil: no such compaction runs
@@ -68,7 +68,7 @@ func newCompactor(s *Shard) *compactor {
 		problems: s.problems, metrics: s.metrics, logger: s.logger,
 		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,
 			shards: map[string]reportedWeight{}},
-		woken: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
+		woken: make(chan struct{}, 1), failed: map[string]error{},
 		progress: make(chan struct{}),
 	}
 }
@@ -87,11 +87,14 @@ func (c *compactor) run(ctx context.Context) {
 		case <-settled:
 			settled = nil
 			c.lookAtSealed(ctx)
+		case <-c.replicas.Sealed.Woken:
+			if settled == nil {
+				settled = time.After(appliedAfter)
+			}
+			continue
 		case <-c.woken:
 			if c.isShort() {
 				c.freeSpace(ctx)
-			} else if settled == nil {
-				settled = time.After(appliedAfter)
 			}
 			continue
 		}
@@ -101,21 +104,6 @@ func (c *compactor) run(ctx context.Context) {
 	}
 }
 
-func (c *compactor) wake() {
-	select {
-	case c.woken <- struct{}{}:
-	default:
-	}
-}
-
-// noteSealed is called when a group has filled a segment. It does not block.
-func (c *compactor) noteSealed(name string) {
-	c.mu.Lock()
-	c.sealed[name] = struct{}{}
-	c.mu.Unlock()
-	c.wake()
-}
-
 // servedGroup is a group that is served here.
 type servedGroup struct {
 	name string
@@ -123,10 +111,10 @@ type servedGroup struct {
 	stats group.Stats
 }
 
-// servedGroups returns the groups that are served, with their figures.
-func (c *compactor) servedGroups(only map[string]struct{}) (out []servedGroup) {
+// servedGroups returns the groups that are served, with their figures: all of them if only is nil.
+func (c *compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []servedGroup) {
 	for name, g := range c.replicas.Routes().ByName {
-		if _, wanted := only[name]; only != nil && !wanted {
+		if _, wanted := only[g]; only != nil && !wanted {
 			continue
 		}
 		if sv := g.Served(); sv != nil {
@@ -137,9 +125,7 @@ func (c *compactor) servedGroups(only map[string]struct{}) (out []servedGroup) {
 }
 
 func (c *compactor) lookAtAll(ctx context.Context) {
-	c.mu.Lock()
-	clear(c.sealed)
-	c.mu.Unlock()
+	c.replicas.Sealed.Take()
 	if c.cfg.Compaction.Off {
 		return
 	}
@@ -153,10 +139,7 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 }
 
 func (c *compactor) lookAtSealed(ctx context.Context) {
-	c.mu.Lock()
-	sealed := c.sealed
-	c.sealed = map[string]struct{}{}
-	c.mu.Unlock()
+	sealed := c.replicas.Sealed.Take()
 	if c.cfg.Compaction.Off {
 		return
 	}

@@ -35,9 +35,9 @@ func unbegun(t testing.TB) *Shard {
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
 	cfg.setDefaults()
 	s := newShard(cfg)
-	s.volume.store = uuid.New()
+	s.volume.Store = uuid.New()
 	var err error
-	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.volume.store, Shard: cfg.Name,
+	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.volume.Store, Shard: cfg.Name,
 		Create: true, Logger: s.logger})
 	if err != nil {
 		t.Fatal(err)
@@ -152,14 +152,14 @@ func (c decideCase) run(t *testing.T, held string) string {
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	log, _, err := group.Load(t.Context(), s.volume.logOptions(g.UUID, g.Name), &g.Progress)
+	log, _, err := group.Load(t.Context(), s.volume.LogOptions(g.UUID, g.Name), &g.Progress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), s.volume.replicaFile(g.UUID, 1)); err != nil {
+	if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), s.volume.ReplicaFile(g.UUID, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.serve(g, log); err != nil {
@@ -181,7 +181,7 @@ func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	t.Helper()
 	id := uuid.New()
 	g := s.replicas.Add(id, replicas.State{Replica: member.Replica{Name: "0", RaftID: voters[0]}})
-	if err := group.Create(s.volume.logOptions(g.UUID, g.Name), &raftpb.ConfState{Voters: voters}); err != nil {
+	if err := group.Create(s.volume.LogOptions(g.UUID, g.Name), &raftpb.ConfState{Voters: voters}); err != nil {
 		t.Fatal(err)
 	}
 	return g
@@ -216,20 +216,20 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	} {
 		g := madeGroup(t, s, c.voters...)
 		if c.file != nil {
-			f := s.volume.replicaFile(g.UUID, 1)
+			f := s.volume.ReplicaFile(g.UUID, 1)
 			c.file(&f)
 			if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), f); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if found := s.volume.find(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
+		if found := s.volume.Find(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
 			t.Errorf("%s: found as foreign %t, stray %q", c.name, found.Foreign, found.Standing)
 		}
-		log, _, err := group.Load(t.Context(), s.volume.logOptions(g.UUID, g.Name), &g.Progress)
+		log, _, err := group.Load(t.Context(), s.volume.LogOptions(g.UUID, g.Name), &g.Progress)
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := s.volume.raftIDOf(g.UUID, log)
+		id, err := s.volume.RaftIDOf(g.UUID, log)
 		_ = log.Close(false)
 		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" &&
 			!strings.Contains(got, c.words) {
@@ -237,7 +237,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		}
 	}
 	g := madeGroup(t, s, 1)
-	log, _, err := group.Load(t.Context(), s.volume.logOptions(g.UUID, g.Name), &g.Progress)
+	log, _, err := group.Load(t.Context(), s.volume.LogOptions(g.UUID, g.Name), &g.Progress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, VotersOutgoing: []uint64{2}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := s.volume.raftIDOf(g.UUID, log); err == nil {
+	if id, err := s.volume.RaftIDOf(g.UUID, log); err == nil {
 		t.Errorf("between two memberships, without a replica file: taken for member %d", id)
 	}
 }

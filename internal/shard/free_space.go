@@ -79,7 +79,10 @@ func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	if c.hurry != nil {
 		c.hurry()
 	}
-	c.wake()
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
 	return c.progress, c.passes, true
 }
 

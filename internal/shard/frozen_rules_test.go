@@ -140,7 +140,7 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 		Groups:  map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
 	})
 	registry := newRegistry(oneGroup, "a")
-	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.replicas.View().Groups
+	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.Store, s.replicas.View().Groups
 	s.watcher.Etcd = registry
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
@@ -201,7 +201,7 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			if c.now != nil {
 				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1})
 			}
-			registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, map[string]placement.Group{"0": state}
+			registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.Store, map[string]placement.Group{"0": state}
 			if c.etcd != nil {
 				c.etcd(registry)
 			}

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/problems"
@@ -42,7 +43,7 @@ type installer struct {
 	ctx       context.Context
 	watcher   *follow.Watcher
 	loading   *loading
-	volume    *storage
+	volume    *disk.Disk
 	replicas  *replicas.Set
 	withSpace func(ctx context.Context, try func() error) error
 	peers     *peers
@@ -145,7 +146,7 @@ func (i *installer) install(ctx context.Context, g *replicas.Replica, from strin
 		return ctx.Err()
 	}
 	sink := &installSink{
-		ctx: ctx, opts: i.volume.logOptions(g.UUID, g.Name), replica: i.volume.replicaFile(g.UUID, g.State().RaftID),
+		ctx: ctx, opts: i.volume.LogOptions(g.UUID, g.Name), replica: i.volume.ReplicaFile(g.UUID, g.State().RaftID),
 		missing: map[string]transfer.File{},
 		from:    from, copying: g.Copying(),
 	}

@@ -295,7 +295,7 @@ func TestMemoryBudgetGatesWrites(t *testing.T) {
 			_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(n), Data: data(n, 1<<20)})
 		}
 		want(t, refused, codes.ResourceExhausted, reason.MemoryFull)
-		if used := f.shard.volume.budget.used.Load(); used > 24<<20 {
+		if used := f.shard.volume.MemoryUsed(); used > 24<<20 {
 			t.Errorf("%d bytes in use, limit %d", used, 24<<20)
 		}
 		f.holds(0, data(0, 1<<20))

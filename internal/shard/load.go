@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -34,7 +35,7 @@ const (
 type loading struct {
 	cfg      *Config
 	replicas *replicas.Set
-	volume   *storage
+	volume   *disk.Disk
 	serve    func(g *replicas.Replica, log *group.Log) error // serves a loaded group
 	health   func(g *replicas.Replica, serving bool)
 	tails    *prometheus.CounterVec
@@ -96,7 +97,7 @@ func (l *loading) takePending() []*replicas.Replica {
 // plan computes what each group needs, before anything is loaded.
 func (l *loading) plan(groups []*replicas.Replica) {
 	parallel.Each(slices.Values(groups), 16, func(g *replicas.Replica) {
-		options := l.volume.logOptions(g.UUID, g.Name)
+		options := l.volume.LogOptions(g.UUID, g.Name)
 		options.Plan = g.TakePlan()
 		plan, err := group.PlanLoad(options)
 		l.mu.Lock()
@@ -216,8 +217,8 @@ func (l *loading) open(
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	options := l.volume.logOptions(g.UUID, g.Name)
-	options.Durable, options.Plan = durable, g.TakePlan()
+	options := l.volume.LogOptions(g.UUID, g.Name)
+	options.Durable, options.Plan, options.Sealed = durable, g.TakePlan(), g.NoteSealed
 	log, report, err := group.Load(ctx, options, &g.Progress)
 	if err != nil {
 		return report, err

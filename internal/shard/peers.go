@@ -38,7 +38,7 @@ func newPeers(s *Shard) *peers {
 // newHub makes this shard's end of the communication between shards.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.volume.store, Address: s.replicas.Address, Deliver: s.peers.deliver,
+		Shard: s.cfg.Name, Store: s.volume.Store, Address: s.replicas.Address, Deliver: s.peers.deliver,
 		Alive:       s.peers.received,
 		MustNotLead: s.mustNotLead,
 		Source:      s.peers,

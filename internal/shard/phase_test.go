@@ -23,7 +23,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	if err := (actions{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
-	s.replicas.Add(state.UUID, s.volume.find(state.UUID)) // as a new start finds it
+	s.replicas.Add(state.UUID, s.volume.Find(state.UUID)) // as a new start finds it
 	s.watcher.See(placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
 		Shards: map[string]placement.Shard{},

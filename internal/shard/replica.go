@@ -17,7 +17,7 @@ import (
 
 // serve starts the node of a loaded group.
 func (s *Shard) serve(g *replicas.Replica, log *group.Log) error {
-	raftID, err := s.volume.raftIDOf(g.UUID, log)
+	raftID, err := s.volume.RaftIDOf(g.UUID, log)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (s *Shard) serve(g *replicas.Replica, log *group.Log) error {
 		RaftID:           raftID,
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
 		Logger:           s.logger.With("group", g.Name),
-		Admit:            s.volume.admitWrite,
+		Admit:            s.volume.AdmitWrite,
 		NoSpace:          func() { s.compactor.askForSpace(0) },
 		Transport:        s.peers.hub.Transport(g.UUID, g.Route),
 		OnSnapshot:       func(_, _, from uint64) { g.AskFiles(from) },

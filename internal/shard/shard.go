@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/lead"
@@ -31,7 +32,7 @@ type Shard struct {
 	cfg       Config
 	logger    *slog.Logger
 	meta      placement.Meta
-	volume    *storage
+	volume    *disk.Disk
 	committer *replica.Committer
 	id        host.Identity // the name and volume under which etcd knows this shard
 	boot      uuid.UUID     // drawn at random at each start
@@ -97,7 +98,7 @@ func newShard(cfg Config) *Shard {
 			ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
 			defer cancel()
 			view, err := cfg.Placement.Look(ctx, name)
-			if err == nil && view.Meta.StoreUUID != s.volume.store {
+			if err == nil && view.Meta.StoreUUID != s.volume.Store {
 				err = errors.New("etcd does not hold this store")
 			}
 			return view, err
@@ -106,8 +107,10 @@ func newShard(cfg Config) *Shard {
 	}
 	s.replicas = s.newReplicas()
 	s.slow.routes = s.replicas.Routes
-	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)
+	s.cfg.FS = vfs.NewTimed(s.cfg.FS, s.metrics.synced)
+	s.id.FS = s.cfg.FS
+	s.volume = s.cfg.newDisk(s.logger)
 	s.watcher = s.newWatcher()
 	s.compactor = newCompactor(s)
 	s.peers = newPeers(s)
@@ -117,14 +120,12 @@ func newShard(cfg Config) *Shard {
 		Replicas: s.replicas, Etcd: cfg.Placement, Problems: s.problems, Logger: s.logger,
 		VolumeSilent: func() bool { return s.problems.Of(host.VolumeSilent) != nil },
 		IsSilent:     s.peers.isSilent, MustNotLead: s.peers.mustNotLead, Withdraw: s.installer.withdraw,
-		WriteReplicaFile: s.volume.writeReplicaFile,
+		WriteReplicaFile: s.volume.WriteReplicaFile,
 	})
 	s.repairer = newRepairer(s)
 	s.trash = s.newTrash()
 	s.quotas = s.newQuotas()
 	s.calls = s.newCalls()
-	s.cfg.FS = vfs.NewTimed(s.cfg.FS, s.metrics.synced)
-	s.id.FS = s.cfg.FS
 	return s
 }
 
@@ -143,7 +144,7 @@ func (s *Shard) start(ctx context.Context) error {
 	if s.meta, err = s.cfg.Placement.Meta(ctx); err != nil {
 		return fmt.Errorf("asking etcd for the store: %w", err)
 	}
-	if err := s.volume.open(ctx, s.meta.StoreUUID); err != nil {
+	if err := s.openVolume(ctx); err != nil {
 		return err
 	}
 	s.committer = replica.NewCommitter()
@@ -158,7 +159,7 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	err = s.register(ctx)
-	if s.volume.isRolledBack(err) {
+	if s.isRolledBack(err) {
 		// The volume becomes a different one before anything on it has served, so none of its replicas votes again.
 		if err := s.volume.Renew(); err != nil {
 			return err

@@ -17,7 +17,7 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	st := &recordv1.ShardStatus{Shard: s.cfg.row()}
 	row := st.GetShard()
 	s.id.Describe(row, s.volume.Superblock())
-	row.MemoryUsedBytes, row.Stopping, row.Load = s.volume.budget.used.Load(), s.stopping.Load(), s.loading.status()
+	row.MemoryUsedBytes, row.Stopping, row.Load = s.volume.MemoryUsed(), s.stopping.Load(), s.loading.status()
 	row.State, row.Message = s.loading.state()
 	if space, reserve, err := s.volume.Space(); err == nil {
 		row.CapacityBytes, row.FreeBytes, row.ReserveBytes = space.TotalBytes, space.FreeBytes, reserve
@@ -30,7 +30,7 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	} else {
 		row.Problems = append(row.Problems, "asking for the mount of the volume: "+err.Error())
 	}
-	row.Problems = append(row.Problems, s.volume.left.problems(s.cfg.Dir)...)
+	row.Problems = append(row.Problems, s.volume.Left.Problems(s.cfg.Dir)...)
 	st.Groups, _ = s.groupStatuses("", "", 0)
 	row.Groups = int32(len(st.GetGroups()))
 	for _, g := range st.GetGroups() {

@@ -38,6 +38,9 @@ func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
 // needs.
 func (r *Replica) AskFiles(from uint64) { r.set.Files.add(r, from) }
 
+// NoteSealed notes that the log of the replica has filled a segment.
+func (r *Replica) NoteSealed() { r.set.Sealed.add(r, struct{}{}) }
+
 // Wake makes the watcher compare the replicas with etcd again. It never blocks.
 func (s *Set) Wake() { wake(s.Woken) }
 

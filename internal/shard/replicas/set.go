@@ -39,9 +39,10 @@ type Set struct {
 	Options
 	neighbours neighbours
 
-	Woken chan struct{}    // receives when the replicas must be compared with etcd again
-	Looks *Asked[struct{}] // groups to look at
-	Files *Asked[uint64]   // replicas to install again, and the member to install from
+	Woken  chan struct{}    // receives when the replicas must be compared with etcd again
+	Looks  *Asked[struct{}] // groups to look at
+	Files  *Asked[uint64]   // replicas to install again, and the member to install from
+	Sealed *Asked[struct{}] // groups that have filled a segment
 
 	// routes is what calls read. It is never nil, and is replaced as a whole while mu is held, so that it never falls
 	// behind what was decided.
@@ -62,7 +63,7 @@ type Set struct {
 func New(opts Options) *Set {
 	s := &Set{
 		Options: opts, neighbours: neighbours{addresses: map[string]string{}},
-		Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](),
+		Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](), Sealed: newAsked[struct{}](),
 		all: map[uuid.UUID]*Replica{}, retired: map[uint64]bool{},
 	}
 	s.routes.Store(&Routes{})

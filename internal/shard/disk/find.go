@@ -1,4 +1,4 @@
-package shard
+package disk
 
 import (
 	"errors"
@@ -12,33 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
-	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// findGroups finds the groups that have a folder on the volume, and drops earlier knowledge of them.
-func (s *Shard) findGroups() error {
-	ids, err := s.volume.Groups()
-	if err != nil {
-		return err
-	}
-	found := make(map[uuid.UUID]replicas.State, len(ids))
-	for _, id := range ids {
-		found[id] = s.volume.find(id)
-		if found[id].Phase == member.DamagedTail {
-			s.metrics.tails.WithLabelValues(tailFound).Inc()
-		}
-		if err := found[id].Err; vfs.IsShortage(err) { // nothing is known about the folder: the start is tried again
-			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
-		}
-	}
-	s.replicas.Replace(found)
-	return nil
-}
-
-// find inspects the folder of a group.
-func (v *storage) find(id uuid.UUID) (g replicas.State) {
+// Find inspects the folder of a group. It reports what the volume shows of the replica in the folder.
+func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	dir := v.GroupDir(id)
-	file, found, err := format.ReadReplicaFile(v.cfg.FS, dir)
+	file, found, err := format.ReadReplicaFile(v.Log.FS, dir)
 	if err == nil && found {
 		g.RaftID = file.RaftID
 		if err := v.checkReplicaFile(id, file); err != nil {
@@ -51,7 +30,7 @@ func (v *storage) find(id uuid.UUID) (g replicas.State) {
 	}
 	var m *format.Manifest
 	if err == nil {
-		m, err = format.ReadManifest(v.cfg.FS, dir)
+		m, err = format.ReadManifest(v.Log.FS, dir)
 	}
 	switch {
 	case err != nil:
@@ -60,14 +39,14 @@ func (v *storage) find(id uuid.UUID) (g replicas.State) {
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.DamagedTail
 		}
-		v.logger.Error("group cannot be read", "uuid", id, "error", err)
+		v.Logger.Error("group cannot be read", "uuid", id, "error", err)
 		return g
-	case m.Identity.Store != v.store || m.Identity.Group != id:
+	case m.Identity.Store != v.Store || m.Identity.Group != id:
 		g.Standing = member.Standing{Reason: member.OtherGroup, Detail: fmt.Sprintf("it is group %s of store %s",
 			m.Identity.Group, m.Identity.Store)}
-		if g.Exchanged = fsck.Exchanged(v.cfg.FS, dir); g.Exchanged != "" {
+		if g.Exchanged = fsck.Exchanged(v.Log.FS, dir); g.Exchanged != "" {
 			g.Standing.Detail = g.Exchanged
-			v.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
+			v.Logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
 		}
 	}
 	g.Plan = &group.Plan{Manifest: m}

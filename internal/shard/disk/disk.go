@@ -1,0 +1,145 @@
+// Package disk is what the groups of a shard share on its volume: the journal, the memory budget, the options of their
+// logs, and the files that say which replicas the volume holds.
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/volume"
+)
+
+// keepBytes is enough for one segment of the usual size. Kept memory is not counted in any budget, so none is kept if
+// there is a limit.
+const keepBytes = 272 << 20
+
+// Options say how a Disk is used.
+type Options struct {
+	Log        group.Options // of all logs: FS, Residency, SegmentBytes, Retention and Off
+	Rotational bool          // segments are read one after another
+	// MemoryLimitBytes bounds the indexes and images of all groups together; 0: no limit.
+	MemoryLimitBytes int64
+	Logger           *slog.Logger
+}
+
+// Disk is the volume of a shard with its journal, and what the logs on it share: the memory budget and the reading of
+// segments. Safe for concurrent use once it is open.
+type Disk struct {
+	*volume.Volume // nil until it is open
+	Options
+	Store   uuid.UUID
+	Journal *journal.Journal // nil until it is open
+	Left    JournalLeft      // set before any caller can ask
+
+	budget budget
+	loader *segio.Loader
+}
+
+// New makes a Disk before its volume is open. In Resident residency the memory of one segment is kept for the output of
+// compaction.
+func New(opts Options) *Disk {
+	limit := opts.MemoryLimitBytes
+	// The page cache of a container counts against the container's limit, from which the memory limit is derived.
+	reading := segio.LoaderOptions{Rotational: opts.Rotational, CacheBytes: limit / 2}
+	if opts.Log.Residency == group.Resident && limit == 0 {
+		reading.KeepBytes = keepBytes
+	}
+	return &Disk{Options: opts, budget: budget{limit: limit}, loader: segio.NewLoader(reading)}
+}
+
+// Open opens the volume and its journal.
+func (v *Disk) Open(opts volume.Options) (err error) {
+	v.Store = opts.Store
+	if v.Volume, err = volume.Open(opts); err != nil {
+		return err
+	}
+	return v.openJournal()
+}
+
+// Close closes the volume if it is open, and removes its journal if all groups have the journal's content. The groups
+// must be closed before.
+func (v *Disk) Close() (err error) {
+	if v.Volume == nil {
+		return nil
+	}
+	v.loader.Close()
+	if v.Journal != nil {
+		var clean bool
+		if clean, err = v.Journal.Close(); err == nil && clean { // otherwise the next start writes it to the segments
+			err = v.SetJournal(false)
+		}
+	}
+	return errors.Join(err, v.Volume.Close())
+}
+
+// RaftIDOf returns the Raft id of the incarnation in a folder: the id in its replica file, or without that file the id
+// of the sole voter.
+func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log) (uint64, error) {
+	f, found, err := format.ReadReplicaFile(v.Log.FS, v.GroupDir(id))
+	switch {
+	case err != nil:
+		return 0, err
+	case found:
+		return f.RaftID, v.checkReplicaFile(id, f)
+	}
+	_, conf, err := log.InitialState()
+	if err != nil {
+		return 0, err
+	}
+	if len(conf.GetVoters()) != 1 || len(conf.GetVotersOutgoing()) > 0 {
+		return 0, fmt.Errorf(
+			"the group's voters are %x, and no replica file says which of them this is: the folder is not whole",
+			conf.GetVoters())
+	}
+	return conf.GetVoters()[0], nil
+}
+
+// checkReplicaFile returns why a replica must not run here, or nil if the replica may run.
+func (v *Disk) checkReplicaFile(id uuid.UUID, f format.ReplicaFile) error {
+	here := v.Superblock().Volume
+	switch {
+	case f.Store != v.Store || f.Group != id:
+		return fmt.Errorf("the replica file is of group %s of store %s", f.Group, f.Store)
+	case f.Volume != here:
+		return fmt.Errorf("the replica was made on volume %s, this is volume %s: a copy never runs", f.Volume, here)
+	}
+	return nil
+}
+
+// ReplicaFile returns the file of a replica that is made on the volume.
+func (v *Disk) ReplicaFile(id uuid.UUID, raftID uint64) format.ReplicaFile {
+	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.Store, Group: id}
+}
+
+// WriteReplicaFile records which replica is in the folder of a group.
+func (v *Disk) WriteReplicaFile(id uuid.UUID, raftID uint64) error {
+	return format.WriteReplicaFile(v.Log.FS, v.GroupDir(id), v.ReplicaFile(id, raftID))
+}
+
+// AdmitWrite is called before each write. It returns why the volume or the memory has no space for the write.
+func (v *Disk) AdmitWrite(bytes int64, deletes bool) error {
+	if err := v.Admit(bytes, deletes); err != nil || deletes {
+		return err
+	}
+	return v.budget.admit(writeMemory(v.Log.Residency, bytes))
+}
+
+// LogOptions returns the options of the log of a group.
+func (v *Disk) LogOptions(id uuid.UUID, name string) group.Options {
+	opts := v.Log
+	opts.Dir = v.GroupDir(id)
+	opts.Identity = format.Identity{Store: v.Store, Group: id, Name: name}
+	opts.Budget, opts.Spare, opts.Loader, opts.Journal = &v.budget, v.Spare, v.loader, v.Journal
+	opts.Logger = v.Logger.With("group", name)
+	return opts
+}
+
+// MemoryUsed returns the bytes that indexes and images of all groups take.
+func (v *Disk) MemoryUsed() int64 { return v.budget.used.Load() }

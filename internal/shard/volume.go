@@ -1,0 +1,98 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/shard/disk"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/replicas"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
+)
+
+// newDisk makes the volume of the shard before it is open. Segments are read one after another only if the configuration
+// says HDD, because virtual disks often report themselves as rotational.
+func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
+	return disk.New(disk.Options{
+		Log:        group.Options{FS: c.FS, Residency: c.Residency, SegmentBytes: c.SegmentBytes, Retention: c.Retention, Off: c.off},
+		Rotational: c.Medium == HDD, MemoryLimitBytes: c.MemoryLimitBytes, Logger: logger,
+	})
+}
+
+// openVolume opens the volume, if etcd says that it may be registered. Nothing is written to the volume before that. An
+// open raises the volume's generation. A copy that is refused again and again, or a rolled-back volume, would otherwise
+// get a later generation than the true volume. The registration comes after the open, because it reports a generation
+// that must be on disk. It can still be refused, if another process registers between the two.
+func (s *Shard) openVolume(ctx context.Context) error {
+	c := &s.cfg
+	opts := volume.Options{
+		FS: c.FS, Dir: c.Dir, Store: s.meta.StoreUUID, Shard: c.Name, Create: c.Wanted.Volume == uuid.Nil,
+		Adopt: c.Wanted.Adopt, ReserveBytes: c.ReserveBytes, Logger: s.logger,
+	}
+	sb, err := volume.FreshSuperblock(c.FS, c.Dir)
+	switch {
+	case err == nil && sb.Store == opts.Store: // the open refuses a volume of another store
+		registered, err := s.id.MayRegister(ctx, sb)
+		opts.Renew, opts.Registered = s.isRolledBack(err), volume.Step(registered)
+		if err != nil && !opts.Renew {
+			return err
+		}
+	case err != nil && !errors.Is(err, volume.ErrNoVolume):
+		return err // if the open could read it after all, it would not know what is registered
+	}
+	if err := s.volume.Open(opts); err != nil {
+		return err
+	}
+	s.checkMedium()
+	return nil
+}
+
+// isRolledBack reports whether the volume was rolled back and should become a different volume; if so, it logs that.
+func (s *Shard) isRolledBack(err error) bool {
+	if !s.id.Renews(err) {
+		return false
+	}
+	s.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join again, "+
+		"groups of one copy are lost until the right volume is brought back", "error", err)
+	return true
+}
+
+// checkMedium warns if the device contradicts the configured medium.
+func (s *Shard) checkMedium() {
+	mount, err := s.volume.Mount()
+	if err != nil {
+		s.logger.Warn("asking what the volume is made of", "error", err)
+		return
+	}
+	if s.cfg.Medium != Auto && mount.Rotational != nil && *mount.Rotational != (s.cfg.Medium == HDD) {
+		s.logger.Warn("the device contradicts the medium that was stated", "medium", s.cfg.Medium, "source", mount.Source,
+			"rotational", *mount.Rotational)
+	}
+}
+
+// findGroups finds the groups that have a folder on the volume, and drops earlier knowledge of them.
+func (s *Shard) findGroups() error {
+	ids, err := s.volume.Groups()
+	if err != nil {
+		return err
+	}
+	found := make(map[uuid.UUID]replicas.State, len(ids))
+	for _, id := range ids {
+		found[id] = s.volume.Find(id)
+		if found[id].Phase == member.DamagedTail {
+			s.metrics.tails.WithLabelValues(tailFound).Inc()
+		}
+		if err := found[id].Err; vfs.IsShortage(err) { // nothing is known about the folder: the start is tried again
+			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
+		}
+	}
+	s.replicas.Replace(found)
+	return nil
+}
