@@ -4,6 +4,47 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// PodOptions are the fields of a spec about the pods of one component: members of etcd, gateways or shards.
+type PodOptions struct {
+	// Resources of the container of each pod.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('32Mi')) >= 0)",fieldPath=".limits",message="memory of limits must be a quantity of at least 32Mi, below which no process of Sheaf starts, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('memory' in self.requests) || (isQuantity(string(self.requests['memory'])) && quantity(string(self.requests['memory'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="memory of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('ephemeral-storage' in self.requests) || (isQuantity(string(self.requests['ephemeral-storage'])) && quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="ephemeral-storage of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('cpu' in self.limits) || !('cpu' in self.requests) || !isQuantity(string(self.requests['cpu'])) || !isQuantity(string(self.limits['cpu'])) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",fieldPath=".requests",message="cpu of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// Scheduling of the pods.
+	// +optional
+	Scheduling *Scheduling `json:"scheduling,omitempty"`
+	// PodLabels of the pods, in addition to the operator's. A change restarts the pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
+	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
+	// PodAnnotations of the pods, in addition to the operator's. A change restarts the pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/'))",message="podAnnotations must not hold names of sheaf.dev, which the operator sets"
+	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
+	// ExtraEnv are further environment variables of the containers, such as GOMEMLIMIT. A variable that replaces the
+	// process's own memory limit may cause the kernel to kill the process. A change restarts the pods.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	ExtraEnv []EnvVar `json:"extraEnv,omitempty"`
+}
+
 // Tracing says where traces of calls are sent, and how many calls are traced.
 type Tracing struct {
 	// Endpoint of the collector, by OTLP over gRPC and without TLS, such as http://otel-collector.observability:4317.

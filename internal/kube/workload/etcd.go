@@ -77,20 +77,13 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	if managed == nil {
 		return nil, fmt.Errorf("store %s/%s has no managed etcd", store.Namespace, store.Name)
 	}
-	labels := Labels(store.Name, ContainerEtcd)
-	template := etcdPod(store, managed, image, EtcdNew)
-	template.Labels = labels
-	setTransport(store, &template)
-	decorate(&template, managed.PodLabels, managed.PodAnnotations)
-	hash, err := templateHash(template)
+	hash, err := templateHash(etcdPod(store, managed, image, EtcdNew))
 	if err != nil {
 		return nil, err
 	}
-	template = etcdPod(store, managed, image, state)
-	template.Labels = labels
-	template.Annotations = map[string]string{AnnotationTemplate: hash, AnnotationEtcdState: state}
-	setTransport(store, &template)
-	decorate(&template, managed.PodLabels, managed.PodAnnotations)
+	template := etcdPod(store, managed, image, state)
+	template.Annotations[AnnotationTemplate], template.Annotations[AnnotationEtcdState] = hash, state
+	labels := Labels(store.Name, ContainerEtcd)
 	set := statefulSet(store.Namespace, Etcd(store.Name), Etcd(store.Name), EtcdMembers(store), template,
 		managed.Storage.StorageClassName, managed.Storage.Size)
 	set.Labels, set.Spec.VolumeClaimTemplates[0].Labels = labels, labels
@@ -98,19 +91,8 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	return set, nil
 }
 
-// setTransport adds an annotation to a template. The annotation identifies the transport and the authorities with which
-// the members start. A change of either restarts the members.
-func setTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
-	if !HasTLS(store) {
-		return
-	}
-	if template.Annotations == nil {
-		template.Annotations = map[string]string{}
-	}
-	tls := store.Status.TLS
-	template.Annotations[annotationTransport] = fmt.Sprintf("%s %.12s", tls.Transport, tls.Bundle)
-}
-
+// etcdPod returns the pod template of the members. The argument state is the state of the cluster that members with
+// an empty folder start with.
 func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, state string) corev1.PodTemplateSpec {
 	cluster := make([]string, EtcdMembers(store))
 	for n := range cluster {
@@ -161,8 +143,12 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 		container.Env = append(container.Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
 		container.Ports = append(container.Ports, containerPort("peer-tls", PortEtcdPeerTLS))
 	}
-	container.Env = append(container.Env, extraEnv(managed.ExtraEnv)...)
 	mountTLS(store, EtcdTLS(store.Name), &pod, container)
-	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))
-	return corev1.PodTemplateSpec{Spec: pod}
+	template := corev1.PodTemplateSpec{Spec: pod, ObjectMeta: metav1.ObjectMeta{
+		Labels: Labels(store.Name, ContainerEtcd), Annotations: map[string]string{}}}
+	if tls := store.Status.TLS; HasTLS(store) {
+		template.Annotations[annotationTransport] = fmt.Sprintf("%s %.12s", tls.Transport, tls.Bundle)
+	}
+	customize(&template, &managed.PodOptions, Selector(store.Name, ContainerEtcd))
+	return template
 }

@@ -72,17 +72,16 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	pod.Tolerations = leavesSoon(store.Spec.Gateway.Scheduling)
 	pod.TerminationGracePeriodSeconds = new(int64(45))
 	container := &pod.Containers[0]
-	container.Env = slices.Concat(tracingEnv(store), extraEnv(store.Spec.Gateway.ExtraEnv))
+	container.Env = tracingEnv(store)
 	container.Ports = []corev1.ContainerPort{containerPort("grpc", PortGateway), containerPort("http", PortGatewayHTTP)}
 	container.Resources = resources(store.Spec.Gateway.Resources, "50m", "128Mi")
 	container.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{
 		Seconds: gatewayLeaveSeconds}}}
 	container.ReadinessProbe = httpProbe("/readyz", 5, 2)
-	schedule(&pod, store.Spec.Gateway.Scheduling, selector.MatchLabels)
 	etcd.mount(&pod, container)
 	mountTLS(store, GatewayTLS(store.Name), &pod, container)
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
-	decorate(&template, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations)
+	customize(&template, &store.Spec.Gateway.PodOptions, selector.MatchLabels)
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Gateway(store.Name), Labels: labels},
 		Spec: appsv1.DeploymentSpec{

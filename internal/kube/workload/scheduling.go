@@ -40,18 +40,25 @@ func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]s
 	}
 }
 
-// decorate adds the labels and annotations of a spec to a pod template, except those whose names the operator uses.
-func decorate(template *corev1.PodTemplateSpec, labels map[string]v1alpha1.LabelValue, annotations map[string]string) {
-	all := make(map[string]string, len(labels)+len(template.Labels))
-	for key, value := range labels {
-		all[key] = string(value)
+// customize applies what a spec says about the pods of a component to their template. It keeps labels and annotations
+// whose names the operator uses. None of the added environment variables has a name that the operator sets, because the
+// API server refuses such names.
+func customize(template *corev1.PodTemplateSpec, o *v1alpha1.PodOptions, selector map[string]string) {
+	schedule(&template.Spec, o.Scheduling, selector)
+	own := template.Labels
+	template.Labels = make(map[string]string, len(o.PodLabels)+len(own))
+	for key, value := range o.PodLabels {
+		template.Labels[key] = string(value)
 	}
-	maps.Copy(all, template.Labels)
-	template.Labels = all
-	if len(annotations) > 0 {
-		all = maps.Clone(annotations)
-		maps.Copy(all, template.Annotations)
-		template.Annotations = all
+	maps.Copy(template.Labels, own)
+	if len(o.PodAnnotations) > 0 {
+		own = template.Annotations
+		template.Annotations = maps.Clone(o.PodAnnotations)
+		maps.Copy(template.Annotations, own)
+	}
+	container := &template.Spec.Containers[0]
+	for _, v := range o.ExtraEnv {
+		container.Env = append(container.Env, corev1.EnvVar{Name: v.Name, Value: v.Value})
 	}
 }
 
@@ -109,15 +116,6 @@ func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 		{Name: "OTEL_TRACES_SAMPLER", Value: "parentbased_traceidratio"},
 		{Name: "OTEL_TRACES_SAMPLER_ARG", Value: t.SampleRatio},
 	}
-}
-
-// extraEnv returns the environment variables that a spec adds to those of the operator. None of them has a name that
-// the operator sets, because the API server refuses such names.
-func extraEnv(asked []v1alpha1.EnvVar) (env []corev1.EnvVar) {
-	for _, v := range asked {
-		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
-	}
-	return env
 }
 
 // auditArgs returns the flags for the audit log of a gateway or shard. The log goes to standard output, because the

@@ -64,10 +64,8 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 	pod.TerminationGracePeriodSeconds = new(int64(60))
 	pod.Tolerations = shardTolerations()
 	pod.TopologySpreadConstraints = spread(in.Store, ContainerShard)
-	schedule(&pod, in.Pool.Spec.Scheduling, Selector(in.Store.Name, ContainerShard))
 	container := &pod.Containers[0]
-	container.Env = slices.Concat(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store),
-		extraEnv(in.Pool.Spec.ExtraEnv))
+	container.Env = slices.Concat(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store))
 	container.Ports = []corev1.ContainerPort{containerPort("grpc", PortShard), containerPort("http", PortShardHTTP)}
 	container.VolumeMounts = []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}}
 	// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
@@ -86,7 +84,7 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 		},
 		Spec: pod,
 	}
-	decorate(&template, in.Pool.Spec.PodLabels, in.Pool.Spec.PodAnnotations)
+	customize(&template, &in.Pool.Spec.PodOptions, Selector(in.Store.Name, ContainerShard))
 	return template
 }
 
