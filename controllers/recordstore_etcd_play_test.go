@@ -14,6 +14,7 @@ import (
 	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordgrant"
+	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/operator"
 	"sheaf.dev/sheaf/internal/placement"
@@ -253,7 +254,7 @@ func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
 }
 
 // Credentials returns the credentials that Shards uses.
-func (e *etcdPlay) Credentials() fleet.Credentials { return e.keys }
+func (e *etcdPlay) Credentials() trust.Credentials { return e.keys }
 
 // Shards asks shards as the operator does.
 func (e *etcdPlay) Shards() fleet.ShardClient { return e.shards }

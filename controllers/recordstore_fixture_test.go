@@ -44,7 +44,7 @@ type EtcdPlay interface {
 	Register() fleet.ShardRegister
 	Tables() recordgrant.Tables
 	Shards() fleet.ShardClient
-	Credentials() fleet.Credentials
+	Credentials() trust.Credentials
 	Endpoints() []string
 	Stick(stuck bool)
 	SayMembers(key string, members []fleet.EtcdMember)

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/test/kubetest"
@@ -42,8 +41,8 @@ type playedTransports struct {
 	unknown func() map[string]int64
 }
 
-// Transport implements fleet.TransportClient.
-func (p *playedTransports) Transport(ctx context.Context, address string) (out fleet.TransportReport, err error) {
+// Transport implements trust.TransportClient.
+func (p *playedTransports) Transport(ctx context.Context, address string) (out certs.Report, err error) {
 	pod, err := p.pod(ctx, address)
 	if err != nil {
 		return out, err
@@ -66,10 +65,10 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out f
 	}
 	defer source.Close()
 	r := source.Report()
-	out = fleet.TransportReport{Identity: r.Identity, Mode: string(r.Mode), Bundle: r.Bundle, ClientBundle: r.ClientBundle,
+	out = certs.Report{Identity: r.Identity, Mode: r.Mode, Bundle: r.Bundle, ClientBundle: r.ClientBundle,
 		NotAfter: r.NotAfter}
 	if p.grants != nil {
-		out.Grants = p.grants(pod.Name)
+		out.GrantsVersion = p.grants(pod.Name)
 	}
 	if p.unknown != nil {
 		out.UnknownKeys = p.unknown()

@@ -26,6 +26,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -69,7 +70,7 @@ type Reconciler struct {
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
 	// Transports asks processes which table they use; nil: no process is asked.
-	Transports fleet.TransportClient
+	Transports trust.TransportClient
 	// Book receives the answers of the processes, for the status of stores; nil: they are not needed.
 	Book *fleet.GrantBook
 	// Now is the clock; nil: time.Now.

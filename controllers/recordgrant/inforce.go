@@ -181,12 +181,12 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 		switch {
 		case a.Err != nil:
 			words = fmt.Sprintf("does not answer (%v)", a.Err)
-		case a.Report.Grants == nil:
+		case a.Report.GrantsVersion == nil:
 			words = "is of a version that does not tell"
-		case *a.Report.Grants == 0:
+		case *a.Report.GrantsVersion == 0:
 			words = "has no table"
-		case *a.Report.Grants != version:
-			words = fmt.Sprintf("uses table %d", *a.Report.Grants)
+		case *a.Report.GrantsVersion != version:
+			words = fmt.Sprintf("uses table %d", *a.Report.GrantsVersion)
 		default:
 			continue
 		}

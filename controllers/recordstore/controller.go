@@ -70,9 +70,9 @@ type Reconciler struct {
 	// Trust makes certificates; nil: stores have none.
 	Trust *trust.Keeper
 	// Transports asks processes which certificates they use. It is required if Trust is set.
-	Transports fleet.TransportClient
+	Transports trust.TransportClient
 	// Credentials receives the credentials with which the operator talks to stores; nil: they are not needed.
-	Credentials fleet.Credentials
+	Credentials trust.Credentials
 	// Image is the image of shards, gateways and etcd for a store that names none.
 	Image string
 	// Namespace is the namespace of the operator's own pods, which connect to etcd. If it is empty, it is unknown,

@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 const (
@@ -339,18 +340,18 @@ func gatewayScenes() map[string]func() *scene {
 
 // tlsScenes returns scenes of an operator that makes certificates.
 func tlsScenes() map[string]func() *scene {
-	tls := func(change func(*fleet.TransportReport) error, more ...func(*scene)) func() *scene {
+	tls := func(change func(*certs.Report) error, more ...func(*scene)) func() *scene {
 		return with(func(s *scene) {
 			s.store.Spec.TLS = &v1alpha1.TLS{Mode: v1alpha1.TLSRequired, Clients: []string{"app"}}
 			s.store.Status.StoreUID, s.store.Status.PlacementInitialized, s.rounds = "", false, 6
-			s.tls = func(string) (r fleet.TransportReport, err error) {
+			s.tls = func(string) (r certs.Report, err error) {
 				var store v1alpha1.RecordStore
 				if err := s.c.Get(context.Background(), client.ObjectKeyFromObject(s.store), &store); err != nil {
 					return r, err
 				}
 				if told := store.Status.TLS; told != nil {
 					end, _ := s.keeper.NotAfter(&store, workload.EtcdTLS("quotes"))
-					r = fleet.TransportReport{Mode: string(told.Transport), Bundle: told.Bundle, ClientBundle: told.ClientBundle,
+					r = certs.Report{Mode: certs.Mode(told.Transport), Bundle: told.Bundle, ClientBundle: told.ClientBundle,
 						NotAfter: end}
 				}
 				return r, change(&r)
@@ -360,24 +361,24 @@ func tlsScenes() map[string]func() *scene {
 			}
 		})
 	}
-	well := func(*fleet.TransportReport) error { return nil }
+	well := func(*certs.Report) error { return nil }
 	return map[string]func() *scene{
 		"tls": tls(well),
 		"tls is not asked for": tls(well, func(s *scene) {
 			s.store.Spec.TLS = nil
 			s.store.Status.StoreUID, s.store.Status.PlacementInitialized = string(s.store.UID), true
 		}),
-		"tls of silent processes": tls(func(*fleet.TransportReport) error { return errors.New("no route to host") }),
-		"tls that a process refuses": tls(func(r *fleet.TransportReport) error {
+		"tls of silent processes": tls(func(*certs.Report) error { return errors.New("no route to host") }),
+		"tls that a process refuses": tls(func(r *certs.Report) error {
 			r.Error = "the key does not fit"
 			return nil
 		}),
-		"tls that ends": tls(func(r *fleet.TransportReport) error {
+		"tls that ends": tls(func(r *certs.Report) error {
 			r.NotAfter = goldenNow.Add(time.Hour)
 			return nil
 		}),
-		"tls in plaintext still": tls(func(r *fleet.TransportReport) error {
-			r.Mode, r.PlaintextConnections = string(v1alpha1.TransportPlaintext), 4
+		"tls in plaintext still": tls(func(r *certs.Report) error {
+			r.Mode, r.PlaintextConnections = certs.Plaintext, 4
 			return nil
 		}),
 		"tls without its authorities": tls(well, func(s *scene) {

@@ -40,6 +40,7 @@ import (
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
@@ -68,7 +69,7 @@ type scene struct {
 	gateway  func(*appsv1.Deployment)                    // changes a Deployment that runs
 	gateways []corev1.Pod
 	warnings []corev1.Event
-	tls      func(pod string) (fleet.TransportReport, error) // nil: the operator makes no certificates
+	tls      func(pod string) (certs.Report, error) // nil: the operator makes no certificates
 	between  func(ctx context.Context, c client.Client, round int) error
 	rounds   int // 0: 3
 
@@ -94,7 +95,7 @@ func (s *scene) Recover(context.Context, *v1alpha1.RecordStore, []fleet.ShardAt)
 	return s.recover
 }
 func (s *scene) EtcdMembers(context.Context) ([]fleet.EtcdMember, error) { return s.members, nil }
-func (s *scene) Transport(_ context.Context, address string) (fleet.TransportReport, error) {
+func (s *scene) Transport(_ context.Context, address string) (certs.Report, error) {
 	return s.tls(address)
 }
 

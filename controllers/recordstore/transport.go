@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/kube/workload"
@@ -44,8 +43,8 @@ type certificates struct {
 	seen        *observed
 	live        client.Reader
 	trust       *trust.Keeper
-	transports  fleet.TransportClient
-	credentials fleet.Credentials
+	transports  trust.TransportClient
+	credentials trust.Credentials
 	last        *sync.Map // by store UID: the last *reportedTransport
 	spoken      *sync.Map // by store UID: *spoken, the inputs of the operator's credentials
 	publishing  publishing

@@ -84,7 +84,7 @@ func (c *certificates) compare(asked []trust.Answer) *reportedTransport {
 		}
 		if a.Err == nil {
 			out.trusts = cmp.Or(out.trusts, a.Report.Bundle)
-			out.plaintext += a.Report.PlaintextConnections
+			out.plaintext += int32(max(0, min(a.Report.PlaintextConnections, 1<<30))) //nolint:gosec // bounded
 			if end := a.Report.NotAfter; !end.IsZero() && (out.notAfter.IsZero() || end.Before(out.notAfter)) {
 				out.notAfter, out.first = end, a.Pod.Name
 			}

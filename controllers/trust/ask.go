@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 // Limits for asking processes.
@@ -27,17 +27,23 @@ const (
 	askAtOnce = 32
 )
 
+// TransportClient asks processes for their certificates. internal/operator implements it.
+type TransportClient interface {
+	// Transport asks the process whose HTTP port is at host:port. Any error means that the process gave no report.
+	Transport(ctx context.Context, address string) (certs.Report, error)
+}
+
 // Answer is the answer of one process.
 type Answer struct {
 	Pod    *corev1.Pod
 	Secret string // the Secret with its certificate
-	Report fleet.TransportReport
+	Report certs.Report
 	Err    error // it did not answer
 }
 
 // Ask asks the running processes of a store, and returns their answers in the order of their pods. If rests is true,
 // nothing is changing, and a shorter timeout limits the time lost on processes that do not answer.
-func Ask(ctx context.Context, asker fleet.TransportClient, pods []corev1.Pod, rests bool) []Answer {
+func Ask(ctx context.Context, asker TransportClient, pods []corev1.Pod, rests bool) []Answer {
 	patience := askTime
 	if rests {
 		patience = restTime
@@ -115,7 +121,7 @@ func (a *Answer) NotYetUsed(status *v1alpha1.TLSStatus) string {
 	switch {
 	case a.Err != nil:
 		return fmt.Sprintf("it does not tell of its certificates: %v", a.Err)
-	case a.Report.Mode != string(status.Transport):
+	case v1alpha1.TLSTransport(a.Report.Mode) != status.Transport:
 		return fmt.Sprintf("it uses transport %q yet", a.Report.Mode)
 	case a.Report.Bundle != status.Bundle, !etcd && a.Report.ClientBundle != status.ClientBundle:
 		return "it trusts the authorities of before yet"

@@ -253,6 +253,16 @@ func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	})
 }
 
+// Credentials keeps the credentials with which the operator talks to the processes of stores. internal/operator
+// implements it.
+type Credentials interface {
+	// Set replaces the operator's credentials for the store namespace/name. The argument files has the contents of a
+	// folder: tls.crt, tls.key, ca.crt, client-ca.crt and mode. New connections use them.
+	Set(store string, files map[string][]byte) error
+	// Forget removes the operator's credentials for a deleted store.
+	Forget(store string)
+}
+
 // OperatorFiles returns the operator's certificate for connections to the processes of a store, and the authorities
 // that it trusts, as the files of a folder. A certificate that the operator issues for itself is in no Secret.
 func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte,

@@ -16,7 +16,7 @@ type Keys struct {
 // NewKeys returns an empty Keys.
 func NewKeys() *Keys { return &Keys{stores: map[string]*certs.Source{}} }
 
-// Set implements fleet.Credentials.
+// Set implements trust.Credentials.
 func (k *Keys) Set(store string, files map[string][]byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -36,7 +36,7 @@ func (k *Keys) Set(store string, files map[string][]byte) error {
 	return nil
 }
 
-// Forget implements fleet.Credentials.
+// Forget implements trust.Credentials.
 func (k *Keys) Forget(store string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -117,7 +117,7 @@ func TestProcessesReportTheirCertificates(t *testing.T) {
 	status := source.Status()
 	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients ||
 		!got.NotAfter.Equal(status.NotAfter) ||
-		got.Identity != status.Identity.String() || got.Grants == nil || *got.Grants != 7 ||
+		got.Identity != status.Identity.String() || got.GrantsVersion == nil || *got.GrantsVersion != 7 ||
 		got.UnknownKeys["https://a"] != 2 {
 		t.Errorf("%+v, %v; it has %+v", got, err, status)
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
@@ -23,8 +22,8 @@ func NewTransports() *Transports {
 // reportMax is the maximum size of an answer in bytes.
 const reportMax = 64 << 10
 
-// Transport implements fleet.TransportClient.
-func (t *Transports) Transport(ctx context.Context, address string) (out fleet.TransportReport, err error) {
+// Transport implements trust.TransportClient.
+func (t *Transports) Transport(ctx context.Context, address string) (out certs.Report, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+certs.ReportPath, http.NoBody)
 	if err != nil {
 		return out, err
@@ -37,14 +36,8 @@ func (t *Transports) Transport(ctx context.Context, address string) (out fleet.T
 	if answer.StatusCode != http.StatusOK {
 		return out, fmt.Errorf("GET %s: %s: it runs without certificates", request.URL, answer.Status)
 	}
-	var report certs.Report
-	if err := json.NewDecoder(io.LimitReader(answer.Body, reportMax)).Decode(&report); err != nil {
-		return out, fmt.Errorf("GET %s: %w", request.URL, err)
+	if err := json.NewDecoder(io.LimitReader(answer.Body, reportMax)).Decode(&out); err != nil {
+		return certs.Report{}, fmt.Errorf("GET %s: %w", request.URL, err)
 	}
-	return fleet.TransportReport{
-		Identity: report.Identity, Mode: string(report.Mode), Bundle: report.Bundle, ClientBundle: report.ClientBundle,
-		NotAfter: report.NotAfter, Error: report.Error, PlaintextConnections: int32(max(0,
-			min(report.PlaintextConnections, 1<<30))), //nolint:gosec // bounded
-		Grants: report.GrantsVersion, UnknownKeys: report.UnknownKeys,
-	}, nil
+	return out, nil
 }
