@@ -263,12 +263,10 @@ func (e *etcdPlay) Shards() fleet.ShardClient { return e.shards }
 func (e *etcdPlay) Endpoints() []string { return e.server.Endpoints() }
 
 // Register returns the operator's register over the connections of Open.
-func (e *etcdPlay) Register() fleet.ShardRegister {
-	return operator.Register{Placements: e.placements}
-}
+func (e *etcdPlay) Register() fleet.ShardRegister { return e.placements }
 
 // Tables returns the operator's tables over the same connections.
-func (e *etcdPlay) Tables() recordgrant.Tables { return operator.Tables{Placements: e.placements} }
+func (e *etcdPlay) Tables() recordgrant.Tables { return e.placements }
 
 // Holds returns the UID and the number of groups of the store that etcd holds under the given name.
 func (e *etcdPlay) Holds(ctx context.Context, namespace, name string) (string, int, error) {

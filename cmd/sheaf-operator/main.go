@@ -133,7 +133,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	pool := &shardpool.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shards,
-		Register: operator.Register{Placements: placements},
+		Register: placements,
 		Recorder: mgr.GetEventRecorder("sheaf-operator"), Groups: groups, Image: o.shardImage,
 		Trust: keeper,
 	}
@@ -145,7 +145,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 		return err
 	}
 	grants := &recordgrant.Reconciler{
-		Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer, Transports: transports,
+		Client: mgr.GetClient(), Tables: placements, Keys: issuer, Transports: transports,
 		Book:       inForce,
 		IssuerKeys: operator.IssuerKeys, Live: mgr.GetAPIReader(),
 	}

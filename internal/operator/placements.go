@@ -4,8 +4,10 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -25,7 +28,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Placements keeps one connection to etcd per store. Safe for concurrent use.
+// Placements keeps one connection to etcd per store. It implements fleet.Placements, fleet.ShardRegister and
+// recordgrant.Tables. Safe for concurrent use.
 type Placements struct {
 	keys *Keys
 	mu   sync.Mutex
@@ -269,4 +273,110 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 	default:
 		return placement.Active
 	}
+}
+
+// EtcdMembers asks a quorum for the members, and then each member for its state.
+func (p *placed) EtcdMembers(ctx context.Context) ([]fleet.EtcdMember, error) {
+	view, err := etcd.Look(ctx, p.client)
+	if err != nil {
+		return nil, err
+	}
+	var out []fleet.EtcdMember
+	for n := range view.Peers {
+		peer := &view.Peers[n]
+		for _, address := range peer.PeerURLs {
+			if parsed, err := url.Parse(address); err == nil {
+				out = append(out, fleet.EtcdMember{PeerAddress: parsed.Host, Trouble: peer.Trouble})
+			}
+		}
+	}
+	return out, nil
+}
+
+// Empty implements fleet.ShardRegister.
+func (p *Placements) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
+	opened, id, err := p.of(store)
+	if err != nil {
+		return err
+	}
+	return opened.store.SetShardState(ctx, id, shard, placement.Draining)
+}
+
+// Look implements fleet.ShardRegister.
+func (p *Placements) Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error) {
+	opened, _, err := p.of(store)
+	if err != nil {
+		return placement.Planned{}, err
+	}
+	return opened.Look(ctx, store)
+}
+
+// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is the target of one. For a shard
+// that still runs and is about to be stopped, Forget keeps the record that no group may be placed on the shard.
+func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
+	opened, id, err := p.of(store)
+	if err != nil {
+		return err
+	}
+	view, err := opened.store.ViewOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	if _, alive := view.Shards[shard]; !alive {
+		return opened.store.ForgetShard(ctx, id, shard)
+	}
+	if err := view.AllKnown(); err != nil {
+		return err
+	}
+	if names := view.Holds(shard); len(names) > 0 {
+		return fmt.Errorf("%w: group %s is on shard %s, or is wanted there", placement.ErrShardHoldsGroups, names[0], shard)
+	}
+	return nil
+}
+
+// of returns the connection that the store's own controller has opened, with the UUID of the store.
+func (p *Placements) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
+	id, err := uidOf(store)
+	if err != nil {
+		return nil, id, err
+	}
+	key := client.ObjectKeyFromObject(store).String()
+	p.mu.Lock()
+	there := p.open[key]
+	p.mu.Unlock()
+	if there != nil {
+		return there, id, nil
+	}
+	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" && len(access.Endpoints) > 0 {
+		made, err := p.Open(key, access, fleet.EtcdCredentials{})
+		if err != nil {
+			return nil, id, err
+		}
+		if opened, ok := made.(*placed); ok {
+			return opened, id, nil
+		}
+	}
+	return nil, id, errors.New("the store's etcd is not connected yet: it is tried again")
+}
+
+// Table implements recordgrant.Tables.
+func (p *Placements) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte, int64, error) {
+	opened, id, err := p.of(store)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, err := opened.store.MetaOf(ctx, id); err != nil {
+		return nil, 0, err
+	}
+	found, err := opened.store.Access(ctx)
+	return found.Table, found.Revision, err
+}
+
+// PutTable implements recordgrant.Tables.
+func (p *Placements) PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error {
+	opened, _, err := p.of(store)
+	if err != nil {
+		return err
+	}
+	return opened.store.PutAccess(ctx, text, revision)
 }

@@ -7,17 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/kube/workload"
-	"sheaf.dev/sheaf/internal/placement"
 )
 
 // describeTimeout is the time limit for all requests to one shard.
@@ -78,74 +73,4 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*recordv1
 		return nil, err
 	}
 	return &recordv1.ShardStatus{Shard: shard, Groups: groups.GetGroups()}, nil
-}
-
-// Register updates the placement when shards are to be removed.
-type Register struct{ Placements *Placements }
-
-// Empty asks the planner to place no group on a shard.
-func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
-	p, id, err := r.of(store)
-	if err != nil {
-		return err
-	}
-	return p.store.SetShardState(ctx, id, shard, placement.Draining)
-}
-
-// Look returns where groups are.
-func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error) {
-	p, _, err := r.of(store)
-	if err != nil {
-		return placement.Planned{}, err
-	}
-	return p.Look(ctx, store)
-}
-
-// Forget removes the entries of a shard that is gone for good. It fails while the shard holds a group or is the target
-// of one. For a shard that still runs and is about to be stopped, Forget keeps the record that no group may be placed
-// on the shard.
-func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
-	p, id, err := r.of(store)
-	if err != nil {
-		return err
-	}
-	view, err := p.store.ViewOf(ctx, id)
-	if err != nil {
-		return err
-	}
-	if _, alive := view.Shards[shard]; !alive {
-		return p.store.ForgetShard(ctx, id, shard)
-	}
-	if err := view.AllKnown(); err != nil {
-		return err
-	}
-	if names := view.Holds(shard); len(names) > 0 {
-		return fmt.Errorf("%w: group %s is on shard %s, or is wanted there", placement.ErrShardHoldsGroups, names[0], shard)
-	}
-	return nil
-}
-
-// of returns the connection that the store's own controller has opened.
-func (r Register) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
-	id, err := uidOf(store)
-	if err != nil {
-		return nil, id, err
-	}
-	key := client.ObjectKeyFromObject(store).String()
-	r.Placements.mu.Lock()
-	p := r.Placements.open[key]
-	r.Placements.mu.Unlock()
-	if p != nil {
-		return p, id, nil
-	}
-	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" && len(access.Endpoints) > 0 {
-		opened, err := r.Placements.Open(key, access, fleet.EtcdCredentials{})
-		if err != nil {
-			return nil, id, err
-		}
-		if p, ok := opened.(*placed); ok {
-			return p, id, nil
-		}
-	}
-	return nil, id, errors.New("the store's etcd is not connected yet: it is tried again")
 }
