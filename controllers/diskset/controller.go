@@ -307,14 +307,11 @@ func sayDeleting(ctx context.Context, c client.Client, set *v1alpha1.DiskSet) er
 // SetupWithManager watches DiskSets, their volumes and classes, claims of stores and of bench Jobs, and the readiness
 // of nodes.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	byLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		return setRequest(o.GetLabels()[v1alpha1.LabelDiskSet])
+	byLabel := step.Requests(func(o client.Object) types.NamespacedName {
+		return types.NamespacedName{Name: o.GetLabels()[v1alpha1.LabelDiskSet]}
 	})
-	byClass := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
-			return setRequest(fleet.ClassOf(claim))
-		}
-		return nil
+	byClass := step.Requests(func(claim *corev1.PersistentVolumeClaim) types.NamespacedName {
+		return types.NamespacedName{Name: fleet.ClassOf(claim)}
 	})
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		var sets v1alpha1.DiskSetList
@@ -323,7 +320,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}
 		var out []reconcile.Request
 		for _, s := range sets.Items {
-			out = append(out, setRequest(s.Name)...)
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&s)})
 		}
 		return out
 	})
@@ -333,17 +330,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolume{}, byLabel).
 		Watches(&storagev1.StorageClass{}, byLabel).
 		Watches(&corev1.PersistentVolumeClaim{}, byClass).
-		Watches(&corev1.Node{}, all, builder.WithPredicates(readinessChanged())).
-		Watches(&v1alpha1.RecordStore{}, all, builder.WithPredicates(storeIdentified())).
-		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(poolIsNew())).
-		Watches(&v1alpha1.Shard{}, all, builder.WithPredicates(formatBlockedChanged())).
+		Watches(&corev1.Node{}, all, builder.WithPredicates(takesPods)).
+		Watches(&v1alpha1.RecordStore{}, all, builder.WithPredicates(storeIdentified)).
+		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(poolIsNew)).
+		Watches(&v1alpha1.Shard{}, all, builder.WithPredicates(formatBlockedChanged)).
 		WithOptions(controller.Options{RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.DiskSet{}, "diskset", r.Client, r))
-}
-
-func setRequest(name string) []reconcile.Request {
-	if name == "" {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
 }

@@ -70,8 +70,10 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 	seen := fleet.ObservedOf(pools.Items, shards.Items)
 	for _, pool := range pools.Items {
 		o.pools[pool.Namespace+"/"+pool.Name] = pool.DeletionTimestamp == nil
-		for _, shard := range blockedShards(seen.Of(&pool)) {
-			o.blocked[shard.Volume.PersistentVolume] = shard
+		for _, shard := range seen.Of(&pool) {
+			if volume := blockedVolume(&shard); volume != "" {
+				o.blocked[volume] = shard
+			}
 		}
 		for _, claim := range fleet.ReplacedClaims(&pool) {
 			o.givenUp[claim] = true
@@ -84,17 +86,6 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// blockedShards returns the shards whose volume the kubelet does not format.
-func blockedShards(shards []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
-	var out []v1alpha1.ShardStatus
-	for _, s := range shards {
-		if blockedVolume(&s) != "" {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
 // blockedVolume returns the PersistentVolume that the kubelet does not format for a shard. It is empty if there is
 // none.
 func blockedVolume(s *v1alpha1.ShardStatus) string {
@@ -104,43 +95,26 @@ func blockedVolume(s *v1alpha1.ShardStatus) string {
 	return s.Volume.PersistentVolume
 }
 
-// readinessChanged passes only those changes of a node that affect the assignment of disks.
-func readinessChanged() predicate.Predicate {
-	ready := func(o client.Object) bool {
-		node, ok := o.(*corev1.Node)
-		return ok && fleet.TakesPods(node)
-	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
-}
+// takesPods passes only those changes of a node that affect the assignment of disks.
+var takesPods = step.Changed(fleet.TakesPods)
 
 // storeIdentified passes an update of a store only if the update changes the store's UID.
-func storeIdentified() predicate.Predicate {
-	id := func(o client.Object) string {
-		if store, ok := o.(*v1alpha1.RecordStore); ok {
-			return store.Status.StoreUID
-		}
-		return ""
-	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
-}
+var storeIdentified = step.Changed(func(store *v1alpha1.RecordStore) string { return store.Status.StoreUID })
 
 // poolIsNew passes a pool when it is created, because its claims may have been observed before the pool was. It also
 // passes a pool when it is deleted.
-func poolIsNew() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
-}
+var poolIsNew = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
 // formatBlockedChanged passes a Shard when its volume starts or stops waiting for a format.
-func formatBlockedChanged() predicate.Predicate {
-	blocked := func(o client.Object) string {
-		if shard, ok := o.(*v1alpha1.Shard); ok {
-			return blockedVolume(&shard.Status)
-		}
-		return ""
+var formatBlockedChanged = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return blockedVolumeOf(e.Object) != "" },
+	UpdateFunc: func(e event.UpdateEvent) bool { return blockedVolumeOf(e.ObjectOld) != blockedVolumeOf(e.ObjectNew) },
+	DeleteFunc: func(e event.DeleteEvent) bool { return blockedVolumeOf(e.Object) != "" },
+}
+
+func blockedVolumeOf(o client.Object) string {
+	if shard, ok := o.(*v1alpha1.Shard); ok {
+		return blockedVolume(&shard.Status)
 	}
-	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return blocked(e.Object) != "" },
-		UpdateFunc: func(e event.UpdateEvent) bool { return blocked(e.ObjectOld) != blocked(e.ObjectNew) },
-		DeleteFunc: func(e event.DeleteEvent) bool { return blocked(e.Object) != "" },
-	}
+	return ""
 }

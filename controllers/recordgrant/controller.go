@@ -18,10 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -255,26 +253,17 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 
 // SetupWithManager watches RecordGrants and RecordTenants, and the creation and deletion of stores.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	store := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
+	ofGrant := step.Requests(func(g *v1alpha1.RecordGrant) types.NamespacedName {
+		return types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.StoreRef.Name}
 	})
-	storeOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		var name string
-		switch of := o.(type) {
-		case *v1alpha1.RecordGrant:
-			name = of.Spec.StoreRef.Name
-		case *v1alpha1.RecordTenant:
-			name = of.Spec.StoreRef.Name
-		default:
-			return nil
-		}
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
+	ofTenant := step.Requests(func(t *v1alpha1.RecordTenant) types.NamespacedName {
+		return types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.StoreRef.Name}
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recordgrant").
-		Watches(&v1alpha1.RecordGrant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.RecordTenant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.RecordStore{}, store, builder.WithPredicates(identified())).
+		Watches(&v1alpha1.RecordGrant{}, ofGrant, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.RecordTenant{}, ofTenant, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.RecordStore{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(identified)).
 		// An etcd that does not answer delays only its own store.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(r)
@@ -282,13 +271,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // identified passes stores that are created, deleted or changed, or that get their UID, their placement or another
 // transport.
-func identified() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
-		after, also := e.ObjectNew.(*v1alpha1.RecordStore)
-		return ok && also && (before.Status.StoreUID != after.Status.StoreUID ||
-			before.Status.PlacementInitialized != after.Status.PlacementInitialized ||
-			before.Generation != after.Generation || transportOf(before) != transportOf(after) ||
-			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
-	}}
-}
+var identified = step.Changed(func(s *v1alpha1.RecordStore) any {
+	return []any{s.Status.StoreUID, s.Status.PlacementInitialized, s.Generation, transportOf(s), s.DeletionTimestamp == nil}
+})

@@ -14,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -305,6 +306,9 @@ func (seen *observed) movePause() time.Duration {
 
 // SetupWithManager watches stores, the objects that they own, and the pools that refer to them.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	storeOfPool := step.Requests(func(pool *v1alpha1.ShardPool) types.NamespacedName {
+		return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}
+	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recordstore").
 		For(&v1alpha1.RecordStore{}, builder.WithPredicates(predicate.Or(
@@ -314,21 +318,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.Service{}, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
+		Watches(&v1alpha1.ShardPool{}, storeOfPool).
 		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardReports)).
 		// An etcd that does not answer delays only its own store.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
-}
-
-// storeOfPool returns a request for the store that a pool refers to.
-func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
-	pool, ok := o.(*v1alpha1.ShardPool)
-	if !ok {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: pool.Namespace,
-		Name: pool.Spec.StoreRef.Name}}}
 }
 
 // pauseShards is how long changes of Shards are collected before their store is reconciled. At a start, all Shards
@@ -353,10 +347,4 @@ func askStoreOf(shard client.Object, queue shardQueue) {
 }
 
 // shardReports passes a Shard if the part of its status that UrgentOfShard returns has changed.
-var shardReports = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1alpha1.Shard)
-		after, ok2 := e.ObjectNew.(*v1alpha1.Shard)
-		return !ok || !ok2 || step.WriteDue(before.Status, after.Status, fleet.UrgentOfShard, 0)
-	},
-}
+var shardReports = step.Changed(func(s *v1alpha1.Shard) v1alpha1.ShardStatus { return fleet.UrgentOfShard(s.Status) })

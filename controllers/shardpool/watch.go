@@ -24,6 +24,9 @@ import (
 
 // SetupWithManager registers the controller and what it watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	poolOfLabel := step.Requests(func(o client.Object) types.NamespacedName {
+		return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[v1alpha1.LabelPool]}
+	})
 	spec := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{},
 		predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -32,22 +35,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&appsv1.StatefulSet{}).
 		Owns(&corev1.Service{}).
 		Owns(&v1alpha1.Shard{}, builder.WithPredicates(shardTouched)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
+		Watches(&corev1.Pod{}, poolOfLabel).
+		Watches(&corev1.PersistentVolumeClaim{}, poolOfLabel).
 		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore),
 			builder.WithPredicates(storeChanged)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfNode), builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
-}
-
-// poolOfLabel returns a request for the pool that an object's label names.
-func poolOfLabel(_ context.Context, object client.Object) []reconcile.Request {
-	pool := object.GetLabels()[v1alpha1.LabelPool]
-	if pool == "" {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
 }
 
 func (r *Reconciler) poolsOfStore(ctx context.Context, store client.Object) []reconcile.Request {
@@ -91,26 +85,14 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
 
 // storeChanged passes changes of a store's spec, UID, image, deletion, planned generations and wanted certificates,
 // and the loss and return of its etcd or placement. The rest of the store's status is derived from the pools.
-var storeChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
-		after, ok2 := e.ObjectNew.(*v1alpha1.RecordStore)
-		return !ok || !ok2 || before.Generation != after.Generation || before.Status.StoreUID != after.Status.StoreUID ||
-			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned,
-			after.Status.Planned) ||
-			tlsChanged(before.Status.TLS, after.Status.TLS) ||
-			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
-	},
-}
-
-// tlsChanged reports whether shards are to have other certificates.
-func tlsChanged(before, after *v1alpha1.TLSStatus) bool {
-	if before == nil || after == nil {
-		return before != after
+var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
+	var certificates any // nil: shards have none
+	if tls := s.Status.TLS; tls != nil {
+		certificates = []any{tls.Phase, tls.Bundle, tls.WithoutImage}
 	}
-	return before.Phase != after.Phase || before.Bundle != after.Bundle || before.WithoutImage != after.WithoutImage
-}
+	return []any{s.Generation, s.Status.StoreUID, s.Status.Image, s.Status.Planned, certificates,
+		s.DeletionTimestamp.IsZero(), etcdTroubleOf(s) == nil}
+})
 
 // shardTouched passes a Shard that is deleted, or whose labels or owner somebody else changed. Changes of its status
 // come from the pool's own reconcile; the next one corrects what others write there.
@@ -123,11 +105,4 @@ var shardTouched = predicate.Funcs{
 }
 
 // nodeChanged passes changes of readiness and taints only, because nodes report every few seconds.
-var nodeChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*corev1.Node)
-		after, ok2 := e.ObjectNew.(*corev1.Node)
-		return !ok || !ok2 || fleet.NodeReady(before) != fleet.NodeReady(after) ||
-			!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
-	},
-}
+var nodeChanged = step.Changed(func(n *corev1.Node) any { return []any{fleet.NodeReady(n), n.Spec.Taints} })

@@ -1,11 +1,18 @@
 package step
 
 import (
+	"context"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -42,3 +49,29 @@ func (p *Pacer) Again(req ctrl.Request) ctrl.Result {
 
 // Done records that a reconcile was completed, which resets the pauses.
 func (p *Pacer) Done(req ctrl.Request) { p.queue().Forget(req) }
+
+// Changed passes an update of an object of type T if the function of returns another value for the new object than for
+// the old one. It passes all other events.
+func Changed[T client.Object, V any](of func(T) V) predicate.Funcs {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(T)
+		after, also := e.ObjectNew.(T)
+		return !ok || !also || !equality.Semantic.DeepEqual(of(before), of(after))
+	}}
+}
+
+// Requests returns a handler of events of objects of type T. For each object, it requests a reconcile of the key that the
+// function of returns, or none if the name in the key is empty.
+func Requests[T client.Object](of func(T) types.NamespacedName) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		object, ok := o.(T)
+		if !ok {
+			return nil
+		}
+		key := of(object)
+		if key.Name == "" {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: key}}
+	})
+}
