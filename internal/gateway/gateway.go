@@ -266,6 +266,18 @@ func (g *Gateway) Ready(ctx context.Context) error {
 	return err
 }
 
+// GroupsLed returns the number of groups whose leader is known to the gateway.
+func (g *Gateway) GroupsLed() (led int) {
+	if t := g.router.table.Load(); t != nil {
+		for _, r := range t.named {
+			if len(r.voters) > 0 && r.told != nil {
+				led++
+			}
+		}
+	}
+	return led
+}
+
 // epoch returns the epoch of the newest view, or 0 if there is none yet.
 func (g *Gateway) epoch() uint64 {
 	if t := g.router.table.Load(); t != nil {

@@ -604,7 +604,7 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		creds, err := client.TLS(client.TLSFiles{CA: g.secured.files().CA})
+		creds, err := client.TLS(client.TLSFiles{CA: g.CallerFiles().CA})
 		if err != nil {
 			t.Fatal(err)
 		}

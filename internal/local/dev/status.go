@@ -10,10 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/telemetry"
@@ -162,8 +159,9 @@ func addLoad(sum, l *recordv1.Load) {
 // progressEvery is the interval between two progress reports of a wait.
 const progressEvery = 2 * time.Second
 
-// WaitReady returns when every group that can serve does serve, or when ctx ends. progress(), which may be nil, is
-// called with the status from time to time.
+// WaitReady returns when every group that can serve does serve, and the gateway knows the leader of every group of Hash
+// routing, or when ctx ends. The gateway learns of groups through etcd, shortly after the shards have created them.
+// progress(), which may be nil, is called with the status from time to time.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -172,7 +170,11 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	for {
 		s := d.Status()
 		if s.Ready || s.Load.GetDone() && s.Load.GetGroupsFailed() > 0 {
-			return d.waitRouted(ctx, progress)
+			led := d.gateway.GroupsLed()
+			if led >= s.Routing.Groups {
+				return nil
+			}
+			s.NotYet = fmt.Sprintf("the gateway has heard from etcd of the shards of %d of %d groups", led, s.Routing.Groups)
 		}
 		if progress != nil && time.Since(shown) > progressEvery {
 			progress(s)
@@ -185,57 +187,6 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 			return fmt.Errorf("etcd has failed: %w", err)
 		case <-tick.C:
 		}
-	}
-}
-
-// waitRouted returns when the gateway knows a leader of every group of Hash routing. It has to wait, because the
-// gateway learns of groups through etcd, shortly after the shards have created them.
-func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var owned atomic.Int64
-	groups := d.folder.settings.Routing.Groups
-	if progress != nil {
-		defer repeat(func() {
-			s := d.Status()
-			s.NotYet = fmt.Sprintf("the gateway has heard from etcd of the shards of %d of %d groups", owned.Load(), groups)
-			progress(s)
-		})()
-	}
-	creds, err := d.secured.caller()
-	if err != nil {
-		return fmt.Errorf("asking the gateway: %w", err)
-	}
-	options := []grpc.DialOption{grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20))}
-	if d.cfg.seams.dial != nil {
-		options = append(options, grpc.WithContextDialer(d.cfg.seams.dial))
-	}
-	cc, err := grpc.NewClient(d.Addr(), options...)
-	if err != nil {
-		return fmt.Errorf("asking the gateway: %w", err)
-	}
-	defer cc.Close() //nolint:errcheck // it was only asked
-	stream, err := recordv1.NewRoutingServiceClient(cc).WatchRouting(ctx,
-		&recordv1.WatchRoutingRequest{InParts: true})
-	if err != nil {
-		return fmt.Errorf("asking the gateway: %w", err)
-	}
-	for {
-		table, err := recordv1.ReceiveRouting(stream)
-		if err != nil {
-			return fmt.Errorf("asking the gateway: %w", err)
-		}
-		n := 0
-		for _, g := range table.GetGroups() {
-			if g.GetLeaderAddress() != "" {
-				n++
-			}
-		}
-		if n >= groups {
-			return nil
-		}
-		owned.Store(int64(n))
 	}
 }
 

@@ -14,8 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/gateway"
@@ -197,24 +195,12 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	return nil
 }
 
-// caller returns the credentials with which this process calls its own gateway.
-func (s *secured) caller() (credentials.TransportCredentials, error) {
-	if s == nil {
-		return insecure.NewCredentials(), nil
-	}
-	return client.TLS(s.files())
-}
-
 // CallerFiles returns the files that a caller of the store needs. The names are empty if the store does not use TLS.
 func (d *Dev) CallerFiles() client.TLSFiles {
 	if d.secured == nil {
 		return client.TLSFiles{}
 	}
-	return d.secured.files()
-}
-
-func (s *secured) files() client.TLSFiles {
-	dir := filepath.Join(s.dir, callerName)
+	dir := filepath.Join(d.secured.dir, callerName)
 	return client.TLSFiles{
 		CA: filepath.Join(dir, certs.BundleFile), Cert: filepath.Join(dir, certs.CertificateFile),
 		Key: filepath.Join(dir, certs.KeyFile),

@@ -57,7 +57,7 @@ func startTLS(t *testing.T) *Dev {
 
 func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	t.Helper()
-	creds, err := client.TLS(d.secured.files())
+	creds, err := client.TLS(d.CallerFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
