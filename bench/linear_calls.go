@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -77,7 +78,8 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 // startFilled makes a store, stops it, writes records directly into the logs of its groups, which is faster than
 // calls, and starts it again.
 func startFilled(ctx context.Context, dir string, records int64) (*servedStore, error) {
-	cfg := dev.Config{Dir: dir, Shards: 1, Groups: groupCount, Listen: "127.0.0.1:0", Residency: group.Resident}
+	cfg := dev.Config{Dir: dir, Shards: 1, Groups: groupCount, Listen: "127.0.0.1:0",
+		Shard: shard.Config{Residency: group.Resident}}
 	d, err := startReady(ctx, cfg)
 	if err != nil {
 		return nil, err

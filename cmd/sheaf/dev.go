@@ -17,7 +17,6 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard"
 )
 
 // devFlags holds the flags of dev.
@@ -117,13 +116,9 @@ func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	if changed("dir") && f.dir == "" {
 		return cfg, cli.Usagef("--dir is empty: leave it out for a temporary folder")
 	}
-	var s shard.Config
-	if err := f.storage.fill(&s); err != nil {
+	if err := f.storage.fill(&cfg.Shard); err != nil {
 		return cfg, err
 	}
-	cfg.Residency, cfg.Medium, cfg.MemoryLimitBytes, cfg.ReserveBytes = s.Residency, s.Medium, s.MemoryLimitBytes,
-		s.ReserveBytes
-	cfg.SegmentBytes, cfg.Retention, cfg.Compaction = s.SegmentBytes, s.Retention, s.Compaction
 	if err := cfg.Validate(); err != nil {
 		return cfg, cli.Usagef("%w", err)
 	}

@@ -16,7 +16,6 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/shard"
-	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -34,13 +33,8 @@ type Config struct {
 	// certificate, are in the folder tls.
 	TLS bool
 
-	Residency        group.Residency
-	Medium           shard.Medium
-	SegmentBytes     int64 // see group.Options
-	MemoryLimitBytes int64 // of each shard; 0: no limit
-	ReserveBytes     int64 // of each shard; see volume.Options
-	Retention        group.Retention
-	Compaction       shard.Compaction
+	// Shard is the configuration of each shard. Start sets its name, folder, address, placement and telemetry.
+	Shard shard.Config
 
 	Version string
 	Traces  *telemetry.Traces // nil: no traces are sent

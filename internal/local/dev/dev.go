@@ -235,17 +235,12 @@ func (d *Dev) startShards(ctx context.Context) error {
 
 // shardConfig returns the configuration of shard n.
 func (d *Dev) shardConfig(n int) (shard.Config, error) {
-	name := shardName(n)
-	cfg := shard.Config{
-		Name: name, Dir: d.folder.shardDir(n), Listen: "127.0.0.1:0",
-		Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes,
-		ReserveBytes: d.cfg.ReserveBytes,
-		SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
-		Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
-		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
-		ServerOptions: d.cfg.Traces.ServerOptions(), Tracer: d.cfg.Traces.Tracer(),
-		Listener: d.cfg.seams.listener, Dial: d.cfg.seams.dial,
-	}
+	cfg, name := d.cfg.Shard, shardName(n)
+	cfg.Name, cfg.Dir, cfg.Listen = name, d.folder.shardDir(n), "127.0.0.1:0"
+	cfg.Placement, cfg.Version, cfg.Logger = d.store, d.cfg.Version, d.cfg.Logger.With("process", name)
+	cfg.Registry = prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry)
+	cfg.ServerOptions, cfg.Tracer = d.cfg.Traces.ServerOptions(), d.cfg.Traces.Tracer()
+	cfg.Listener, cfg.Dial = d.cfg.seams.listener, d.cfg.seams.dial
 	if d.cfg.seams.disk != nil {
 		cfg.FS = d.cfg.seams.disk(name)
 	}

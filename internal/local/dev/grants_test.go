@@ -36,6 +36,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
@@ -69,8 +70,8 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	seams.etcd = func() (*clientv3.Client, error) { return server.Client(t), nil }
 	seams.disk = func(string) vfs.FS { return vfstest.NewMem() }
 	seams.listener, seams.dial = network.Listen, network.Dial
-	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, ReserveBytes: 16 << 20, Mode: placement.Named,
-		Listen: "127.0.0.1:0", TLS: true, seams: seams})
+	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, Mode: placement.Named, Listen: "127.0.0.1:0",
+		Shard: shard.Config{ReserveBytes: 16 << 20}, TLS: true, seams: seams})
 	if err != nil {
 		t.Fatal(err)
 	}
