@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -32,78 +31,42 @@ func Walk(ctx context.Context, root string, workers int, sorted bool, visit func
 	if sorted {
 		return walkSorted(ctx, at, "", visit)
 	}
-	w := &walker{root: at, visit: visit, pending: []string{""}}
-	w.changed.L = &w.mu
-	parent := ctx
-	g, ctx := errgroup.WithContext(ctx)
-	stop := context.AfterFunc(ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.stopped = true
-		w.changed.Broadcast()
-	})
-	defer stop()
-	for range max(workers, 1) {
-		g.Go(func() error { return w.work(ctx) })
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if !w.through {
-		return context.Cause(parent)
-	}
-	return nil
+	w := &walker{root: at, visit: visit}
+	w.folders, ctx = errgroup.WithContext(ctx)
+	w.folders.SetLimit(max(workers, 1))
+	w.folders.Go(func() error { return w.walk(ctx, "") })
+	return w.folders.Wait()
 }
 
+// walker walks a tree with several goroutines.
 type walker struct {
-	root  folder
-	visit func(Item) error
-
-	mu      sync.Mutex // guards the fields below
-	changed sync.Cond
-	pending []string // folders to read; the last one is read first, which keeps the list short
-	busy    int      // workers that are reading a folder and may add more
-	stopped bool
-	through bool
+	root    folder
+	visit   func(Item) error
+	folders *errgroup.Group // each of its goroutines reads one folder, and the folders in it for which none was free
 }
 
-func (w *walker) work(ctx context.Context) error {
-	for {
-		dir, ok := w.next()
-		if !ok {
-			return nil
-		}
-		err := w.readDir(ctx, dir)
-		w.mu.Lock()
-		w.busy--
-		w.changed.Broadcast()
-		w.mu.Unlock()
+func (w *walker) walk(ctx context.Context, dir string) error {
+	folders, err := w.readDir(ctx, dir)
+	for _, folder := range folders {
 		if err != nil {
-			return err
+			break
+		}
+		if !w.folders.TryGo(func() error { return w.walk(ctx, folder) }) {
+			err = w.walk(ctx, folder)
 		}
 	}
+	return err
 }
 
-func (w *walker) next() (string, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.pending) == 0 && w.busy > 0 && !w.stopped {
-		w.changed.Wait()
+// readDir visits the entries of a folder that are not folders, and returns those that are. The folder is closed then,
+// so that a deep tree does not need many descriptors.
+func (w *walker) readDir(ctx context.Context, dir string) (folders []string, err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	if w.stopped || len(w.pending) == 0 {
-		w.through = w.through || !w.stopped
-		return "", false
-	}
-	dir := w.pending[len(w.pending)-1]
-	w.pending = w.pending[:len(w.pending)-1]
-	w.busy++
-	return dir, true
-}
-
-func (w *walker) readDir(ctx context.Context, dir string) error {
 	f, err := w.root.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
+		return nil, w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
 	}
 	defer f.Close() //nolint:errcheck // only read from
 	const piece = 1024
@@ -113,27 +76,21 @@ func (w *walker) readDir(ctx context.Context, dir string) error {
 		for _, entry := range entries {
 			path := join(dir, entry.Name())
 			if entry.IsDir() {
-				w.mu.Lock()
-				w.pending = append(w.pending, path)
-				w.changed.Signal()
-				w.mu.Unlock()
-				continue
-			}
-			if err := w.visit(Item{Path: path, Type: entry.Type()}); err != nil {
-				return err
+				folders = append(folders, path)
+			} else if err := w.visit(Item{Path: path, Type: entry.Type()}); err != nil {
+				return nil, err
 			}
 		}
-		if errors.Is(err, io.EOF) {
-			if empty {
-				return w.visit(Item{Path: dir, Type: fs.ModeDir})
-			}
-			return nil
-		}
-		if err != nil {
-			return w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
+		switch {
+		case errors.Is(err, io.EOF) && empty:
+			return nil, w.visit(Item{Path: dir, Type: fs.ModeDir})
+		case errors.Is(err, io.EOF):
+			return folders, nil
+		case err != nil:
+			return folders, w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
 		}
 	}
-	return context.Cause(ctx)
+	return nil, context.Cause(ctx)
 }
 
 func walkSorted(ctx context.Context, root folder, dir string, visit func(Item) error) error {
