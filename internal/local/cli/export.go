@@ -144,10 +144,8 @@ func (e *exporter) run(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("scanning: %w", err)
 			}
-			select {
-			case records <- r:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if err := pass(ctx, records, r); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -41,26 +41,6 @@ func (f Failed) Total() int64 {
 	return n
 }
 
-// firsts keeps the first value of each key. Safe for concurrent use.
-type firsts[K comparable, V any] struct {
-	mu sync.Mutex
-	m  map[K]V
-}
-
-// take returns the first value of the key, and true. If the key has no value yet, take stores the given value as the
-// first one.
-func (f *firsts[K, V]) take(key K, value V) (first V, taken bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if first, taken = f.m[key]; !taken {
-		if f.m == nil {
-			f.m = map[K]V{}
-		}
-		f.m[key] = value
-	}
-	return first, taken
-}
-
 // failures counts and lists what failed. Safe for concurrent use.
 type failures struct {
 	mu   sync.Mutex

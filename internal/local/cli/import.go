@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -100,8 +101,10 @@ type importer struct {
 	seenFiles, seenBytes                atomic.Int64 // processed, whatever the outcome
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
-	lastSuccess                         atomic.Int64               // Unix ns of the server's last answer
-	taken                               firsts[client.Key, string] // paths by id; dry run only
+	lastSuccess                         atomic.Int64 // Unix ns of the server's last answer
+
+	takenMu sync.Mutex
+	taken   map[client.Key]string // dry run only: the path of the first file with this key
 }
 
 // job is a file to be read.
@@ -167,6 +170,7 @@ func (im *importer) prepare(ctx context.Context) error {
 		root.close()
 		return err
 	}
+	im.taken = map[client.Key]string{}
 	im.jobs = make(chan job, 1024)
 	im.puts = make(chan *put, 1024)
 	im.memory = semaphore.NewWeighted(importBytesMax)
@@ -331,8 +335,13 @@ func (im *importer) take(ctx context.Context, item Item) error {
 		return nil
 	}
 	j := job{item: item, key: client.Key{ID: id, Group: im.opts.groupOf(item.Path)}}
+	return pass(ctx, im.jobs, j)
+}
+
+// pass sends v to a channel, unless ctx ends first.
+func pass[T any](ctx context.Context, to chan<- T, v T) error {
 	select {
-	case im.jobs <- j:
+	case to <- v:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

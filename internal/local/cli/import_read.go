@@ -241,12 +241,7 @@ func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte
 		return nil
 	}
 	p := &put{job: j, stamp: im.stampOf(j, s), mixed: mixed, reserved: reserved, data: data, options: im.optionsOf(j, s)}
-	select {
-	case im.puts <- p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return pass(ctx, im.puts, p)
 }
 
 // equal compares a file in state s with the bytes of its record. It returns true if nothing is left to do. Either the
@@ -396,7 +391,13 @@ func (c *countingReader) Seek(offset int64, whence int) (at int64, err error) {
 
 // countDry counts a file that would be stored, and finds collisions within the tree.
 func (im *importer) countDry(j job, size int64) {
-	if other, taken := im.taken.take(j.key, j.item.Path); taken {
+	im.takenMu.Lock()
+	other, taken := im.taken[j.key]
+	if !taken {
+		im.taken[j.key] = j.item.Path
+	}
+	im.takenMu.Unlock()
+	if taken {
 		im.fail(failCollision, j.item.Path, fmt.Errorf("id %d is that of %s too", j.key.ID, displayName(other)))
 		return
 	}

@@ -235,10 +235,8 @@ func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 			if !im.decide(&j, records[i]) {
 				continue
 			}
-			select {
-			case ready <- j:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if err := pass(ctx, ready, j); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 )
@@ -90,17 +89,6 @@ func (p *progress) show() {
 		return
 	}
 	p.out.SetLine(line)
-}
-
-// Bar draws a completed fraction, 0 to 1, followed by a blank. It draws nothing if the fraction is negative, which
-// means that it is unknown.
-func Bar(done float64) string {
-	const width = 20
-	if done < 0 {
-		return ""
-	}
-	full := int(min(done, 1) * width)
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 
 // stillAfter is how long an operation goes without progress before the line says that nothing happens, instead of the

@@ -211,9 +211,6 @@ func TestProgressCountsFromTheBegin(t *testing.T) {
 		"nothing for 1m0s: imported 0 files, 0 B, 0 B/s" {
 		t.Error(got)
 	}
-	if got := Bar(0.5); got != "[##########..........] " || Bar(-1) != "" || Bar(1) != "["+strings.Repeat("#", 20)+"] " {
-		t.Error(got)
-	}
 }
 
 func TestWordsOfLongPathsAndIDs(t *testing.T) {
