@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,10 +27,10 @@ type waits struct {
 	after time.Duration
 	say   func(note string)
 
+	begun    sync.Once
+	answered atomic.Bool // an answer has come that does not say "try again"
 	mu       sync.Mutex
-	begun    bool
-	answered chan struct{} // closed by the first answer that does not say "try again"
-	last     error         // the last answer
+	last     error // the last answer; guarded by mu
 }
 
 // NoteWaits makes the connection call say() if the first answer takes longer than a second. Use NoteWaits before the
@@ -37,7 +38,7 @@ type waits struct {
 func (c *Conn) NoteWaits(say func(note string)) { c.noteWaits(noteAfter, say) }
 
 func (c *Conn) noteWaits(after time.Duration, say func(string)) {
-	c.waits.Store(&waits{conn: c, after: after, say: say, answered: make(chan struct{})})
+	c.waits.Store(&waits{conn: c, after: after, say: say})
 }
 
 // NoNotes undoes NoteWaits, for a command that shows its progress.
@@ -45,44 +46,26 @@ func (c *Conn) NoNotes() { c.waits.Store(nil) }
 
 // begin records the start of a call.
 func (w *waits) begin(ctx context.Context, request any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.begun {
-		return
-	}
-	w.begun = true
-	go func() {
-		timer := time.NewTimer(w.after)
-		defer timer.Stop()
-		select {
-		case <-w.answered:
-			return
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		why := w.why(ctx, request)
-		select {
-		case <-w.answered: // meanwhile
-		case <-ctx.Done():
-		default:
-			w.say(why)
-		}
-	}()
+	over := func() bool { return w.answered.Load() || ctx.Err() != nil }
+	w.begun.Do(func() {
+		time.AfterFunc(w.after, func() {
+			if over() {
+				return
+			}
+			if why := w.why(ctx, request); !over() {
+				w.say(why)
+			}
+		})
+	})
 }
 
 // end records the outcome of a call.
 func (w *waits) end(err error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.last = err
-	if err != nil && retryable(err) {
-		return
-	}
-	select {
-	case <-w.answered:
-	default:
-		close(w.answered)
+	w.mu.Unlock()
+	if !retryable(err) {
+		w.answered.Store(true)
 	}
 }
 
