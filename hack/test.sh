@@ -8,7 +8,7 @@
 # three of them run at a time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PROCESS='^sheaf\.dev/sheaf/(cmd/.*|bench|bench/.*|internal/(test/(chaos|powercut|faultdisk|scaletest)|placement/etcd|local/dev|security/ratelimit|storage/wipe|local/doctor))$'
+PROCESS='^sheaf\.dev/sheaf/(cmd/.*|bench|bench/.*|internal/(test/(chaos|powercut|faultdisk|scaletest)|placement/etcd|local/dev|security/ratelimit|storage/wipe))$'
 [ $# -gt 0 ] || { echo "usage: hack/test.sh PACKAGE..." >&2; exit 2; }
 
 listed=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' "$@")

@@ -10,7 +10,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
-	"sheaf.dev/sheaf/internal/local/doctor"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -68,7 +67,7 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.reportFindings(doctor.Tree(&report), fmt.Sprintf("%s, %s, %s in %s",
+	return a.reportFindings(report.Findings(), fmt.Sprintf("%s, %s, %s in %s",
 		cli.Count(int64(report.Volumes), "volume", "volumes"), cli.Count(int64(len(report.Groups)), "group", "groups"),
 		cli.FormatBytes(report.Bytes), cli.Count(report.Entries, "entry", "entries")))
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/local/dev"
+	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
@@ -60,6 +61,36 @@ func (r *VerifyTreeReport) Bad() int {
 		}
 	}
 	return n
+}
+
+// Findings returns what the check has found, and what to do next.
+func (r *VerifyTreeReport) Findings() []finding.Finding {
+	var f finding.List
+	for _, p := range r.Problems {
+		f.Add(finding.VolumeProblem, "volume", p, "")
+	}
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		where := "group " + g.Group + " in " + g.Dir
+		if g.Error != "" {
+			f.Add(finding.VolumeFailed, where, g.Error, "")
+		}
+		if n := len(g.Damages); n > 0 {
+			d := &g.Damages[0]
+			f.Add(finding.VolumeDamaged, where, fmt.Sprintf("%s; the first: %s, offset %d, %d bytes: %s%s", finding.Places(n),
+				d.File, d.Offset, d.Length, d.What, IDsWords(d.IDs, d.IDsUnknown)),
+				"where other shards hold copies, start the shard: it takes over what is whole; else put the records again, or "+
+					"give them up: sheaf verify "+g.Dir+" --repair")
+		}
+		if g.TornBytes > 0 {
+			f.Add(finding.VolumeTorn, where, fmt.Sprintf("a torn tail of %s: writes that were never acknowledged",
+				FormatBytes(g.TornBytes)), "nothing: the next load truncates it")
+		}
+		if g.Joining {
+			f.Add(finding.VolumeJoining, where, "the replica is only joining: nothing that counts is there yet", "")
+		}
+	}
+	return f.Sorted()
 }
 
 // VerifyTreeOptions are the options of VerifyTree.

@@ -1,24 +1,25 @@
-package doctor
+package cli
 
 import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-func TestTree(t *testing.T) {
-	if found := Tree(&cli.VerifyTreeReport{Groups: []cli.VerifyGroupReport{{Group: "1"}}}); len(found) != 0 {
+func TestFindingsOfACheck(t *testing.T) {
+	well := VerifyTreeReport{Groups: []VerifyGroupReport{{Group: "1"}}}
+	if found := well.Findings(); len(found) != 0 {
 		t.Fatalf("%+v", found)
 	}
-	found := Tree(&cli.VerifyTreeReport{Problems: []string{"superblock is gone"}, Groups: []cli.VerifyGroupReport{
+	report := VerifyTreeReport{Problems: []string{"superblock is gone"}, Groups: []VerifyGroupReport{
 		{Group: "1", Dir: "/d/1", Damages: []format.Damage{{File: "segment-1", Offset: 9}}},
 		{Group: "2", Dir: "/d/2", Error: "manifest: bad"},
 		{Group: "3", Dir: "/d/3", TornBytes: 2048},
 		{Group: "4", Dir: "/d/4", Joining: true},
-	}})
+	}}
+	found := report.Findings()
 	var got []string
 	for _, f := range found {
 		got = append(got, string(f.Severity)+" "+f.Where)
