@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -99,13 +101,14 @@ func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportF
 	return nil
 }
 
-// archive is a report while it is being written.
+// archive is a report while it is being written. After its first error, nothing more is read or written.
 type archive struct {
 	tar    *tar.Writer
 	folder string
 	at     time.Time
 	failed []string      // what could not be collected
 	limit  time.Duration // for each source; 0: no limit
+	err    error         // why the report cannot be written
 }
 
 // sourcePatience is the default time limit for one source of a report.
@@ -128,18 +131,27 @@ func (r *archive) sourceError(err error) error {
 	return err
 }
 
+// fail records an error that ends the report.
+func (r *archive) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf(format, args...)
+	}
+}
+
 // add adds a file. All contents pass through redactText.
-func (r *archive) add(name, text string) error {
+func (r *archive) add(name, text string) {
+	if r.err != nil {
+		return
+	}
 	text = redactText(text)
-	header := &tar.Header{Name: r.folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: r.at,
-		Format: tar.FormatPAX}
-	if err := r.tar.WriteHeader(header); err != nil {
-		return fmt.Errorf("write %s into the archive: %w", name, err)
+	err := r.tar.WriteHeader(&tar.Header{Name: r.folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: r.at,
+		Format: tar.FormatPAX})
+	if err == nil {
+		_, err = io.WriteString(r.tar, text)
 	}
-	if _, err := io.WriteString(r.tar, text); err != nil {
-		return fmt.Errorf("write %s into the archive: %w", name, err)
+	if err != nil {
+		r.fail("write %s into the archive: %w", name, err)
 	}
-	return nil
 }
 
 // miss records what could not be collected.
@@ -147,6 +159,18 @@ func (r *archive) miss(what string, err error) {
 	if err != nil {
 		r.failed = append(r.failed, what+": "+r.sourceError(err).Error())
 	}
+}
+
+// read reads one source within the time limit, and records a failure. It reports whether the source was read.
+func (r *archive) read(ctx context.Context, what string, source func(context.Context) error) bool {
+	if r.err != nil {
+		return false
+	}
+	ctx, cancel := cli.Within(ctx, r.limit)
+	defer cancel()
+	err := source(ctx)
+	r.miss(what, err)
+	return err == nil
 }
 
 func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io.Writer) error {
@@ -159,46 +183,38 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 		most = fmt.Sprintf(", each for at most %v", r.limit)
 	}
 	a.progress("lists the kinds of Kubernetes%s", most)
-	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects,
-		a.reportOperator} {
-		if err := step(ctx, s, r); err != nil {
-			return err
-		}
-	}
-	if err := a.reportPods(ctx, s.Pods, f.since, r); err != nil {
-		return err
-	}
-	operators := a.operatorPods(ctx, r)
-	if err := a.reportPods(ctx, operators, f.since, r); err != nil {
-		return err
-	}
+	reportSummary(s, r)
+	a.reportObjects(ctx, s, r)
+	a.addKind(ctx, r, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"}, operatorLabels)
+	a.reportPods(ctx, s.Pods, f.since, r)
+	var operators corev1.PodList
+	r.read(ctx, "list the operator's pods", func(ctx context.Context) error {
+		return a.objects.List(ctx, &operators, operatorLabels)
+	})
+	a.reportPods(ctx, operators.Items, f.since, r)
 	if len(r.failed) > 0 {
-		if err := r.add("errors.txt", strings.Join(r.failed, "\n")+"\n"); err != nil {
-			return err
-		}
+		r.add("errors.txt", strings.Join(r.failed, "\n")+"\n")
+	}
+	if r.err != nil {
+		return r.err
 	}
 	return errors.Join(r.tar.Close(), packed.Close())
 }
 
 // reportSummary adds the output of status and the report of a gateway.
-func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
+func reportSummary(s *snapshot, r *archive) {
 	found := s.findings()
+	r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339),
+		s.show(widthPlain, found)))
 	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups,
 		"live/moves.json": s.Live.Moves}
-	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339),
-		s.show(widthPlain, found))); err != nil {
-		return err
-	}
 	for _, name := range cli.SortedKeys(files) {
 		text, err := json.MarshalIndent(files[name], "", "  ")
 		if err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+			r.fail("write %s: %w", name, err)
 		}
-		if err := r.add(name, string(text)+"\n"); err != nil {
-			return err
-		}
+		r.add(name, string(text)+"\n")
 	}
-	return nil
 }
 
 // reportKinds are the kinds that are read from the store's namespace by its label. Secrets and ConfigMaps are not
@@ -214,50 +230,37 @@ var reportKinds = []schema.GroupVersionKind{
 }
 
 // reportObjects adds the objects of the store.
-func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error {
+func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) {
 	volumes := make([]client.Object, 0, len(s.Volumes))
 	for _, name := range cli.SortedKeys(s.Volumes) {
 		volumes = append(volumes, new(s.Volumes[name]))
 	}
-	if err := a.addObjects(r, slices.Concat([]client.Object{s.Store}, objectsOf(s.Pools), objectsOf(s.Shards),
-		objectsOf(s.DiskSets), volumes, objectsOf(s.Nodes), objectsOf(s.Events))); err != nil {
-		return err
-	}
+	a.addObjects(r, slices.Concat([]client.Object{s.Store}, objectsOf(s.Pools), objectsOf(s.Shards),
+		objectsOf(s.DiskSets), volumes, objectsOf(s.Nodes), objectsOf(s.Events)))
+	namespace := client.InNamespace(s.Store.Namespace)
 	for _, gvk := range reportKinds {
-		if err := a.addKind(ctx, r, gvk, client.InNamespace(s.Store.Namespace),
-			client.MatchingLabels{v1alpha1.LabelStore: s.Store.Name}); err != nil {
-			return err
-		}
+		a.addKind(ctx, r, gvk, namespace, client.MatchingLabels{v1alpha1.LabelStore: s.Store.Name})
 	}
 	for _, kind := range []string{"RecordTenantList", "RecordGrantList"} {
-		if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind(kind), client.InNamespace(s.Store.Namespace)); err != nil {
-			return err
-		}
+		a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind(kind), namespace)
 	}
-	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
+	a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
 }
 
 // addKind adds the objects of one kind. If reading is forbidden, it records that.
-func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind,
-	options ...client.ListOption) error {
+func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind, options ...client.ListOption) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)
-	ctx, cancel := cli.Within(ctx, r.limit)
-	defer cancel()
-	if err := a.objects.List(ctx, list, options...); err != nil {
-		r.miss("list "+strings.TrimSuffix(gvk.Kind, "List"), err)
-		return nil
-	}
+	r.read(ctx, "list "+strings.TrimSuffix(gvk.Kind, "List"), func(ctx context.Context) error {
+		return a.objects.List(ctx, list, options...)
+	})
 	for i := range list.Items {
-		if err := r.addObject(&list.Items[i]); err != nil {
-			return err
-		}
+		r.addObject(&list.Items[i])
 	}
-	return nil
 }
 
 // addObjects adds typed objects. All events go to one file, in order.
-func (a *app) addObjects(r *archive, objects []client.Object) error {
+func (a *app) addObjects(r *archive, objects []client.Object) {
 	var events bytes.Buffer
 	for _, o := range objects {
 		if e, ok := o.(*corev1.Event); ok {
@@ -266,76 +269,56 @@ func (a *app) addObjects(r *archive, objects []client.Object) error {
 			continue
 		}
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-		if err != nil {
-			return fmt.Errorf("write %s: %w", o.GetName(), err)
+		gvk, unknown := a.objects.GroupVersionKindFor(o)
+		if err := errors.Join(err, unknown); err != nil {
+			r.fail("write %s: %w", o.GetName(), err)
+			return
 		}
 		u := &unstructured.Unstructured{Object: fields}
-		gvk, err := a.objects.GroupVersionKindFor(o)
-		if err != nil {
-			return fmt.Errorf("write %s: %w", o.GetName(), err)
-		}
 		u.SetGroupVersionKind(gvk)
-		if err := r.addObject(u); err != nil {
-			return err
-		}
+		r.addObject(u)
 	}
-	return r.add("events.txt", events.String())
+	r.add("events.txt", events.String())
 }
 
 // addObject adds one object without possible secrets.
-func (r *archive) addObject(u *unstructured.Unstructured) error {
+func (r *archive) addObject(u *unstructured.Unstructured) {
 	redactObject(u)
 	text, err := yaml.Marshal(u.Object)
 	if err != nil {
-		return fmt.Errorf("write %s %s: %w", u.GetKind(), u.GetName(), err)
+		r.fail("write %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
-	return r.add(fmt.Sprintf("objects/%s/%s.yaml", strings.ToLower(u.GetKind()), u.GetName()), string(text))
-}
-
-// reportOperator adds the operator's Deployment.
-func (a *app) reportOperator(ctx context.Context, _ *snapshot, r *archive) error {
-	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"}, operatorLabels)
+	r.add(fmt.Sprintf("objects/%s/%s.yaml", strings.ToLower(u.GetKind()), u.GetName()), string(text))
 }
 
 // operatorLabels select what the chart sheaf-operator creates, in any namespace.
 var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator,
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
-func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
-	ctx, cancel := cli.Within(ctx, r.limit)
-	defer cancel()
-	var pods corev1.PodList
-	r.miss("list the operator's pods", a.objects.List(ctx, &pods, operatorLabels))
-	return pods.Items
-}
-
 // logBytesMax is the maximum size of one container's log in bytes, counted from its end.
 const logBytesMax = 16 << 20
 
 // reportPods adds the logs and the HTTP pages of pods.
-func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Duration, r *archive) error {
+func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Duration, r *archive) {
 	for i := range pods {
 		pod := &pods[i]
 		a.progress("reads logs and pages of pod %s (%d of %d)", pod.Name, i+1, len(pods))
 		for _, c := range pod.Status.ContainerStatuses {
-			for _, previous := range []bool{false, true} {
-				if previous && c.RestartCount == 0 {
-					continue
-				}
-				if err := a.addLog(ctx, r, pod, c.Name, previous, since); err != nil {
-					return err
-				}
+			a.addLog(ctx, r, pod, c.Name, false, since)
+			if c.RestartCount > 0 {
+				a.addLog(ctx, r, pod, c.Name, true, since)
 			}
 		}
-		if err := a.addPages(ctx, r, pod); err != nil {
-			return err
+		a.addPages(ctx, r, pod)
+		if r.err != nil {
+			return
 		}
 	}
-	return nil
 }
 
+// addLog adds the log of a container, or that of its previous run.
 func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container string, previous bool,
-	since time.Duration) error {
+	since time.Duration) {
 	seconds := int64(max(since.Seconds(), 1))
 	options := &corev1.PodLogOptions{Container: container, Previous: previous, SinceSeconds: &seconds, Timestamps: true,
 		LimitBytes: new(int64(logBytesMax))}
@@ -344,42 +327,32 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		options.SinceSeconds = nil // it may have ended before that time
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
-	ctx, cancel := cli.Within(ctx, r.limit)
-	defer cancel()
-	text, err := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
-	if err != nil {
-		r.miss("read "+name, err)
-		return nil
+	r.addRead(ctx, "read "+name, name, a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options))
+}
+
+// addRead adds the answer to a request as a file.
+func (r *archive) addRead(ctx context.Context, what, name string, request rest.ResponseWrapper) {
+	var text []byte
+	if r.read(ctx, what, func(ctx context.Context) (err error) {
+		text, err = request.DoRaw(ctx)
+		return err
+	}) {
+		r.add(name, string(text))
 	}
-	return r.add(name, string(text))
 }
 
 // addPages requests pages from a pod's HTTP port through the API server.
-func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) error {
-	port := ""
-	switch pod.Labels[v1alpha1.LabelComponent] {
-	case workload.ContainerShard:
-		port = fmt.Sprint(workload.PortShardHTTP)
-	case workload.ContainerGateway:
-		port = fmt.Sprint(workload.PortGatewayHTTP)
-	case workload.ContainerEtcd:
-		port = fmt.Sprint(workload.PortEtcdHTTP)
-	}
-	if port == "" || pod.Status.PodIP == "" {
-		return nil
+func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) {
+	port := map[string]int{
+		workload.ContainerShard: workload.PortShardHTTP, workload.ContainerGateway: workload.PortGatewayHTTP,
+		workload.ContainerEtcd: workload.PortEtcdHTTP,
+	}[pod.Labels[v1alpha1.LabelComponent]]
+	if port == 0 || pod.Status.PodIP == "" {
+		return
 	}
 	for _, file := range []string{"status.json", "metrics.txt"} {
 		page, _, _ := strings.Cut(file, ".")
-		ctx, cancel := cli.Within(ctx, r.limit)
-		text, err := a.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, page, nil).DoRaw(ctx)
-		cancel()
-		if err != nil {
-			r.miss(fmt.Sprintf("read /%s of pod %s", page, pod.Name), err)
-			continue
-		}
-		if err := r.add(fmt.Sprintf("pages/%s/%s", pod.Name, file), string(text)); err != nil {
-			return err
-		}
+		r.addRead(ctx, fmt.Sprintf("read /%s of pod %s", page, pod.Name), fmt.Sprintf("pages/%s/%s", pod.Name, file),
+			a.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, strconv.Itoa(port), page, nil))
 	}
-	return nil
 }

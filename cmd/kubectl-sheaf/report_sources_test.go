@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -65,10 +66,8 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	}
 	var packed bytes.Buffer
 	r := &archive{tar: tar.NewWriter(&packed), folder: "report", at: time.Now(), limit: time.Hour}
-	if err := a.reportPods(t.Context(), pods, time.Hour, r); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.tar.Close(); err != nil {
+	a.reportPods(t.Context(), pods, time.Hour, r)
+	if err := errors.Join(r.err, r.tar.Close()); err != nil {
 		t.Fatal(err)
 	}
 	failed := strings.Join(r.failed, "\n")
