@@ -31,7 +31,7 @@ type snapshot struct {
 // findings returns what is wrong, the worst first.
 func (s *snapshot) findings() []finding.Finding {
 	o := s.Objects
-	if s.Live.Err == nil && s.Live.Facts.Whole {
+	if s.Live.Err == nil && s.Live.Whole {
 		o.Answer = &s.Live.Facts
 	}
 	return finding.Find(o)

@@ -1,27 +1,33 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/portforward"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // live is what a gateway reports about its store. It has more than the status, such as leaders and the progress of
 // moves.
 type live struct {
-	Shards []*recordv1.Shard
-	Groups []*recordv1.Group // one row for each copy
-	Moves  []*recordv1.Move
-	Facts  finding.Facts // the same, as findings need it
+	finding.Facts
+	Moves []*recordv1.Move
 	// Err says why the gateway's report is missing; nil: it is present.
 	Err error
 }
@@ -47,8 +53,7 @@ func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patie
 		if err != nil {
 			return fmt.Errorf("ask for moves: %w", err)
 		}
-		l.Shards, l.Groups, l.Moves = shards.GetShards(), groups.GetGroups(), moves.GetMoves()
-		l.Facts = finding.Listed(shards, groups)
+		l.Facts, l.Moves = finding.Listed(shards, groups), moves.GetMoves()
 		return nil
 	})
 	return l
@@ -90,10 +95,41 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 		return err
 	}
 	err = do(recordv1.NewAdminServiceClient(conn))
-	if closed := conn.Close(); err == nil {
-		err = closed
-	}
+	err = cmp.Or(err, conn.Close())
 	cancel()
 	<-ended //nolint:errcheck // the listener is closed; that the way was cut is what was wanted
 	return err
+}
+
+// credentials returns an administrator's credentials for the store. They accept only gateways of that store, because
+// a forwarded port has no host name to verify. Call done after the connection is closed.
+func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (speaks credentials.TransportCredentials,
+	done func(), err error) {
+	if !workload.HasTLS(store) || store.Status.TLS.Transport == v1alpha1.TransportPlaintext {
+		return insecure.NewCredentials(), func() {}, nil
+	}
+	name := workload.AdminTLS(store.Name)
+	var secret corev1.Secret
+	err = a.objects.Get(ctx, client.ObjectKey{Namespace: store.Namespace, Name: name}, &secret)
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, nil, fmt.Errorf(
+			"store %s speaks TLS, and asks administrators for the certificate in Secret %s, which you may not read: have a "+
+				"Role give you "+
+				"get on that Secret: %w", store.Name, name, err)
+	case err != nil:
+		return nil, nil, fmt.Errorf("read Secret %s, with the certificate of administrators of store %s: %w", name,
+			store.Name, err)
+	}
+	files := map[string][]byte{certs.ModeFile: []byte(store.Status.TLS.Transport)}
+	for _, key := range []string{certs.CertificateFile, certs.KeyFile, certs.BundleFile, certs.ClientBundleFile} {
+		if content, there := secret.Data[key]; there {
+			files[key] = content
+		}
+	}
+	source, err := certs.InMemory(certs.Config{}, files)
+	if err != nil {
+		return nil, nil, fmt.Errorf("secret %s: %w", name, err)
+	}
+	return source.Client(source.Own(identity.Gateway, "")), source.Close, nil
 }
