@@ -3,7 +3,10 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
@@ -14,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // item is one put or get of a batch.
@@ -26,11 +30,13 @@ type item struct {
 	failures   failures
 	route      *route
 	to         *shard // the shard of the last attempt
+	told       bool   // to has reported err; what the end of its stream says is then ignored for this item
 }
 
 // batch is one message with many items.
 type batch struct {
 	base  mem.Buffer // the whole message
+	bytes int64      // size of the message as received, which the gateway has admitted
 	write bool
 	items []item
 }
@@ -38,6 +44,38 @@ type batch struct {
 // itemFields are the fields of PutRequest and GetRequest. GetRequest has its version in place of the request id; no
 // code reads that field of it.
 var itemFields = fields{key: 1, requestID: 3}
+
+// nextBatch receives a message of a batch and admits it, and refuses the items to which the caller has no access. The
+// caller must call endBatch.
+func (g *Gateway) nextBatch(stream grpc.ServerStream, field string, verb access.Verb, itemsMax, bytesMax int) (*batch,
+	error) {
+	in := &frame{}
+	if err := stream.RecvMsg(in); err != nil {
+		return nil, err
+	}
+	bytes := int64(in.bufs.Len())
+	if err := g.admit(bytes); err != nil {
+		in.free()
+		return nil, err
+	}
+	b, err := readBatch(in, field, verb == access.Put, itemsMax, bytesMax)
+	if err != nil {
+		g.release(bytes)
+		return nil, err
+	}
+	b.bytes = bytes
+	if err := g.refuseItems(stream.Context(), verb, b); err != nil {
+		g.endBatch(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// endBatch releases a message of nextBatch.
+func (g *Gateway) endBatch(b *batch) {
+	b.free()
+	g.release(b.bytes)
+}
 
 // readBatch finds the items of a message and takes ownership of its buffers.
 func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*batch, error) {
@@ -82,34 +120,17 @@ func (b *batch) free() { b.base.Free() }
 // part is the items of a batch that go to one shard.
 type part struct {
 	shard *shard
-	items []int        // indices in the batch, sorted
-	told  map[int]bool // the items whose result asks for a retry
+	items []int // indices in the batch, sorted
 }
 
 // tenures returns the tenures of the part's shard as the leader of the part's groups, as far as they are known.
 func (b *batch) tenures(p *part) []*liveness.Tenure {
-	var out []*liveness.Tenure
-	seen := map[*route]bool{}
+	known := map[*liveness.Tenure]bool{}
 	for _, i := range p.items {
-		r := b.items[i].route
-		if seen[r] {
-			continue
-		}
-		seen[r] = true
-		if t := r.place(p.shard).tenure; t != nil {
-			out = append(out, t)
-		}
+		known[b.items[i].route.place(p.shard).tenure] = true
 	}
-	return out
-}
-
-// refused records that the shard has reported the error of an item. What the end of the stream says is then ignored for
-// this item.
-func (p *part) refused(i int) {
-	if p.told == nil {
-		p.told = map[int]bool{}
-	}
-	p.told[i] = true
+	delete(known, nil)
+	return slices.Collect(maps.Keys(known))
 }
 
 // split divides the unanswered items by shard, in order. Items without a route are left over, with the reason; items
@@ -122,24 +143,23 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 		if it.answered {
 			continue
 		}
-		r := t.route0(&it.key)
-		if r == nil {
-			if err := failed[string(it.key.group)]; err != nil {
-				it.note(err, routing.Judge(status.Convert(err), false))
-				continue
-			}
-		}
-		var leader *shard
-		if r != nil {
-			leader = r.leader()
-		}
+		r := t.route(&it.key)
+		leader := r.leader()
 		if leader == nil {
-			err := r.nowhere()
+			err := failed[string(it.key.group)]
+			if err == nil {
+				err = r.nowhere()
+			}
 			it.note(err, routing.Judge(status.Convert(err), false))
 			continue
 		}
-		it.route, it.to = r, leader
-		parts = addTo(parts, leader, i)
+		it.route, it.to, it.told = r, leader, false
+		at := slices.IndexFunc(parts, func(p *part) bool { return p.shard == leader })
+		if at < 0 {
+			at = len(parts)
+			parts = append(parts, &part{shard: leader})
+		}
+		parts[at].items = append(parts[at].items, i)
 	}
 	return parts
 }
@@ -153,7 +173,7 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 	var missing []*key
 	for i := range b.items {
 		k := &b.items[i].key
-		if _, listed := failed[string(k.group)]; b.items[i].answered || listed || t.route0(k) != nil {
+		if _, listed := failed[string(k.group)]; b.items[i].answered || listed || t.route(k) != nil {
 			continue
 		}
 		failed[string(k.group)] = nil
@@ -165,24 +185,6 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 		failed[string(k.group)] = errs[i]
 	}
 	return failed
-}
-
-func addTo(parts []*part, s *shard, i int) []*part {
-	for _, p := range parts {
-		if p.shard == s {
-			p.items = append(p.items, i)
-			return parts
-		}
-	}
-	return append(parts, &part{shard: s, items: []int{i}})
-}
-
-// route0 is like route, but returns nil if the key names no group.
-func (t *table) route0(k *key) *route {
-	if t.hash == nil && len(k.group) == 0 {
-		return nil
-	}
-	return t.route(k)
 }
 
 // message builds the request of a part: the bytes of its items unchanged, with adjacent items in one piece.
@@ -203,7 +205,7 @@ func (b *batch) message(p *part) *frame {
 func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {
-		if it := &b.items[i]; !it.answered && !p.told[i] {
+		if it := &b.items[i]; !it.answered && !it.told {
 			it.failed(err, v)
 		}
 	}
@@ -237,30 +239,22 @@ func (b *batch) open() (n int, v routing.Verdict) {
 }
 
 // resultStatus returns the status in a BatchPutResult or BatchGetResult. It returns nil for a success.
-func resultStatus(s scanner, field protowire.Number) (*status.Status, error) {
-	var st *status.Status
-	for s.left > 0 {
-		number, kind, length, err := s.next()
-		if err != nil {
-			return nil, err
-		}
-		if number != field || kind != protowire.BytesType {
-			if err := s.skipValue(kind, length); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		encoded, err := s.take(length)
-		if err != nil {
-			return nil, err
-		}
-		full := status.New(codes.OK, "").Proto()
-		if err := proto.Unmarshal(encoded, full); err != nil {
-			return nil, errWire
-		}
-		if st = status.FromProto(full); st.Code() == codes.OK {
-			st = nil
-		}
+func resultStatus(result scanner, field protowire.Number) (*status.Status, error) {
+	value, err := result.find(field, protowire.BytesType)
+	if err != nil || value.left == 0 {
+		return nil, err
+	}
+	encoded, err := value.take(value.left)
+	if err != nil {
+		return nil, err
+	}
+	full := status.New(codes.OK, "").Proto()
+	if err := proto.Unmarshal(encoded, full); err != nil {
+		return nil, errWire
+	}
+	st := status.FromProto(full)
+	if st.Code() == codes.OK {
+		st = nil
 	}
 	return st, nil
 }

@@ -26,27 +26,14 @@ const (
 // caller's position. Flow control bounds one call to one message per shard; Limits.AnswerBytesMax bounds all calls
 // together.
 func (g *Gateway) batchGet(stream grpc.ServerStream) error {
-	in := &frame{}
-	if err := stream.RecvMsg(in); err != nil {
-		return err
-	}
-	bytes := int64(in.bufs.Len())
-	if err := g.admit(bytes); err != nil {
-		in.free()
-		return err
-	}
-	defer g.release(bytes)
-	b, err := readBatch(in, "gets", false, getsMax, getBytesMax)
+	b, err := g.nextBatch(stream, "gets", access.Get, getsMax, getBytesMax)
 	if err != nil {
 		return err
 	}
-	defer b.free()
+	defer g.endBatch(b)
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	if _, err := g.router.wait(ctx); err != nil {
-		return err
-	}
-	if err := g.refuseItems(ctx, access.Get, b); err != nil {
 		return err
 	}
 	get := &getting{g: g, batch: b, stream: stream, cancel: cancel, held: message.HeldOf(ctx)}
@@ -189,7 +176,7 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 		if st != nil {
 			if v := it.failures.judge(it.route, it.to, st, true); v.Fate != routing.Final {
 				it.failed(st.Err(), v)
-				p.refused(i)
+				it.told = true
 				return nil
 			}
 		}
@@ -209,23 +196,12 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 }
 
 // readPosition reads the position of a BatchGetResult; 0 if it is absent.
-func readPosition(s scanner) (position uint64, err error) {
-	for s.left > 0 {
-		number, kind, length, err := s.next()
-		if err != nil {
-			return 0, err
-		}
-		if number == 1 && kind == protowire.VarintType {
-			if position, err = s.uvarint(); err != nil {
-				return 0, err
-			}
-			continue
-		}
-		if err := s.skipValue(kind, length); err != nil {
-			return 0, err
-		}
+func readPosition(result scanner) (uint64, error) {
+	value, err := result.find(1, protowire.VarintType)
+	if err != nil || value.left == 0 {
+		return 0, err
 	}
-	return position, nil
+	return value.uvarint()
 }
 
 // sendFailures answers the items that no shard has answered.

@@ -76,7 +76,6 @@ type putting struct {
 // putBatch is one message in progress.
 type putBatch struct {
 	*batch
-	bytes   int64
 	wait    sync.WaitGroup // waits for the parts to be answered
 	results []scanner      // bytes of each result, if answered without err
 	mu      sync.Mutex
@@ -87,8 +86,7 @@ func (pb *putBatch) free(g *Gateway) {
 	for _, f := range pb.frames {
 		f.free()
 	}
-	pb.batch.free()
-	g.release(pb.bytes)
+	g.endBatch(pb.batch)
 }
 
 // wrote reports the puts of a message to the audit log, once they are answered or given up.
@@ -118,29 +116,14 @@ func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 // receive reads messages and starts them, until the caller half-closes.
 func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) error {
 	for {
-		in := &frame{}
-		if err := stream.RecvMsg(in); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
+		read, err := b.g.nextBatch(stream, "puts", access.Put, putsMax, putBytesMax)
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-		bytes := int64(in.bufs.Len())
-		if err := b.g.admit(bytes); err != nil {
-			in.free()
-			return err
-		}
-		read, err := readBatch(in, "puts", true, putsMax, putBytesMax)
 		if err != nil {
-			b.g.release(bytes)
 			return err
 		}
-		if err := b.g.refuseItems(b.ctx, access.Put, read); err != nil {
-			read.free()
-			b.g.release(bytes)
-			return err
-		}
-		pb := &putBatch{batch: read, bytes: bytes, results: make([]scanner, len(read.items))}
+		pb := &putBatch{batch: read, results: make([]scanner, len(read.items))}
 		for _, p := range b.g.split(b.ctx, b.g.router.table.Load(), read) {
 			pb.wait.Add(1)
 			b.lane(p.shard).send(pb, p)
@@ -172,7 +155,7 @@ func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error
 	return nil
 }
 
-// retry repeats the unanswered puts until the deadline is near.
+// retry repeats the unanswered puts, each part over a stream of its own, until the deadline is near.
 func (b *putting) retry(pb *putBatch) {
 	n, v := pb.open()
 	if n == 0 {
@@ -188,32 +171,16 @@ func (b *putting) retry(pb *putBatch) {
 		}
 		t = b.g.router.table.Load()
 		for _, p := range b.g.split(ctx, t, pb.batch) {
-			pb.wait.Go(func() { b.once(ctx, pb, p) })
+			pb.wait.Add(1)
+			go func() {
+				l := openLane(ctx, p.shard)
+				l.send(pb, p)
+				l.close()
+			}()
 		}
 		pb.wait.Wait()
 		n, v = pb.open()
 	}
-}
-
-// once sends a part over a separate stream.
-func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	to, err := p.shard.conn().NewStream(ctx, bidiDesc, recordv1.RecordService_BatchPut_FullMethodName)
-	if err != nil {
-		pb.failPart(p, err, routing.Judge(status.Convert(err), false))
-		return
-	}
-	if err := to.SendMsg(pb.message(p)); err == nil {
-		_ = to.CloseSend() // RecvMsg returns the error
-	}
-	out := &frame{}
-	if err := to.RecvMsg(out); err != nil {
-		err = notEOF(err)
-		pb.failPart(p, err, routing.JudgeStream(status.Convert(err), true, true))
-		return
-	}
-	pb.take(p, out)
 }
 
 // notEOF replaces io.EOF by an error for a stream that ended too early without an error.
@@ -311,7 +278,7 @@ type sentPart struct {
 	sent bool
 }
 
-// lane returns the stream to a shard. The first call opens it.
+// lane returns the stream to a shard. It opens one if there is none, or if the last one has ended.
 func (b *putting) lane(s *shard) *lane {
 	if l := b.lanes[s]; l != nil && l.err == nil {
 		select {
@@ -321,9 +288,14 @@ func (b *putting) lane(s *shard) *lane {
 			return l
 		}
 	}
-	ctx, cancel := context.WithCancel(b.ctx)
+	b.lanes[s] = openLane(b.ctx, s)
+	return b.lanes[s]
+}
+
+// openLane opens a stream to a shard. The caller must call close.
+func openLane(ctx context.Context, s *shard) *lane {
+	ctx, cancel := context.WithCancel(ctx)
 	l := &lane{cancel: cancel, parts: make(chan sentPart, 2*batchesFlight), ended: make(chan struct{})}
-	b.lanes[s] = l
 	if l.to, l.err = s.conn().NewStream(ctx, bidiDesc, recordv1.RecordService_BatchPut_FullMethodName); l.err != nil {
 		cancel()
 		close(l.ended)

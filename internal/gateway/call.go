@@ -26,10 +26,7 @@ const (
 // resolve finds the route of a key in the table. creates says whether the call may create a group of Named routing. A
 // nil route means that the caller must wait for a newer table.
 func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
-	if t.view.Meta.Routing.Mode == placement.Hash {
-		return t.route(k), nil
-	}
-	if r := t.named[string(k.group)]; r != nil {
+	if r := t.route(k); r != nil || t.hash != nil {
 		return r, nil
 	}
 	if len(k.group) == 0 {
@@ -71,7 +68,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 // tableWith waits for a newer table.
 func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	t, err := g.router.wait(ctx)
-	if err != nil || t.byName(group) != nil {
+	if err != nil || t.named[group] != nil {
 		return t, err
 	}
 	if placement.ValidateGroupName(group) != nil {
@@ -82,7 +79,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	for t.byName(group) == nil {
+	for t.named[group] == nil {
 		select {
 		case <-t.changed:
 			t = g.router.table.Load()
@@ -125,7 +122,7 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 		return err
 	}
 	return c.repeat(ctx, t, do, func(t *table) (*route, error) {
-		if r := t.byName(group); r != nil {
+		if r := t.named[group]; r != nil {
 			return r, nil
 		}
 		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", group)
@@ -150,10 +147,7 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 // try makes one attempt at the leader of a group. If the call must be retried, try waits until the next attempt makes
 // sense. If done is true, err is the answer. r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
-	f := failedAttempt{route: r, table: t}
-	if r != nil {
-		f.shard = r.leader()
-	}
+	f := failedAttempt{shard: r.leader(), route: r, table: t}
 	if f.shard == nil {
 		f.err = r.nowhere()
 	} else if f.sent, f.err = do(ctx, r.place(f.shard)); f.err == nil {

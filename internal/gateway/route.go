@@ -71,8 +71,11 @@ type route struct {
 }
 
 // leader returns the destination of calls, or nil if none is known. It avoids a leader that hangs if another member
-// does not hang.
+// does not hang. r may be nil.
 func (r *route) leader() *shard {
+	if r == nil {
+		return nil
+	}
 	s := r.lead.Load()
 	if s == nil || len(r.members) < 2 || !s.pulse.Silent() {
 		return s

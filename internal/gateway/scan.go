@@ -222,7 +222,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 			return nil, err
 		}
 		for _, split := range answers[i].GetSplits() {
-			if r := t.byName(groups[i]); len(split.GetAddresses()) == 0 && r != nil {
+			if r := t.named[groups[i]]; len(split.GetAddresses()) == 0 && r != nil {
 				split.Addresses = r.voters
 			}
 			if split.Split, err = access.Sign(ctx, split.GetSplit(), sealed); err != nil {
@@ -267,7 +267,7 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 			return out, nil
 		}
 		v := routing.Judge(status.Convert(err), true)
-		if r := t.byName(v.Info["group"]); v.Reason == reason.GroupFailed && r != nil && r.votes > 1 {
+		if r := t.named[v.Info["group"]]; v.Reason == reason.GroupFailed && r != nil && r.votes > 1 {
 			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused}) // another copy may lead
 			v.Fate = routing.Refused
 		}

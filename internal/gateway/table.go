@@ -15,7 +15,7 @@ import (
 // table is the routing of one view. It is immutable, except for changed, which is closed when a newer table exists.
 type table struct {
 	view    placement.View
-	hash    []*route // routes in Hash routing, by the group's number; nil: not yet created
+	hash    []*route // routes in Hash routing, by the group's number, nil if not yet created; nil in Named routing
 	named   map[string]*route
 	shards  map[string]*shard // registered, or holding a group at a previously known address
 	changed chan struct{}
@@ -27,26 +27,17 @@ type table struct {
 	unplaced func() map[string]string
 }
 
-// route finds the group of a key. It returns nil if the group does not exist.
+// route finds the group of a key. It returns nil if the group does not exist, or if the key of Named routing names no
+// group.
 func (t *table) route(k *key) *route {
-	if t.view.Meta.Routing.Mode == placement.Hash {
+	switch {
+	case t.hash != nil:
 		return t.hash[t.view.Meta.Routing.GroupOf(k.id)]
+	case len(k.group) > 0:
+		return t.named[string(k.group)]
 	}
-	return t.named[string(k.group)]
+	return nil
 }
-
-// leaderOf finds the group of a key and the destination of calls to the group. The destination is nil if no shard is
-// known.
-func (t *table) leaderOf(k *key) (*route, *shard) {
-	r := t.route(k)
-	if r == nil {
-		return nil, nil
-	}
-	return r, r.leader()
-}
-
-// byName finds a group by name.
-func (t *table) byName(group string) *route { return t.named[group] }
 
 // groups lists all routes by name.
 func (t *table) groups() []*route {

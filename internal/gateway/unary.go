@@ -12,7 +12,6 @@ import (
 
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
@@ -126,19 +125,18 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	out, effect := &frame{}, routing.Effect{Write: m.write, Once: !k.requestID}
 	// First the fast path: it sets no timer if the caller gave no deadline, because shards have their own.
 	if t := g.router.table.Load(); t != nil {
-		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
-			if r, s := t.leaderOf(&k); s != nil {
-				sent, err := g.invoke(ctx, r.place(s), m, in, out)
-				if err == nil {
-					return out, nil
-				}
-				call := g.repeated(effect)
-				v := call.failed.judge(r, s, status.Convert(err), sent)
-				if v.Fate == routing.Final {
-					return nil, err
-				}
-				return out, g.again(ctx, m, &k, in, out, call, &failedAttempt{err, sent, v, s, r, t})
+		r := t.route(&k)
+		if s := r.leader(); s != nil {
+			sent, err := g.invoke(ctx, r.place(s), m, in, out)
+			if err == nil {
+				return out, nil
 			}
+			call := g.repeated(effect)
+			v := call.failed.judge(r, s, status.Convert(err), sent)
+			if v.Fate == routing.Final {
+				return nil, err
+			}
+			return out, g.again(ctx, m, &k, in, out, call, &failedAttempt{err, sent, v, s, r, t})
 		}
 	}
 	return out, g.again(ctx, m, &k, in, out, g.repeated(effect), nil)

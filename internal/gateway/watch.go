@@ -96,20 +96,12 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 
 // bytesOf copies a bytes or string field out of a shard's answer. It returns nil if the field is absent.
 func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
-	s := scan(out.bufs)
-	var found []byte
-	for s.left > 0 {
-		number, kind, length, err := s.next()
-		if err == nil && number == field && kind == protowire.BytesType {
-			found, err = s.take(length)
-		} else if err == nil {
-			err = s.skipValue(kind, length)
-		}
-		if err != nil {
-			return nil, status.Error(codes.Internal, "the shard's answer cannot be read: "+err.Error())
-		}
+	value, err := scan(out.bufs).find(field, protowire.BytesType)
+	if err != nil {
+		return nil, status.Error(codes.Internal, "the shard's answer cannot be read: "+err.Error())
 	}
-	return bytes.Clone(found), nil
+	found, err := value.take(value.left)
+	return bytes.Clone(found), err
 }
 
 // withContext is a stream with another context.

@@ -89,48 +89,52 @@ func (s *scanner) appendTo(dst []byte, n int) []byte {
 	return dst
 }
 
-// next reads the tag of the next field and, for a field with a length, the length.
-func (s *scanner) next() (number protowire.Number, kind protowire.Type, length int, err error) {
+// next reads the next field. The scanner value holds the field's value, without its tag and length.
+func (s *scanner) next() (number protowire.Number, kind protowire.Type, value scanner, err error) {
 	tag, err := s.uvarint()
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, scanner{}, err
 	}
 	number, kind = protowire.DecodeTag(tag)
 	if number < protowire.MinValidNumber {
-		return 0, 0, 0, errWire
+		return 0, 0, scanner{}, errWire
 	}
+	length := uint64(0)
 	if kind == protowire.BytesType {
-		n, err := s.uvarint()
-		if err != nil || n > uint64(s.left) {
-			return 0, 0, 0, errWire
+		if length, err = s.uvarint(); err != nil || length > uint64(s.left) {
+			return 0, 0, scanner{}, errWire
 		}
-		length = int(n)
 	}
-	return number, kind, length, nil
-}
-
-// skipValue skips the value of a field whose tag (and length) next() has read.
-func (s *scanner) skipValue(kind protowire.Type, length int) error {
+	value = *s
 	switch kind {
 	case protowire.VarintType:
-		_, err := s.uvarint()
-		return err
+		_, err = s.uvarint()
 	case protowire.Fixed64Type:
-		return s.skip(8)
+		err = s.skip(8)
 	case protowire.Fixed32Type:
-		return s.skip(4)
+		err = s.skip(4)
 	case protowire.BytesType:
-		return s.skip(length)
+		err = s.skip(int(length))
 	default: // groups are not part of this API
-		return errWire
+		err = errWire
 	}
+	value.left -= s.left
+	return number, kind, value, err
 }
 
-// sub returns a scanner over the next n bytes and skips them.
-func (s *scanner) sub(n int) (scanner, error) {
-	inner := *s
-	inner.left = n
-	return inner, s.skip(n)
+// find returns the value of a field. If the field occurs twice, the last one counts, as in protobuf. If the field is
+// absent, the value is empty.
+func (s scanner) find(field protowire.Number, of protowire.Type) (found scanner, err error) {
+	for s.left > 0 {
+		number, kind, value, err := s.next()
+		if err != nil {
+			return scanner{}, err
+		}
+		if number == field && kind == of {
+			found = value
+		}
+	}
+	return found, nil
 }
 
 // key is the part of a request that routing needs.
@@ -145,8 +149,8 @@ type key struct {
 type fields struct {
 	header    protowire.Number // message that holds the others (UploadRequest)
 	key       protowire.Number // RecordKey
-	id        protowire.Number // bare id (FindRequest)
-	group     protowire.Number // bare group (admin requests)
+	id        protowire.Number // id outside a RecordKey (FindRequest), and in the RecordKey itself
+	group     protowire.Number // group in the RecordKey itself
 	requestID protowire.Number
 }
 
@@ -154,50 +158,30 @@ type fields struct {
 // occurs twice, and messages that occur twice are merged.
 func (f *fields) readKey(s scanner, k *key) error {
 	for s.left > 0 {
-		number, kind, length, err := s.next()
+		number, kind, value, err := s.next()
 		if err != nil {
 			return err
 		}
 		switch {
 		case kind == protowire.BytesType && number == f.header:
-			inner, err := s.sub(length)
-			if err != nil {
-				return err
-			}
 			plain := *f
 			plain.header = 0
-			if err := plain.readKey(inner, k); err != nil {
-				return err
-			}
+			err = plain.readKey(value, k)
 		case kind == protowire.BytesType && number == f.key:
-			inner, err := s.sub(length)
-			if err != nil {
-				return err
-			}
 			k.present = true
-			if err := recordKey.readKey(inner, k); err != nil {
-				return err
-			}
+			err = recordKey.readKey(value, k)
 		case kind == protowire.Fixed64Type && number == f.id:
-			b, err := s.take(8)
-			if err != nil {
-				return err
+			var b []byte
+			if b, err = value.take(8); err == nil {
+				k.present, k.id = true, int64(binary.LittleEndian.Uint64(b))
 			}
-			k.present = true
-			k.id = int64(binary.LittleEndian.Uint64(b))
 		case kind == protowire.BytesType && number == f.group:
-			if k.group, err = s.take(length); err != nil {
-				return err
-			}
+			k.group, err = value.take(value.left)
 		case kind == protowire.BytesType && number == f.requestID:
-			k.requestID = length > 0
-			if err := s.skip(length); err != nil {
-				return err
-			}
-		default:
-			if err := s.skipValue(kind, length); err != nil {
-				return err
-			}
+			k.requestID = value.left > 0
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -213,21 +197,11 @@ func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) erro
 	total := s.left
 	for s.left > 0 {
 		begin := total - s.left
-		number, kind, length, err := s.next()
+		number, kind, item, err := s.next()
+		if err == nil && number == 1 && kind == protowire.BytesType {
+			err = each(item, begin, total-s.left)
+		}
 		if err != nil {
-			return err
-		}
-		if number != 1 || kind != protowire.BytesType {
-			if err := s.skipValue(kind, length); err != nil {
-				return err
-			}
-			continue
-		}
-		item, err := s.sub(length)
-		if err != nil {
-			return err
-		}
-		if err := each(item, begin, total-s.left); err != nil {
 			return err
 		}
 	}
