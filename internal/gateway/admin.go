@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -29,10 +30,18 @@ type adminServer struct {
 	g *Gateway
 }
 
-func sortRecords(records []*recordv1.Record) {
-	slices.SortFunc(records, func(a, b *recordv1.Record) int {
-		return cmp.Compare(a.GetKey().GetGroup(), b.GetKey().GetGroup())
+// askAll calls ask(i) for each of n shards, concurrently, with at most adminTimeout for each. It returns an error only
+// if the caller's own context ends.
+func askAll(ctx context.Context, n int, ask func(ctx context.Context, i int)) error {
+	parallel.Times(n, fanOut, func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		ask(ctx, i)
 	})
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return nil
 }
 
 // loads collects the loading progress that shards report.
@@ -63,12 +72,11 @@ func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 // WatchLoad merges the progress of all shards that are known when it begins.
 func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest,
 	stream grpc.ServerStreamingServer[recordv1.WatchLoadResponse]) error {
-	ctx, cancel := context.WithCancel(stream.Context())
-	t, err := a.g.router.wait(ctx)
+	t, err := a.g.router.wait(stream.Context())
 	if err != nil {
-		cancel()
 		return err
 	}
+	ctx, cancel := context.WithCancel(stream.Context())
 	l := &loads{newest: map[string]*recordv1.Load{}}
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 
@@ -87,14 +86,10 @@ func (get *getting) part(ctx context.Context, p *part) {
 
 // read forwards the shard's answers until the stream ends; io.EOF is the normal end.
 func (get *getting) read(ctx context.Context, p *part) error {
-	from, err := p.shard.conn().NewStream(ctx, downloadDesc, recordv1.RecordService_BatchGet_FullMethodName)
+	in := get.message(p)
+	defer in.free()
+	from, err := p.shard.download(ctx, recordv1.RecordService_BatchGet_FullMethodName, in)
 	if err != nil {
-		return err
-	}
-	if err := from.SendMsg(get.message(p)); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if err := from.CloseSend(); err != nil {
 		return err
 	}
 	tenures := get.tenures(p)

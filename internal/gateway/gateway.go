@@ -160,6 +160,9 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
 	if cfg.ShardCredentials == nil {
 		cfg.ShardCredentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
@@ -184,9 +187,9 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
 		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: callTimeout, Reserve: reserveMax},
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
-		router: newRouter(cfg.ShardCredentials, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),
+		router: newRouter(cfg),
 	}
-	if g.metrics, err = newMetrics(cfg.Registry, g, floods); err != nil {
+	if g.metrics, err = newMetrics(g, floods); err != nil {
 		_ = listener.Close()
 		return nil, err
 	}

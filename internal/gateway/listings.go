@@ -10,11 +10,9 @@ import (
 	"sort"
 	"time"
 
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
 	statuspage "sheaf.dev/sheaf/internal/status/page"
@@ -46,9 +44,9 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	}
 	shards := t.sortedShards()
 	answers := make([]*recordv1.ListGroupsResponse, len(shards))
-	parallel.Times(len(shards), fanOut, func(i int) { answers[i] = shards[i].groups(ctx, only, page) })
-	if err := ctx.Err(); err != nil {
-		return nil, status.FromContextError(err).Err()
+	err = askAll(ctx, len(shards), func(ctx context.Context, i int) { answers[i] = shards[i].groups(ctx, only, page) })
+	if err != nil {
+		return nil, err
 	}
 	rows, more := t.groupRows(only, page, shards, answers)
 	out := &recordv1.ListGroupsResponse{}
@@ -62,21 +60,15 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	if page.After != "" && s.pulse.Silent() {
 		return nil // the first page has waited for it
 	}
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
 	from := recordv1.NewAdminServiceClient(s.conn())
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
 		PageToken: paging.Token(paging.Groups, page.After)}
 	if page.Size == 0 { // in one answer a shard with tens of thousands of groups exceeds the limit for messages
-		if answer, err := recordv1.AllGroups(ctx, from, in); err == nil {
-			return answer
-		}
-		return nil
-	}
-	if answer, err := from.ListGroups(ctx, in); err == nil {
+		answer, _ := recordv1.AllGroups(ctx, from, in) // nil with an error
 		return answer
 	}
-	return nil
+	answer, _ := from.ListGroups(ctx, in) // nil with an error
+	return answer
 }
 
 // groupRows merges the answers of shards with what the table knows, in the order of the listing and from the beginning
@@ -214,7 +206,8 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	if err != nil {
 		return nil, err
 	}
-	rows := t.knownShards()
+	placed := t.placedShards()
+	rows := t.knownShards(placed)
 	names := slices.Sorted(maps.Keys(rows))
 	begin, found := slices.BinarySearch(names, page.After)
 	if found {
@@ -224,21 +217,16 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	if page.Size > 0 && len(names) > page.Size {
 		names = names[:page.Size+1] // one more than the page can have, so that Cut sees that there is more
 	}
-	parallel.Times(len(names), fanOut, func(i int) {
-		if s := t.shards[names[i]]; s != nil {
-			s.fill(ctx, rows[names[i]])
-		}
-	})
-	if err := ctx.Err(); err != nil {
-		return nil, status.FromContextError(err).Err()
-	}
-	placed := t.placedShards()
 	list := make([]*recordv1.Shard, len(names))
-	for i, name := range names {
-		list[i] = rows[name]
-		if p, ok := placed[name]; ok {
-			p.fill(list[i])
+	err = askAll(ctx, len(names), func(ctx context.Context, i int) {
+		list[i] = rows[names[i]]
+		if s := t.shards[names[i]]; s != nil {
+			s.fill(ctx, list[i])
 		}
+		placed[names[i]].fill(list[i])
+	})
+	if err != nil {
+		return nil, err
 	}
 	out := &recordv1.ListShardsResponse{}
 	if page.After == "" {
@@ -248,32 +236,35 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	return out, nil
 }
 
-// knownShards lists the shards that are registered, hold a group or are to hold one, as etcd knows them.
-func (t *table) knownShards() map[string]*recordv1.Shard {
+// knownShards lists the shards that are registered, hold a group or are to hold one, as etcd knows them. placed is the
+// result of placedShards.
+func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1.Shard {
 	rows := map[string]*recordv1.Shard{}
+	row := func(name string) *recordv1.Shard {
+		if rows[name] == nil {
+			rows[name] = &recordv1.Shard{Name: name}
+		}
+		return rows[name]
+	}
+	for name := range placed {
+		row(name)
+	}
 	for _, g := range t.view.Groups {
 		for _, m := range g.Members {
-			if rows[m.Shard] == nil {
-				rows[m.Shard] = &recordv1.Shard{Name: m.Shard, VolumeUuid: m.VolumeUUID.String()}
+			r := row(m.Shard)
+			if r.GetVolumeUuid() == "" {
+				r.VolumeUuid = m.VolumeUUID.String()
 			}
-			rows[m.Shard].Groups++
+			r.Groups++
 			if g.Leader == m.Shard {
-				rows[m.Shard].Leaders++
+				r.Leaders++
 			}
 		}
 	}
 	for name, s := range t.shards {
-		if rows[name] == nil {
-			rows[name] = &recordv1.Shard{Name: name}
-		}
-		rows[name].Address = s.address
+		row(name).Address = s.address
 		if known, ok := t.view.Shards[name]; ok {
 			rows[name].VolumeUuid, rows[name].Generation = known.VolumeUUID.String(), known.Generation
-		}
-	}
-	for name := range t.placedShards() {
-		if rows[name] == nil {
-			rows[name] = &recordv1.Shard{Name: name}
 		}
 	}
 	return rows
@@ -281,8 +272,6 @@ func (t *table) knownShards() map[string]*recordv1.Shard {
 
 // fill asks a shard for its row. If the shard does not answer, the row remains unchanged.
 func (s *shard) fill(ctx context.Context, row *recordv1.Shard) {
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
 	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})
 	if list := answer.GetShards(); err == nil && len(list) == 1 {
 		list[0].Alive = true

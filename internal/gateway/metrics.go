@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// metrics holds the metrics of a gateway. All of them also exist without a registry, so no caller needs a nil check.
+// metrics holds the metrics of a gateway.
 type metrics struct {
 	registry   prometheus.Registerer
 	collectors []prometheus.Collector
@@ -22,9 +22,9 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics. floods is the flood guard of a gateway without certificates, otherwise nil.
-func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
+func newMetrics(g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
 	m := &metrics{
-		registry: registry,
+		registry: g.cfg.Registry,
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_gateway_calls_total", Help: "Calls answered, by method and gRPC code.",
 		}, []string{"method", "code"}),
@@ -59,11 +59,8 @@ func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Gu
 	if floods != nil {
 		m.collectors = append(m.collectors, floods.Collectors()...)
 	}
-	if registry == nil {
-		return m, nil
-	}
 	for _, c := range m.collectors {
-		if err := registry.Register(c); err != nil {
+		if err := m.registry.Register(c); err != nil {
 			m.unregister()
 			return nil, fmt.Errorf("gateway: register metrics: %w", err)
 		}
@@ -72,9 +69,6 @@ func newMetrics(registry prometheus.Registerer, g *Gateway, floods *ratelimit.Gu
 }
 
 func (m *metrics) unregister() {
-	if m.registry == nil {
-		return
-	}
 	for _, c := range m.collectors {
 		m.registry.Unregister(c)
 	}

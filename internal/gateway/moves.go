@@ -6,10 +6,7 @@ import (
 	"slices"
 	"sort"
 
-	"google.golang.org/grpc/status"
-
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/call/paging"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -89,15 +86,11 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
-	parallel.Times(len(shards), fanOut, func(i int) {
-		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-		defer cancel()
-		if answer, err := recordv1.AllMoves(ctx, recordv1.NewAdminServiceClient(shards[i].conn())); err == nil {
-			answers[i] = answer
-		}
+	err := askAll(ctx, len(shards), func(ctx context.Context, i int) { // an answer is nil if there is an error
+		answers[i], _ = recordv1.AllMoves(ctx, recordv1.NewAdminServiceClient(shards[i].conn()))
 	})
-	if err := ctx.Err(); err != nil {
-		return nil, status.FromContextError(err).Err()
+	if err != nil {
+		return nil, err
 	}
 	out := map[string][]*recordv1.Copy{}
 	for _, answer := range answers {

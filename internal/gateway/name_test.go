@@ -120,9 +120,9 @@ func TestShardHasAnotherAddress(t *testing.T) {
 
 	listener, later, port := twoListeners(t)
 	first := serve(t, listener)
-	s, err := newRouter(func(string) credentials.TransportCredentials {
-		return insecure.NewCredentials()
-	}, slog.New(slog.DiscardHandler), nil).connect("a-0", "a-0.shards.example.:"+port)
+	s, err := newRouter(Config{Logger: slog.New(slog.DiscardHandler),
+		ShardCredentials: func(string) credentials.TransportCredentials { return insecure.NewCredentials() },
+	}).connect("a-0", "a-0.shards.example.:"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,9 +31,9 @@ const clientBytes = 4 << 20
 // knowing returns a gateway that has a view, and that can reach no shard. It must be called in a bubble.
 func knowing(t *testing.T, view placement.View) *Gateway {
 	t.Helper()
-	plain := func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
-	r := newRouter(plain, slog.New(slog.DiscardHandler), func(context.Context, string) (net.Conn, error) {
-		return nil, net.ErrClosed
+	r := newRouter(Config{Logger: slog.New(slog.DiscardHandler),
+		ShardCredentials: func(string) credentials.TransportCredentials { return insecure.NewCredentials() },
+		Dial:             func(context.Context, string) (net.Conn, error) { return nil, net.ErrClosed },
 	})
 	t.Cleanup(r.close)
 	r.set(view)

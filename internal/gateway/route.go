@@ -3,8 +3,6 @@ package gateway
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -143,12 +140,9 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 
 // router follows the store, and keeps the newest table and the connections.
 type router struct {
-	credentials func(shard string) credentials.TransportCredentials
-	options     []grpc.DialOption
-	connectTo   func(ctx context.Context, address string) (net.Conn, error) // nil: by TCP
-	several     atomic.Bool                                                 // each group has several copies
-	logger      *slog.Logger
-	table       atomic.Pointer[table]
+	cfg     Config      // only Logger, Dial, ShardCredentials and ShardDialOptions are used
+	several atomic.Bool // each group has several copies
+	table   atomic.Pointer[table]
 
 	mu    sync.Mutex
 	first chan struct{} // closed when the first table exists
@@ -164,13 +158,9 @@ type router struct {
 // long enough for the last answers of a leader that steps down, and short compared with the deadlines of calls.
 const supersededPatience = 2 * time.Second
 
-func newRouter(
-	creds func(shard string) credentials.TransportCredentials, logger *slog.Logger,
-	connectTo func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
-) *router {
+func newRouter(cfg Config) *router {
 	return &router{
-		credentials: creds, options: options, connectTo: connectTo, logger: logger,
-		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
+		cfg: cfg, first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
 		leaving: map[*shard]*time.Timer{},
 	}
 }
@@ -247,7 +237,7 @@ func (r *router) resetHung(before *table, view placement.View) {
 	for name, s := range r.dialled {
 		switch _, registered := view.Shards[name]; {
 		case s.superseded && !registered:
-			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name)
+			r.cfg.Logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name)
 			s.superseded = false
 			s.pulse.HangUp()
 		case s.superseded && view.Shards[name].Generation != s.generation:
@@ -295,8 +285,8 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	if old != nil && old.told != nil && g.Leader != "" {
 		was := old.told.name
 		old.tenure.Over(supersededPatience, func() {
-			r.logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended", "shard",
-				was, "group", g.Name, "leader", g.Leader)
+			r.cfg.Logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended",
+				"shard", was, "group", g.Name, "leader", g.Leader)
 		})
 	}
 	return out
@@ -319,7 +309,7 @@ func (r *router) dial(t *table, name string) *shard {
 		}
 		var err error
 		if s, err = r.connect(name, address); err != nil {
-			r.logger.Error("cannot route to a shard", "shard", name, "address", address, "error", err)
+			r.cfg.Logger.Error("cannot route to a shard", "shard", name, "address", address, "error", err)
 			delete(r.dialled, name)
 			return nil
 		}
@@ -332,17 +322,17 @@ func (r *router) dial(t *table, name string) *shard {
 func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	s.pulse = liveness.New(liveness.Options{
-		Dial: r.connectTo,
+		Dial: r.cfg.Dial,
 		May:  r.several.Load, // only another copy can answer instead
 		Hung: func() {
-			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
+			r.cfg.Logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
 		},
 	})
 	for range connsPerShard {
 		// The passthrough resolver looks the name up at each attempt to connect. gRPC's own resolver looks it
 		// up at most every 30 s, but a restarted shard has a new address behind its name.
 		options := append(s.pulse.DialOptions(),
-			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.credentials(name)),
+			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.cfg.ShardCredentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(message.BytesMax),
 				grpc.MaxCallSendMsgSize(message.BytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
@@ -353,7 +343,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
 			grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-gateway"),
 		)
-		conn, err := grpc.NewClient("passthrough:///"+address, append(options, r.options...)...)
+		conn, err := grpc.NewClient("passthrough:///"+address, append(options, r.cfg.ShardDialOptions...)...)
 		if err != nil {
 			s.closeNow()
 			return nil, fmt.Errorf("address %q: %w", address, err)

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -288,10 +290,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 				"the shard of group %q is not registered: the id could be there", r.group)
 		}
 	}
-	shards := make([]*shard, 0, len(ask))
-	for s := range ask {
-		shards = append(shards, s)
-	}
+	shards := slices.Collect(maps.Keys(ask))
 	answers := make([]recordv1.FindResponse, len(shards))
 	errs := make([]error, len(shards))
 	parallel.Times(len(shards), fanOut, func(i int) {
@@ -306,7 +305,9 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		}
 		out.Records = append(out.Records, answers[i].GetRecords()...)
 	}
-	sortRecords(out.Records)
+	slices.SortFunc(out.Records, func(a, b *recordv1.Record) int {
+		return cmp.Compare(a.GetKey().GetGroup(), b.GetKey().GetGroup())
+	})
 	// Each member of a group answers for the group if its shard is asked, so a record can occur several times.
 	out.Records = slices.CompactFunc(out.Records, func(a, b *recordv1.Record) bool {
 		return a.GetKey().GetGroup() == b.GetKey().GetGroup() && a.GetKey().GetId() == b.GetKey().GetId()

@@ -60,6 +60,18 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 	})
 }
 
+// download sends a request to a shard, and returns the stream of its answers.
+func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.ClientStream, error) {
+	from, err := s.conn().NewStream(ctx, downloadDesc, full)
+	if err != nil {
+		return nil, err
+	}
+	if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) { // RecvMsg returns the reason of io.EOF
+		return nil, err
+	}
+	return from, from.CloseSend()
+}
+
 // pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all answers.
 // The function change sees each answer first. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds
 // all streams together.
@@ -75,14 +87,8 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 	return through(&call, ctx, func(ctx context.Context, s place) (bool, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // aborts the shard's stream if this side ends first
-		from, err := s.conn().NewStream(ctx, downloadDesc, full)
+		from, err := s.download(ctx, full, in)
 		if err != nil {
-			return true, err
-		}
-		if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
-			return true, err
-		}
-		if err := from.CloseSend(); err != nil {
 			return true, err
 		}
 		tenure := s.tenure
@@ -201,7 +207,9 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 		}
 		u.hold(f)
 		if err := to.SendMsg(f); err != nil {
-			f.keepOrFree()
+			if !f.keep {
+				f.free()
+			}
 			return u.answer(to, s)
 		}
 	}
@@ -209,13 +217,6 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 		return true, err
 	}
 	return u.answer(to, s)
-}
-
-// keepOrFree releases a frame that was not sent and is not held.
-func (f *frame) keepOrFree() {
-	if !f.keep {
-		f.free()
-	}
 }
 
 // hold keeps a frame for another attempt as long as all frames fit.

@@ -35,16 +35,12 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 	keyed := fields{key: 1}
 	written := fields{key: 1, requestID: 3}
 	uploaded := fields{header: 1, key: 1, requestID: 3}
-	unary := func(name, full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodDesc {
-		return grpc.MethodDesc{MethodName: name, Handler: g.unaryHandler(full, handle)}
-	}
-	forward := func(name, full string, f fields, write, creates bool) grpc.MethodDesc {
+	unary := func(name, full string, f fields, write, creates bool,
+		handle func(context.Context, *method, *frame) (any, error)) grpc.MethodDesc {
 		m := g.method(full, f, write, creates)
-		return unary(name, full, func(ctx context.Context, in *frame) (any, error) { return g.unary(ctx, m, in) })
+		handler := unaryHandler(full, func(ctx context.Context, in *frame) (any, error) { return handle(ctx, m, in) })
+		return grpc.MethodDesc{MethodName: name, Handler: handler}
 	}
-	listVersions := g.method(recordv1.RecordService_ListVersions_FullMethodName, keyed, false, false)
-	find := g.method(recordv1.RecordService_Find_FullMethodName, fields{id: 1}, false, false)
-	planScan := g.method(recordv1.RecordService_PlanScan_FullMethodName, fields{}, false, false)
 	stream := func(name string, client, server bool, handle grpc.StreamHandler) grpc.StreamDesc {
 		return grpc.StreamDesc{StreamName: name, Handler: handle, ClientStreams: client, ServerStreams: server}
 	}
@@ -53,16 +49,12 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 		Metadata:    recordv1.RecordService_ServiceDesc.Metadata,
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
-			forward("Put", recordv1.RecordService_Put_FullMethodName, written, true, true),
-			forward("Get", recordv1.RecordService_Get_FullMethodName, keyed, false, false),
-			forward("Delete", recordv1.RecordService_Delete_FullMethodName, written, true, false),
-			unary("ListVersions", listVersions.full, func(ctx context.Context, in *frame) (any, error) {
-				return g.listVersions(ctx, listVersions, in)
-			}),
-			unary("Find", find.full, func(ctx context.Context, in *frame) (any, error) { return g.find(ctx, find, in) }),
-			unary("PlanScan", planScan.full, func(ctx context.Context, in *frame) (any, error) {
-				return g.planScan(ctx, planScan, in)
-			}),
+			unary("Put", recordv1.RecordService_Put_FullMethodName, written, true, true, g.unary),
+			unary("Get", recordv1.RecordService_Get_FullMethodName, keyed, false, false, g.unary),
+			unary("Delete", recordv1.RecordService_Delete_FullMethodName, written, true, false, g.unary),
+			unary("ListVersions", recordv1.RecordService_ListVersions_FullMethodName, keyed, false, false, g.listVersions),
+			unary("Find", recordv1.RecordService_Find_FullMethodName, fields{id: 1}, false, false, g.find),
+			unary("PlanScan", recordv1.RecordService_PlanScan_FullMethodName, fields{}, false, false, g.planScan),
 		},
 		Streams: []grpc.StreamDesc{
 			stream("BatchPut", true, true, g.counted(recordv1.RecordService_BatchPut_FullMethodName, g.batchPut)),
@@ -78,8 +70,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 }
 
 // unaryHandler receives the request as a frame. Interceptors see a message.Undecoded.
-func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in *frame) (any,
-	error)) grpc.MethodHandler {
+func unaryHandler(full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodHandler {
 	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
 		error) {
 		in := &frame{keep: true}
