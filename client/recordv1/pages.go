@@ -10,82 +10,77 @@ import (
 // servers.
 const pageSize = 1000
 
+// all requests all pages of a listing, beginning with the page of a token. The function ask requests one page, and
+// returns the token of the next one.
+func all[R any](token string, name func(R) string, ask func(token string) (rows []R, next string, err error)) ([]R,
+	error) {
+	var out []R
+	listed := map[string]bool{} // names on earlier pages
+	for {
+		rows, next, err := ask(token)
+		if err != nil {
+			return nil, err
+		}
+		before := len(out)
+		for _, row := range rows {
+			// A server that is too old to know pages answers with all rows. Such a server may answer after a newer
+			// server, which sent the earlier pages, has stopped.
+			if !listed[name(row)] {
+				out = append(out, row)
+			}
+		}
+		if token = next; token == "" {
+			return out, nil
+		}
+		for _, row := range out[before:] {
+			listed[name(row)] = true
+		}
+	}
+}
+
 // AllGroups requests all pages of a listing of groups, beginning with in.PageToken. It ignores the page size of the
 // request and uses its own. It returns all rows in one answer, however large that answer is. If any page has an error,
 // AllGroups returns the error and no rows.
 func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsRequest, options ...grpc.CallOption) (
 	*ListGroupsResponse, error) {
-	all, token := &ListGroupsResponse{}, in.GetPageToken()
-	listed := map[string]bool{} // groups of earlier pages
-	for {
+	groups, err := all(in.GetPageToken(), (*Group).GetGroup, func(token string) ([]*Group, string, error) {
 		page, err := from.ListGroups(ctx, &ListGroupsRequest{Group: in.GetGroup(), PageSize: pageSize, PageToken: token},
 			options...)
-		if err != nil {
-			return nil, err
-		}
-		before := len(all.Groups)
-		for _, g := range page.GetGroups() {
-			// A server that is too old to know pages answers with all rows. Such a server may answer after a newer
-			// server, which sent the earlier pages, has stopped.
-			if !listed[g.GetGroup()] {
-				all.Groups = append(all.Groups, g)
-			}
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return all, nil
-		}
-		for _, g := range all.Groups[before:] {
-			listed[g.GetGroup()] = true
-		}
+		return page.GetGroups(), page.GetNextPageToken(), err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return &ListGroupsResponse{Groups: groups}, nil
 }
 
 // AllShards is like AllGroups, for shards.
 func AllShards(ctx context.Context, from AdminServiceClient, options ...grpc.CallOption) (*ListShardsResponse, error) {
-	all := &ListShardsResponse{}
-	listed := map[string]bool{}
-	for token := ""; ; {
+	out := &ListShardsResponse{}
+	shards, err := all("", (*Shard).GetName, func(token string) ([]*Shard, string, error) {
 		page, err := from.ListShards(ctx, &ListShardsRequest{PageSize: pageSize, PageToken: token}, options...)
-		if err != nil {
-			return nil, err
-		}
 		if token == "" {
-			all.Problems, all.Warnings = page.GetProblems(), page.GetWarnings()
+			out.Problems, out.Warnings = page.GetProblems(), page.GetWarnings()
 		}
-		for _, s := range page.GetShards() {
-			if !listed[s.GetName()] {
-				listed[s.GetName()] = true
-				all.Shards = append(all.Shards, s)
-			}
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return all, nil
-		}
+		return page.GetShards(), page.GetNextPageToken(), err
+	})
+	if err != nil {
+		return nil, err
 	}
+	out.Shards = shards
+	return out, nil
 }
 
 // AllMoves is like AllGroups, for moves.
 func AllMoves(ctx context.Context, from AdminServiceClient, options ...grpc.CallOption) (*PlanMovesResponse, error) {
-	all := &PlanMovesResponse{}
-	listed := map[string]bool{} // groups of earlier pages
-	for token := ""; ; {
+	moves, err := all("", (*Move).GetGroup, func(token string) ([]*Move, string, error) {
 		page, err := from.PlanMoves(ctx, &PlanMovesRequest{PageSize: pageSize, PageToken: token}, options...)
-		if err != nil {
-			return nil, err
-		}
-		before := len(all.Moves)
-		for _, m := range page.GetMoves() {
-			if !listed[m.GetGroup()] {
-				all.Moves = append(all.Moves, m)
-			}
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return all, nil
-		}
-		for _, m := range all.Moves[before:] {
-			listed[m.GetGroup()] = true
-		}
+		return page.GetMoves(), page.GetNextPageToken(), err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return &PlanMovesResponse{Moves: moves}, nil
 }
 
 // ReceiveRouting receives one whole table of WatchRouting, in one part or several. If an error occurs in the middle of
