@@ -129,60 +129,54 @@ func (e *Error) GRPCStatus() *status.Status {
 	return full
 }
 
+// matches lists the variables that an error matches because of its reason or its code alone.
+var matches = []struct {
+	target error
+	reason string     // empty: any reason
+	code   codes.Code // OK: any code
+}{
+	{target: ErrNotFound, code: codes.NotFound},
+	{target: ErrGroupNotFound, reason: reason.GroupNotFound},
+	{target: ErrVersionNotFound, reason: reason.VersionNotFound},
+	{target: ErrVersionMismatch, reason: reason.VersionMismatch},
+	{target: ErrExists, code: codes.AlreadyExists},
+	{target: ErrInvalid, code: codes.InvalidArgument},
+	{target: ErrDiskFull, reason: reason.DiskFull},
+	{target: ErrMemoryFull, reason: reason.MemoryFull},
+	{target: ErrGroupLimit, reason: reason.GroupLimit},
+	{target: ErrQuotaExceeded, reason: reason.QuotaExceeded},
+	{target: ErrHashRouting, reason: reason.HashRouting},
+	{target: ErrGroupNotEmpty, reason: reason.GroupNotEmpty},
+	{target: ErrGroupFailed, reason: reason.GroupFailed},
+	{target: ErrRequestIDReused, reason: reason.RequestIDReused},
+	{target: ErrDataLoss, code: codes.DataLoss},
+	{target: ErrCursorExpired, reason: reason.CursorExpired},
+	{target: ErrBadRange, reason: reason.BadRange},
+	{target: ErrPermissionDenied, code: codes.PermissionDenied},
+	{target: ErrUnauthenticated, code: codes.Unauthenticated},
+}
+
 // Is reports whether the error matches one of the variables above.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrOutcomeUnknown:
 		return e.doubtful || e.Reason == reason.OutcomeUnknown || e.Metadata["outcome"] == "unknown"
-	case ErrNotFound:
-		return e.Code == codes.NotFound
-	case ErrGroupNotFound:
-		return e.Reason == reason.GroupNotFound
-	case ErrVersionNotFound:
-		return e.Reason == reason.VersionNotFound
-	case ErrMemoryFull:
-		return e.Reason == reason.MemoryFull
-	case ErrGroupLimit:
-		return e.Reason == reason.GroupLimit
-	case ErrHashRouting:
-		return e.Reason == reason.HashRouting
-	case ErrGroupNotEmpty:
-		return e.Reason == reason.GroupNotEmpty
-	case ErrVersionMismatch:
-		return e.Reason == reason.VersionMismatch
-	case ErrExists:
-		return e.Code == codes.AlreadyExists
-	case ErrPermissionDenied:
-		return e.Code == codes.PermissionDenied
-	case ErrUnauthenticated:
-		return e.Code == codes.Unauthenticated
-	case ErrInvalid:
-		return e.Code == codes.InvalidArgument
-	case ErrRequestIDReused:
-		return e.Reason == reason.RequestIDReused
 	case ErrTooLarge:
 		return e.Reason == reason.UseDownload || e.Reason == reason.UseUpload
-	case ErrDiskFull:
-		return e.Reason == reason.DiskFull
 	case ErrOverloaded:
 		return e.Code == codes.ResourceExhausted && e.Reason != reason.DiskFull && e.Reason != reason.QuotaExceeded
-	case ErrQuotaExceeded:
-		return e.Reason == reason.QuotaExceeded
 	case ErrUnavailable:
 		elsewhere := e.Reason == reason.NotLeader || e.Reason == reason.WrongShard || e.Reason == reason.NotServing
 		return (e.Code == codes.Unavailable || elsewhere) && !e.doubtful
-	case ErrGroupFailed:
-		return e.Reason == reason.GroupFailed
-	case ErrDataLoss:
-		return e.Code == codes.DataLoss
-	case ErrCursorExpired:
-		return e.Reason == reason.CursorExpired
-	case ErrBadRange:
-		return e.Reason == reason.BadRange
 	case context.DeadlineExceeded:
 		return e.Code == codes.DeadlineExceeded || e.ended == target
 	case context.Canceled:
 		return e.Code == codes.Canceled || e.ended == target
+	}
+	for _, m := range matches {
+		if m.target == target {
+			return (m.reason == "" || m.reason == e.Reason) && (m.code == codes.OK || m.code == e.Code)
+		}
 	}
 	return false
 }
