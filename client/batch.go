@@ -40,10 +40,12 @@ type PutOutcome struct {
 
 // pendingItem is an item without an answer yet.
 type pendingItem struct {
-	place    int
 	attempts attempts
 	put      *recordv1.PutRequest
+	stored   *PutOutcome // of put
 	get      *recordv1.GetRequest
+	read     *GetOutcome // of get
+	failure  *error      // Err of the outcome
 	to       target
 	err      error
 	verdict  routing.Verdict // the classification of err
@@ -78,31 +80,26 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 			continue
 		}
 		pending = append(pending, &pendingItem{
-			place: i, put: items[i].Options.request(items[i].Key, items[i].Data),
+			put: items[i].Options.request(items[i].Key, items[i].Data), stored: &outcomes[i], failure: &outcomes[i].Err,
 			attempts: c.attempts(call{op: op, key: &items[i].Key, write: true}),
 		})
 	}
-	times(len(large), largeAtOnce, func(n int) {
-		i := large[n]
+	eachLarge(large, func(i int) {
 		outcomes[i].PutResult, outcomes[i].Err = c.putLarge(ctx, items[i].Key, items[i].Data, items[i].Options)
 	})
-	c.rounds(ctx, pending, func(part []*pendingItem) { c.putPart(ctx, part, outcomes) }, func(p *pendingItem, err error) {
-		outcomes[p.place].Err = err
-	})
+	c.rounds(ctx, pending, putPart)
 	return outcomes
 }
 
 // rounds splits the pending items by target and sends them, until all are answered. The function run sends the items of
-// one target, and sets err in each item that has no answer. The function failed receives the items that are not
-// retried.
-func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem),
-	failed func(*pendingItem, error)) {
+// one target, and sets err in each item that has no answer.
+func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func(context.Context, []*pendingItem)) {
 	for len(pending) > 0 {
 		parts := map[any][]*pendingItem{}
 		for _, p := range pending {
 			to, err := c.target(p.attempts.what, p.attempts.N())
 			if err != nil {
-				failed(p, p.attempts.newError(err))
+				*p.failure = p.attempts.newError(err)
 				continue
 			}
 			p.to, p.err, p.sent = to, nil, false
@@ -110,16 +107,15 @@ func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]
 		}
 		var all sync.WaitGroup
 		for _, part := range parts {
-			all.Go(func() { run(part) })
+			all.Go(func() { run(ctx, part) })
 		}
 		all.Wait()
-		pending = c.remaining(ctx, pending, failed)
+		pending = remaining(ctx, pending)
 	}
 }
 
 // remaining returns the items to retry. It pauses once for all of them.
-func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
-	failed func(*pendingItem, error)) []*pendingItem {
+func remaining(ctx context.Context, pending []*pendingItem) []*pendingItem {
 	var again []*pendingItem
 	paused, proceed := false, true
 	for _, p := range pending {
@@ -128,7 +124,7 @@ func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
 		}
 		p.verdict = p.attempts.judge(p.to, p.err, p.verdict)
 		if !p.attempts.Failed(p.err, p.verdict, p.sent) {
-			failed(p, p.end(ctx))
+			*p.failure = p.end(ctx)
 			continue
 		}
 		if !paused {
@@ -137,7 +133,7 @@ func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
 			p.attempts.Skip()
 		}
 		if !proceed {
-			failed(p, p.end(ctx))
+			*p.failure = p.end(ctx)
 			continue
 		}
 		again = append(again, p)
@@ -146,7 +142,7 @@ func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
 }
 
 // putPart sends puts to one target over one stream, with several messages in flight.
-func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []PutOutcome) {
+func putPart(ctx context.Context, part []*pendingItem) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := recordv1.NewRecordServiceClient(part[0].to.conn).BatchPut(ctx)
@@ -174,7 +170,7 @@ func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []Pu
 	for err == nil && received < len(messages) {
 		var answer *recordv1.BatchPutResponse
 		if answer, err = stream.Recv(); err == nil {
-			takePuts(messages[received], answer, outcomes)
+			takePuts(messages[received], answer)
 			received++
 		}
 	}
@@ -218,7 +214,7 @@ func notEOF(err error) error {
 	return err
 }
 
-func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse, outcomes []PutOutcome) {
+func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse) {
 	for i, p := range items {
 		if i >= len(answer.GetResults()) {
 			failAll(items[i:], nil)
@@ -229,8 +225,8 @@ func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse, outcomes 
 			p.failed(st.Err())
 			continue
 		}
-		out, size := &outcomes[p.place], int64(len(p.put.GetData()))
-		out.PutResult, out.Err = toPutResult(p.attempts.what.op, result.GetPut(), p.put.GetDataCrc32C(), size)
+		p.stored.PutResult, p.stored.Err = toPutResult(p.attempts.what.op, result.GetPut(), p.put.GetDataCrc32C(),
+			int64(len(p.put.GetData())))
 	}
 }
 
@@ -254,31 +250,28 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 	pending := make([]*pendingItem, len(items))
 	for i := range items {
 		pending[i] = &pendingItem{
-			place: i,
 			get: &recordv1.GetRequest{
 				Key: items[i].Key.proto(), Version: items[i].Options.Version, MetadataOnly: items[i].Options.MetadataOnly,
 			},
+			read: &outcomes[i], failure: &outcomes[i].Err,
 			attempts: c.attempts(call{op: "get " + items[i].Key.String(), key: &items[i].Key}),
 		}
 	}
-	c.rounds(ctx, pending, func(part []*pendingItem) { c.getPart(ctx, part, outcomes) }, func(p *pendingItem, err error) {
-		outcomes[p.place].Err = err
-	})
+	c.rounds(ctx, pending, getPart)
 	var large []int
 	for i := range outcomes {
 		if e, ok := errors.AsType[*Error](outcomes[i].Err); ok && e.Reason == reason.UseDownload {
 			large = append(large, i)
 		}
 	}
-	times(len(large), largeAtOnce, func(n int) {
-		i := large[n]
+	eachLarge(large, func(i int) {
 		outcomes[i].Record, outcomes[i].Err = c.getLarge(ctx, "get "+items[i].Key.String(), items[i].Key, items[i].Options)
 	})
 	return outcomes
 }
 
 // getPart reads from one target, one call after another.
-func (c *Client) getPart(ctx context.Context, part []*pendingItem, outcomes []GetOutcome) {
+func getPart(ctx context.Context, part []*pendingItem) {
 	for begin := 0; begin < len(part); {
 		message := &recordv1.BatchGetRequest{}
 		end, bytes := begin, 0
@@ -287,13 +280,12 @@ func (c *Client) getPart(ctx context.Context, part []*pendingItem, outcomes []Ge
 			message.Gets = append(message.Gets, part[end].get)
 			bytes += proto.Size(part[end].get) + 16
 		}
-		c.getMessage(ctx, part[begin:end], message, outcomes)
+		getMessage(ctx, part[begin:end], message)
 		begin = end
 	}
 }
 
-func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *recordv1.BatchGetRequest,
-	outcomes []GetOutcome) {
+func getMessage(ctx context.Context, items []*pendingItem, message *recordv1.BatchGetRequest) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answered := make([]bool, len(items))
@@ -314,8 +306,7 @@ func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *
 				p.failed(st.Err())
 				continue
 			}
-			out := &outcomes[p.place]
-			out.Record, out.Err = checked(p.attempts.what.op, result.GetRecord())
+			p.read.Record, p.read.Err = checked(p.attempts.what.op, result.GetRecord())
 		}
 	}
 	for i, p := range items {
@@ -325,12 +316,12 @@ func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *
 	}
 }
 
-// times calls do(i) for each number i from 0 to n-1, with at most `most` calls at a time. It returns when all calls
-// have returned.
-func times(n, most int, do func(i int)) {
+// eachLarge calls do(i) for the index of each item that needs a stream of its own, with at most largeAtOnce calls at a
+// time. It returns when all calls have returned.
+func eachLarge(large []int, do func(i int)) {
 	var all errgroup.Group
-	all.SetLimit(most)
-	for i := range n {
+	all.SetLimit(largeAtOnce)
+	for _, i := range large {
 		all.Go(func() error {
 			do(i)
 			return nil

@@ -93,12 +93,7 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 // must not change the data before done() is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
-	stop := context.AfterFunc(ctx, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.changed.Broadcast()
-	})
-	defer stop()
+	defer b.wakeAtEnd(ctx)()
 	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,6 +119,15 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	return nil
 }
 
+// wakeAtEnd makes the waits for changed look at ctx again when ctx ends, until stop is called.
+func (b *Batcher) wakeAtEnd(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.changed.Broadcast()
+	})
+}
+
 func (l *batchLane) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -144,12 +148,7 @@ func (b *Batcher) hurry() {
 // Flush sends all waiting puts. It returns when every put that was added before the call has its outcome, or when ctx
 // ends.
 func (b *Batcher) Flush(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.changed.Broadcast()
-	})
-	defer stop()
+	defer b.wakeAtEnd(ctx)()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.items > 0 {

@@ -14,6 +14,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.CallTimeout < 0 {
 		return nil, fmt.Errorf("sheaf: call timeout is %v: give 0 (%v) or more", cfg.CallTimeout, timeoutNormal)
 	}
-	if cfg.CallTimeout == 0 {
-		cfg.CallTimeout = timeoutNormal
-	}
+	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, timeoutNormal)
 	if cfg.Credentials == nil {
 		cfg.Credentials = insecure.NewCredentials()
 	}
@@ -299,10 +298,11 @@ func (c *Client) conn(address string) (*server, error) {
 
 // call describes a call to be made.
 type call struct {
-	op    string // names the call in errors
-	key   *Key   // nil: any gateway can serve the call
-	group string // when key is nil: a group of Named routing, or of Hash routing by name; empty: none
-	write bool   // carries a request id
+	op    string  // names the call in errors
+	key   *Key    // nil: any gateway can serve the call
+	group string  // when key is nil: a group of Named routing, or of Hash routing by name; empty: none
+	write bool    // carries a request id
+	epoch *uint64 // the field of the request that holds the epoch of the routing; nil: none
 }
 
 // target is the destination of an attempt.
@@ -443,4 +443,15 @@ func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Co
 			return answer, err
 		}
 	}
+}
+
+// unary makes a unary call by a method of the generated client of a service.
+func unary[C, Q, A any](ctx context.Context, c *Client, what call, service func(grpc.ClientConnInterface) C,
+	method func(C, context.Context, Q, ...grpc.CallOption) (A, error), request Q, more ...grpc.CallOption) (A, error) {
+	return do(ctx, c, what, func(ctx context.Context, to target, options ...grpc.CallOption) (A, error) {
+		if what.epoch != nil {
+			*what.epoch = to.epoch
+		}
+		return method(service(to.conn), ctx, request, append(options, more...)...)
+	})
 }

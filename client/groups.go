@@ -33,11 +33,8 @@ func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 		request := &recordv1.ListGroupsRequest{PageSize: groupsPage}
 		yielded := map[string]bool{} // a gateway older than pages always answers with all groups
 		for {
-			answer, err := do(ctx, c, call{op: "list groups"}, func(ctx context.Context, to target,
-				options ...grpc.CallOption) (*recordv1.ListGroupsResponse, error) {
-				return recordv1.NewAdminServiceClient(to.conn).ListGroups(ctx, request,
-					append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
-			})
+			answer, err := unary(ctx, c, call{op: "list groups"}, recordv1.NewAdminServiceClient,
+				recordv1.AdminServiceClient.ListGroups, request, grpc.MaxCallRecvMsgSize(routingBytes))
 			if err != nil {
 				yield(Group{}, err)
 				return

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 )
@@ -105,11 +103,12 @@ func NewRequestID() []byte {
 	return id
 }
 
-func (o *PutOptions) orZero() PutOptions {
-	if o == nil {
-		return PutOptions{}
+// orZero returns the options that a caller gave, or the zero value if the caller gave none.
+func orZero[T any](options *T) (o T) {
+	if options != nil {
+		o = *options
 	}
-	return *o
+	return o
 }
 
 func (o *PutOptions) condition() *recordv1.WriteCondition {
@@ -176,7 +175,7 @@ func (o *PutOptions) check(op string) error {
 // Upload for data above 1 MiB.
 func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOptions) (PutResult, error) {
 	op := "put " + key.String()
-	o := options.orZero()
+	o := orZero(options)
 	if err := o.check(op); err != nil {
 		return PutResult{}, err
 	}
@@ -184,11 +183,8 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 		return c.putLarge(ctx, key, data, o)
 	}
 	request := o.request(key, data)
-	answer, err := do(ctx, c, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (*recordv1.PutResponse, error) {
-		request.RoutingEpoch = to.epoch
-		return recordv1.NewRecordServiceClient(to.conn).Put(ctx, request, options...)
-	})
+	answer, err := unary(ctx, c, call{op: op, key: &key, write: true, epoch: &request.RoutingEpoch},
+		recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Put, request)
 	if err != nil {
 		return PutResult{}, err
 	}
@@ -210,16 +206,10 @@ type GetOptions struct {
 // version does not exist.
 func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record, error) {
 	op := "get " + key.String()
-	var o GetOptions
-	if options != nil {
-		o = *options
-	}
+	o := orZero(options)
 	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly}
-	answer, err := do(ctx, c, call{op: op, key: &key}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (*recordv1.GetResponse, error) {
-		request.RoutingEpoch = to.epoch
-		return recordv1.NewRecordServiceClient(to.conn).Get(ctx, request, options...)
-	})
+	answer, err := unary(ctx, c, call{op: op, key: &key, epoch: &request.RoutingEpoch}, recordv1.NewRecordServiceClient,
+		recordv1.RecordServiceClient.Get, request)
 	if err == nil {
 		return checked(op, answer.GetRecord())
 	}
@@ -248,21 +238,16 @@ type DeleteResult struct {
 // Delete deletes a record. Deleting an absent record succeeds.
 func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (DeleteResult, error) {
 	op := "delete " + key.String()
-	var o PutOptions
-	if options != nil {
-		o = PutOptions{IfVersion: options.IfVersion, Timestamp: options.Timestamp, RequestID: options.RequestID}
-	}
+	given := orZero(options)
+	o := PutOptions{IfVersion: given.IfVersion, Timestamp: given.Timestamp, RequestID: given.RequestID}
 	if err := o.check(op); err != nil {
 		return DeleteResult{}, err
 	}
 	request := &recordv1.DeleteRequest{
 		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
 	}
-	answer, err := do(ctx, c, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (*recordv1.DeleteResponse, error) {
-		request.RoutingEpoch = to.epoch
-		return recordv1.NewRecordServiceClient(to.conn).Delete(ctx, request, options...)
-	})
+	answer, err := unary(ctx, c, call{op: op, key: &key, write: true, epoch: &request.RoutingEpoch},
+		recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Delete, request)
 	if err != nil {
 		return DeleteResult{}, err
 	}
@@ -280,11 +265,8 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 		op := "list versions of " + key.String()
 		request := &recordv1.ListVersionsRequest{Key: key.proto()}
 		for {
-			answer, err := do(ctx, c, call{op: op, key: &key}, func(ctx context.Context, to target,
-				options ...grpc.CallOption) (*recordv1.ListVersionsResponse, error) {
-				request.RoutingEpoch = to.epoch
-				return recordv1.NewRecordServiceClient(to.conn).ListVersions(ctx, request, options...)
-			})
+			answer, err := unary(ctx, c, call{op: op, key: &key, epoch: &request.RoutingEpoch},
+				recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.ListVersions, request)
 			if err != nil {
 				yield(Record{}, err)
 				return
@@ -304,10 +286,8 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 // Find looks for an id in all groups. It returns one record without data for each group that holds the id. It fails
 // with ErrUnavailable if any group that could hold it does not answer.
 func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
-	answer, err := do(ctx, c, call{op: "find " + strconv.FormatInt(id, 10)}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (*recordv1.FindResponse, error) {
-		return recordv1.NewRecordServiceClient(to.conn).Find(ctx, &recordv1.FindRequest{Id: id}, options...)
-	})
+	answer, err := unary(ctx, c, call{op: "find " + strconv.FormatInt(id, 10)}, recordv1.NewRecordServiceClient,
+		recordv1.RecordServiceClient.Find, &recordv1.FindRequest{Id: id})
 	if err != nil {
 		return nil, err
 	}
@@ -327,11 +307,8 @@ func (c *Client) Named(ctx context.Context) (named bool, err error) {
 
 // CreateGroup creates a group of Named routing. It returns ErrExists if the group exists.
 func (c *Client) CreateGroup(ctx context.Context, group string) error {
-	_, err := do(ctx, c, call{op: "create group " + group}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (*recordv1.CreateGroupResponse, error) {
-		return recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group},
-			options...)
-	})
+	_, err := unary(ctx, c, call{op: "create group " + group}, recordv1.NewAdminServiceClient,
+		recordv1.AdminServiceClient.CreateGroup, &recordv1.CreateGroupRequest{Group: group})
 	return err
 }
 
@@ -348,10 +325,8 @@ func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	ask := func(request *recordv1.DeleteGroupRequest) (*recordv1.DeleteGroupResponse, error) {
-		return do(ctx, c, call{op: "delete group " + group}, func(ctx context.Context, to target,
-			options ...grpc.CallOption) (*recordv1.DeleteGroupResponse, error) {
-			return recordv1.NewAdminServiceClient(to.conn).DeleteGroup(ctx, request, options...)
-		})
+		return unary(ctx, c, call{op: "delete group " + group}, recordv1.NewAdminServiceClient,
+			recordv1.AdminServiceClient.DeleteGroup, request)
 	}
 	found, err := ask(&recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
 	if err != nil || found.GetGroupUuid() == "" { // no UUID: a server older than this field has deleted the group

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sort"
@@ -8,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/client/call/liveness"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -96,12 +98,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 			t.hash = append(t.hash, r)
 		}
 	}
-	slices.SortFunc(t.hash, func(a, b *shardRoute) int {
-		if a.first < b.first {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(t.hash, func(a, b *shardRoute) int { return cmp.Compare(a.first, b.first) })
 	c.table.Store(t)
 	c.forget(inUse)
 }
@@ -135,12 +132,7 @@ func (c *Client) watchRouting(ctx context.Context) {
 		if err != nil {
 			c.unreachable(to)
 		}
-		timer := time.NewTimer(c.pace.Pause(n))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		backoff.Sleep(ctx, c.pace.Pause(n))
 		n++
 	}
 }

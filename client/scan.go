@@ -62,10 +62,7 @@ type PlanScanOptions struct {
 // every record exactly once. Batch systems use PlanScan to distribute the work. Scan with Parallel plans and scans in
 // one process.
 func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
-	var o PlanScanOptions
-	if options != nil {
-		o = *options
-	}
+	o := orZero(options)
 	plan, err := c.planScan(ctx, &recordv1.PlanScanRequest{Groups: o.Groups, SplitBytes: o.SplitBytes})
 	if err != nil {
 		return nil, err
@@ -82,10 +79,7 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 // so each record is yielded once. Records above 1 MiB are yielded without data (HasData is false): use Download with
 // the version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
 func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
-	var o ScanOptions
-	if options != nil {
-		o = *options
-	}
+	o := orZero(options)
 	return func(yield func(Record, error) bool) {
 		switch {
 		case len(o.Cursor) > 0 && (o.Group != "" || o.Split != nil || o.Parallel > 1):
@@ -200,11 +194,8 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 
 // planScan takes the snapshots of a scan and divides them into splits.
 func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (*recordv1.PlanScanResponse, error) {
-	return do(ctx, c, call{op: "plan a scan"}, func(ctx context.Context, to target,
-		options ...grpc.CallOption) (*recordv1.PlanScanResponse, error) {
-		return recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request,
-			append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
-	})
+	return unary(ctx, c, call{op: "plan a scan"}, recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.PlanScan,
+		request, grpc.MaxCallRecvMsgSize(routingBytes))
 }
 
 // scanned is a message of one split, or the error that ended it.

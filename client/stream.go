@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOption
 // safe. Otherwise it retries the upload only if nothing was read yet. If the reader fails, nothing is stored, and the
 // error wraps the reader's error.
 func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
-	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: options.orZero(), from: from}
+	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: orZero(options), from: from}
 	return u.run(ctx)
 }
 
@@ -214,10 +215,8 @@ func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *D
 func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*Reader, error) {
 	r := &Reader{client: c, op: "download " + key.String()}
 	r.ctx, r.cancel = context.WithCancel(ctx)
-	if options != nil {
-		r.version, r.offset, r.left = options.Version, options.Offset, options.Length
-		r.limited = options.Length != 0
-	}
+	o := orZero(options)
+	r.version, r.offset, r.left, r.limited = o.Version, o.Offset, o.Length, o.Length != 0
 	r.attempts = c.attempts(call{op: r.op, key: &key})
 	if err := r.connect(); err != nil {
 		r.cancel()
@@ -372,10 +371,7 @@ func (r *Reader) Close() error {
 
 // getLarge reads a record that is too large for the Get call.
 func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions) (Record, error) {
-	limit := o.BytesMax
-	if limit == 0 {
-		limit = getBytesMax
-	}
+	limit := cmp.Or(o.BytesMax, getBytesMax)
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	r, err := c.Open(ctx, key, &DownloadOptions{Version: o.Version})

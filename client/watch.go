@@ -29,10 +29,7 @@ type WatchOptions struct {
 // To start with all existing records: save the first cursor of a watch, Scan the group, then watch from that cursor.
 // ErrCursorExpired requires the same steps, because deletes after the cursor were forgotten.
 func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
-	var o WatchOptions
-	if options != nil {
-		o = *options
-	}
+	o := orZero(options)
 	return func(yield func(Record, error) bool) {
 		if group == "" {
 			yield(Record{}, invalid("watch", "name the group"))

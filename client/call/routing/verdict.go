@@ -34,13 +34,10 @@ type Verdict struct {
 	TimedOut bool
 }
 
-// Overloaded reports whether the server was overloaded: the call was not applied, and may be retried later.
-func (v Verdict) Overloaded() bool { return v.Fate == Final && v.Reason == reason.Overloaded }
-
 // Later reports whether the server was overloaded, or a rate quota is used up: the call was not applied, and may be
 // retried later. A used-up storage quota has no Wait, because a retry does not help.
 func (v Verdict) Later() bool {
-	return v.Overloaded() || v.Fate == Final && v.Reason == reason.QuotaExceeded && v.Wait > 0
+	return v.Fate == Final && (v.Reason == reason.Overloaded || v.Reason == reason.QuotaExceeded && v.Wait > 0)
 }
 
 // Judge classifies the error of an attempt. The argument sent means that the request may have left this process, so a
