@@ -33,9 +33,6 @@ type Held struct {
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
-// newHeld returns a Held for one call. The caller must call end.
-func newHeld(from Allowance) *Held { return &Held{from: from} }
-
 // Ask asks for n bytes in total, which replaces the previous request. If an increase is refused, the previous grant
 // remains. A reduction is never refused.
 func (h *Held) Ask(n int64) error {
@@ -71,22 +68,13 @@ func (h *Held) adjust() {
 	}
 }
 
-// encode counts a message that is given to gRPC, until release() is called. The message already exists, so its bytes
-// cannot be refused.
+// encode counts n bytes of messages that gRPC holds from now on; a negative n counts bytes that gRPC has released. The
+// bytes cannot be refused, because their message already exists.
 func (h *Held) encode(n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.dropped {
 		h.encoded += n
-		h.adjust()
-	}
-}
-
-func (h *Held) release(n int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.dropped {
-		h.encoded -= n
 		h.adjust()
 	}
 }
@@ -125,7 +113,7 @@ func (c *counted) Encode() (mem.BufferSlice, error) {
 	}
 	c.held.encode(n)
 	held := c.held // c is reused
-	return append(bufs[:len(bufs):len(bufs)], whenFreed(func() { held.release(n) })), nil
+	return append(bufs[:len(bufs):len(bufs)], whenFreed(func() { held.encode(-n) })), nil
 }
 
 // RoundUp returns the buffer size in Pool for a message of n bytes.

@@ -48,7 +48,7 @@ func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 
 func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := newHeld(l)
+	h := &Held{from: l}
 	if err := h.Ask(3 << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 	if err := h.More(20 << 20); err != nil {
 		t.Fatalf("the only one is refused: %v", err)
 	}
-	other := newHeld(l)
+	other := &Held{from: l}
 	if err := other.Ask(1); !errors.Is(err, errFull) {
 		t.Fatalf("beyond the limit: %v", err)
 	}
@@ -80,7 +80,7 @@ func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 
 func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := newHeld(l)
+	h := &Held{from: l}
 	if err := h.Ask(1 << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 // the allowance.
 func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := newHeld(l)
+	h := &Held{from: l}
 	_ = encode(t, h, 1<<20-100)
 	h.end(false)
 	for end := time.Now().Add(time.Minute); l.used.Load() != 0; {
@@ -111,7 +111,7 @@ func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 // message.
 func TestACountedMessageIsTheSameOnTheWire(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := newHeld(l)
+	h := &Held{from: l}
 	bufs := encode(t, h, 100_000)
 	l.is(t, 128<<10)
 	n := bufs.Len()

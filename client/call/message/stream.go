@@ -47,7 +47,7 @@ type streamKey struct{}
 
 // NewStream makes a Stream whose messages codec encodes.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
-	s := &Stream{ServerStream: stream, held: newHeld(from), most: most, slow: make(chan struct{}),
+	s := &Stream{ServerStream: stream, held: &Held{from: from}, most: most, slow: make(chan struct{}),
 		refused: make(chan error, 1)}
 	s.ctx = context.WithValue(stream.Context(), streamKey{}, s)
 	s.message.codec, s.message.held = codec, s.held
@@ -65,7 +65,7 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
-		return newHeld(unbounded{}) // not a call of a Stream
+		return &Held{from: unbounded{}} // not a call of a Stream
 	}
 	return s.held
 }

@@ -9,9 +9,6 @@ import (
 // Bytes formats a size with a binary unit: "0 B", "1.5 MiB".
 func Bytes(n int64) string {
 	const units = "KMGTPE"
-	if n < 0 {
-		return strconv.FormatInt(n, 10) + " B"
-	}
 	if n < 1<<10 {
 		return strconv.FormatInt(n, 10) + " B"
 	}

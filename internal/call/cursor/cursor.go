@@ -33,22 +33,18 @@ const VersionBytesMax = 14
 // checkDigit detects a single wrong digit in 31 of 32 cases; a version is not secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
-// appendVersion appends the version of an index (not 0): the index in base 32 without leading zeros, then a check
-// digit.
-func appendVersion(dst []byte, index uint64) []byte {
-	for shift := (bits.Len64(index) - 1) / 5 * 5; shift >= 0; shift -= 5 {
-		dst = append(dst, digits[index>>shift&31])
-	}
-	return append(dst, checkDigit(index))
-}
-
-// Version returns the version of an index; empty for 0.
+// Version returns the version of an index: the index in base 32 without leading zeros, then a check digit. It is empty
+// for 0.
 func Version(index uint64) string {
 	if index == 0 {
 		return ""
 	}
 	var buf [VersionBytesMax]byte
-	return string(appendVersion(buf[:0], index))
+	version := buf[:0]
+	for shift := (bits.Len64(index) - 1) / 5 * 5; shift >= 0; shift -= 5 {
+		version = append(version, digits[index>>shift&31])
+	}
+	return string(append(version, checkDigit(index)))
 }
 
 // ParseVersion is the inverse of Version. Each version has only one spelling. The index is not 0.
