@@ -74,6 +74,9 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 // Rename implements FS.
 func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
 
+// Link implements FS.
+func (OS) Link(oldName, newName string) error { return os.Link(oldName, newName) }
+
 // MkdirAll implements FS.
 func (o OS) MkdirAll(dir string) error { return MakeFolders(o, filepath.Clean(dir), o.mkdir) }
 

@@ -36,6 +36,9 @@ type FS interface {
 	// Rename replaces newName atomically. The rename is durable only after SyncDir of the folder (of both folders, if
 	// they differ).
 	Rename(oldName, newName string) error
+	// Link gives a file a second name. It returns fs.ErrExist if the new name exists, so of several callers one wins.
+	// The new name is durable only after SyncDir of its folder.
+	Link(oldName, newName string) error
 	// MkdirAll makes a folder and its parents, and syncs the folders that it changed.
 	MkdirAll(dir string) error
 	// List returns the names in a folder, sorted.

@@ -201,6 +201,12 @@ func (f *Faulty) Rename(oldName, newName string) error {
 	return f.do(op, func() error { return f.inner.Rename(oldName, newName) })
 }
 
+// Link implements vfs.FS.
+func (f *Faulty) Link(oldName, newName string) error {
+	op := Op{Kind: OpLink, Name: oldName, NewName: newName}
+	return f.do(op, func() error { return f.inner.Link(oldName, newName) })
+}
+
 // MkdirAll implements vfs.FS.
 func (f *Faulty) MkdirAll(dir string) error {
 	return f.do(Op{Kind: OpMkdir, Name: dir}, func() error { return f.inner.MkdirAll(dir) })

@@ -43,7 +43,8 @@ func TestFaultHitsEveryKindOfOperation(t *testing.T) {
 			}, vfstest.OpRemove: func() error { return f.Remove("f") },
 			vfstest.OpRename: func() error {
 				return f.Rename("f", "g")
-			}, vfstest.OpMkdir: func() error { return f.MkdirAll("d") },
+			}, vfstest.OpLink: func() error { return f.Link("f", "g") },
+			vfstest.OpMkdir:   func() error { return f.MkdirAll("d") },
 			vfstest.OpSyncAll: func() error { return f.SyncAll(".") },
 			vfstest.OpSyncDir: func() error {
 				return f.SyncDir(".")

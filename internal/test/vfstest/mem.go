@@ -338,6 +338,30 @@ func (m *Mem) Rename(oldName, newName string) error {
 	})
 }
 
+// Link implements vfs.FS.
+func (m *Mem) Link(oldName, newName string) error {
+	return m.mutate(Op{Kind: OpLink, Name: oldName, NewName: newName}, func(begin func() error) error {
+		n, err := m.lookup(oldName)
+		if err != nil {
+			return err
+		}
+		dir, last, err := m.lookupParent(newName)
+		switch {
+		case err != nil:
+			return fmt.Errorf("to %s: %w", newName, err)
+		case n.dir:
+			return syscall.EPERM
+		case dir.entries[last] != nil:
+			return fmt.Errorf("to %s: %w", newName, syscall.EEXIST)
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		m.changeNames(memNameChange{dir, last, n})
+		return nil
+	})
+}
+
 // MkdirAll implements vfs.FS. The creation of each folder is one operation, and the SyncDir of the folder is another.
 func (m *Mem) MkdirAll(dir string) error {
 	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)

@@ -67,6 +67,25 @@ func rename(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
+func link(t *testing.T, fsys vfs.FS, dir string) {
+	a, b := path.Join(dir, "a"), path.Join(dir, "b")
+	check(t, Write(t, fsys, a, []byte("a")).Close())
+	check(t, fsys.Link(a, b))
+	wantError(t, "link to a name that exists", fsys.Link(a, b), fs.ErrExist)
+	wantError(t, "link to its own name", fsys.Link(a, a), fs.ErrExist)
+	wantError(t, "link of nothing", fsys.Link(path.Join(dir, "no"), path.Join(dir, "c")), fs.ErrNotExist)
+	wantError(t, "link into no folder", fsys.Link(a, path.Join(dir, "no/f")), fs.ErrNotExist)
+	check(t, fsys.MkdirAll(path.Join(dir, "d")))
+	if err := fsys.Link(path.Join(dir, "d"), path.Join(dir, "c")); err == nil {
+		t.Error("a folder got a second name")
+	}
+	check(t, fsys.Remove(a))
+	if got := Read(t, fsys, b); string(got) != "a" {
+		t.Errorf("content is %q", got)
+	}
+	check(t, fsys.SyncDir(dir))
+}
+
 func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
 	check(t, fsys.MkdirAll(path.Join(dir, "a/b")))
 	check(t, fsys.MkdirAll(path.Join(dir, "trash")))

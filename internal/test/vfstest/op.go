@@ -15,6 +15,7 @@ const (
 	OpAllocate
 	OpRemove
 	OpRename
+	OpLink
 	OpMkdir
 	OpSyncAll
 	OpSyncDir
@@ -29,7 +30,7 @@ const (
 
 var opKindNames = [...]string{
 	OpCreate: "create", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate", OpAllocate: "allocate",
-	OpRemove: "remove", OpRename: "rename", OpMkdir: "mkdir", OpSyncAll: "syncall", OpSyncDir: "syncdir", OpOpen: "open",
+	OpRemove: "remove", OpRename: "rename", OpLink: "link", OpMkdir: "mkdir", OpSyncAll: "syncall", OpSyncDir: "syncdir", OpOpen: "open",
 	OpRead: "read",
 	OpList: "list", OpStat: "stat", OpSize: "size", OpLock: "lock", OpSpace: "space",
 }
@@ -50,7 +51,7 @@ type Op struct {
 	Number  int64 // in a Mem, counts the mutating operations from 1; in a Faulty, counts the calls of this kind from 1
 	Kind    OpKind
 	Name    string // name of the file or folder
-	NewName string // only for OpRename
+	NewName string // only for OpRename and OpLink
 	Offset  int64  // in bytes, for OpWrite, OpRead and OpAllocate
 	Length  int64  // in bytes, for OpWrite, OpRead and OpAllocate; for OpTruncate the new size
 }
@@ -58,8 +59,8 @@ type Op struct {
 // String returns the operation in one line without its number, as in a golden transcript.
 func (o Op) String() string {
 	switch o.Kind {
-	case OpRename:
-		return fmt.Sprintf("rename %s to %s", o.Name, o.NewName)
+	case OpRename, OpLink:
+		return fmt.Sprintf("%s %s to %s", o.Kind, o.Name, o.NewName)
 	case OpWrite, OpRead, OpAllocate:
 		return fmt.Sprintf("%s %s offset %d length %d", o.Kind, o.Name, o.Offset, o.Length)
 	case OpTruncate:

@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 		{"Remove", remove},
 		{"RemovedFileStaysOpen", removedFileStaysOpen},
 		{"Rename", rename},
+		{"Link", link},
 		{"RenameFolder", renameFolder},
 		{"MkdirAll", mkdirAll},
 		{"ListIsSorted", listIsSorted},
