@@ -1,0 +1,262 @@
+package bucket
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// pending is the folder of objects that are being written. What a killed process leaves there is garbage, and no name
+// of an object is in it.
+const pending = ".pending"
+
+// writeBytes is how much of an object is written in one call.
+const writeBytes = 1 << 20
+
+// Folder is a Bucket in a folder of a file system. Several processes may use the same folder, also over NFS.
+type Folder struct {
+	fs   vfs.FS
+	root string
+
+	// durable has the folders whose names this Folder has made durable. Another process may have made a folder and
+	// ended before that.
+	durable sync.Map
+}
+
+var _ Bucket = (*Folder)(nil)
+
+// OpenFolder opens a folder as a bucket. It makes the folder, but not the one that it stands in: so an archive does not
+// end up below a mount point to which nothing is mounted.
+func OpenFolder(fsys vfs.FS, root string) (*Folder, error) {
+	if _, err := fsys.Stat(path.Dir(root)); err != nil {
+		return nil, fmt.Errorf("the folder in which the archive's folder stands: %w: make it, or mount its file system", err)
+	}
+	return &Folder{fs: fsys, root: root}, fsys.MkdirAll(path.Join(root, pending))
+}
+
+// Create implements Bucket. It writes the object aside, makes it durable, and gives it its name by a link, which fails
+// if the name exists.
+func (f *Folder) Create(ctx context.Context, name string, size int64, content io.Reader) (err error) {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	target := path.Join(f.root, name)
+	if _, err := f.fs.Stat(target); err == nil {
+		return f.exists(target)
+	}
+	aside := path.Join(f.root, pending, uuid.NewString())
+	file, err := f.fs.Create(aside)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if removed := f.fs.Remove(aside); err == nil && removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+			err = fmt.Errorf("%s is created, but its copy aside remains: %w", name, removed)
+		}
+	}()
+	if err := errors.Join(write(ctx, file, size, content), file.Close()); err != nil {
+		return fmt.Errorf("create %s: %w", name, err)
+	}
+	if err := f.fs.MkdirAll(path.Dir(target)); err != nil {
+		return err
+	}
+	switch err := f.fs.Link(aside, target); {
+	case errors.Is(err, fs.ErrExist):
+		return f.exists(target)
+	case err != nil:
+		return err
+	}
+	return f.syncNames(target)
+}
+
+// syncNames makes the name of an object durable, and those of the folders that it is in.
+func (f *Folder) syncNames(target string) error {
+	dir := path.Dir(target)
+	if err := f.fs.SyncDir(dir); err != nil {
+		return err
+	}
+	var made []string
+	for ; dir != f.root; dir = path.Dir(dir) {
+		if _, ok := f.durable.Load(dir); ok {
+			break
+		}
+		if err := f.fs.SyncDir(path.Dir(dir)); err != nil {
+			return err
+		}
+		made = append(made, dir)
+	}
+	for _, dir := range made {
+		f.durable.Store(dir, true) // only now, because this says that the folders above are durable, too
+	}
+	return nil
+}
+
+// exists returns fs.ErrExist after the name of the object is durable: the process that made it may not have come so
+// far.
+func (f *Folder) exists(target string) error {
+	if err := f.syncNames(target); err != nil {
+		return err
+	}
+	return &fs.PathError{Op: "create", Path: target, Err: fs.ErrExist}
+}
+
+// write writes and syncs the content of an object.
+func write(ctx context.Context, file vfs.File, size int64, content io.Reader) error {
+	buffer := make([]byte, min(size+1, writeBytes))
+	var at int64
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		n, err := io.ReadFull(content, buffer)
+		if at+int64(n) > size {
+			return errLength
+		}
+		if n > 0 {
+			if _, err := file.WriteAt(buffer[:n], at); err != nil {
+				return err
+			}
+			at += int64(n)
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if at != size {
+		return errLength
+	}
+	return file.Sync()
+}
+
+// Open implements Bucket.
+func (f *Folder) Open(_ context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	file, err := f.fs.Open(path.Join(f.root, name))
+	if err != nil {
+		return nil, err
+	}
+	size, err := file.Size()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	rest := max(0, size-offset)
+	if length >= 0 {
+		rest = min(rest, length)
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(file, offset, rest), file}, nil
+}
+
+// Stat implements Bucket.
+func (f *Folder) Stat(_ context.Context, name string) (Info, error) {
+	if err := CheckName(name); err != nil {
+		return Info{}, err
+	}
+	info, err := f.fs.Stat(path.Join(f.root, name))
+	if err != nil {
+		return Info{}, err
+	}
+	if info.IsDir() {
+		return Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+	}
+	return Info{Name: name, Bytes: info.Size(), Created: info.ModTime()}, nil
+}
+
+// List implements Bucket.
+func (f *Folder) List(ctx context.Context, prefix, after string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		if err := f.list(ctx, "", prefix, after, yield); err != nil && !errors.Is(err, errStopped) {
+			yield(Info{}, err)
+		}
+	}
+}
+
+// errStopped says that the caller wants no more.
+var errStopped = errors.New("stopped")
+
+// list walks one folder. A name ends with a slash while it is that of a folder, so that the order is that of whole
+// names: "a-b" is before "a/b".
+func (f *Folder) list(ctx context.Context, dir, prefix, after string, yield func(Info, error) bool) error {
+	names, err := f.fs.List(path.Join(f.root, dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	infos := make(map[string]fs.FileInfo, len(names))
+	names = slices.DeleteFunc(names, func(name string) bool { return dir == "" && name == pending })
+	for i, name := range names {
+		info, err := f.fs.Stat(path.Join(f.root, dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			names[i] = "" // deleted meanwhile
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if names[i] = dir + name; info.IsDir() {
+			names[i] += "/"
+		}
+		infos[names[i]] = info
+	}
+	slices.SortFunc(names, cmp.Compare[string])
+	for _, name := range names {
+		info := infos[name]
+		switch {
+		case info == nil:
+		case info.IsDir():
+			if (strings.HasPrefix(name, prefix) || strings.HasPrefix(prefix, name)) &&
+				(name > after || strings.HasPrefix(after, name)) {
+				if err := f.list(ctx, name, prefix, after, yield); err != nil {
+					return err
+				}
+			}
+		case strings.HasPrefix(name, prefix) && name > after:
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			if !yield(Info{Name: name, Bytes: info.Size(), Created: info.ModTime()}, nil) {
+				return errStopped
+			}
+		}
+	}
+	return nil
+}
+
+// Delete implements Bucket.
+func (f *Folder) Delete(_ context.Context, name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	target := path.Join(f.root, name)
+	switch err := f.fs.Remove(target); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return f.fs.SyncDir(path.Dir(target))
+}
+
+// Close implements Bucket.
+func (f *Folder) Close() error { return nil }

@@ -1,0 +1,150 @@
+package object
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/google/uuid"
+)
+
+// Decoder reads the content of one object, and checks every byte before it hands it out. It holds one chunk in memory.
+// It is not safe for concurrent use.
+type Decoder struct {
+	envelope *Envelope
+	seal     *seal // nil: the key is not needed, because only the checks are verified
+	src      io.Reader
+	left     int64  // bytes of the content that are not read yet
+	chunk    int64  // number of the next chunk
+	buffer   []byte // one chunk with its check
+	ready    []byte // the part of the content that Read returns next
+	err      error
+}
+
+// NewDecoder reads the envelope of an object from src, which is at the object's first byte. It returns ErrForeign if the
+// object is of another store or kind, and ErrKey if none of the keys is that of the object.
+func NewDecoder(src io.Reader, store uuid.UUID, kind Kind, keys Keys) (*Decoder, error) {
+	return newDecoder(src, store, kind, func(e *Envelope) (Key, error) {
+		if e.Cipher == CipherNone {
+			return Key{}, nil
+		}
+		return keys.find(e.KeyID)
+	})
+}
+
+func newDecoder(src io.Reader, store uuid.UUID, kind Kind, key func(*Envelope) (Key, error)) (*Decoder, error) {
+	encoded := make([]byte, EnvelopeBytes)
+	if n, err := io.ReadFull(src, encoded); err != nil {
+		return nil, shorter(err, int64(n), EnvelopeBytes)
+	}
+	e, err := DecodeEnvelope(encoded)
+	switch {
+	case err != nil:
+		return nil, err
+	case e.Store != store:
+		return nil, fmt.Errorf("%w: it is of store %s, not of %s", ErrForeign, e.Store, store)
+	case e.Kind != kind:
+		return nil, fmt.Errorf("%w: it is a %s, not a %s", ErrForeign, e.Kind, kind)
+	}
+	k, err := key(e)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSeal(e, encoded, k)
+	if err != nil {
+		return nil, err
+	}
+	return &Decoder{
+		envelope: e, seal: s, src: src, left: e.ContentBytes,
+		buffer: make([]byte, min(ChunkBytes, e.ContentBytes)+e.Cipher.checkBytes()),
+	}, nil
+}
+
+// shorter says that an object ends too early. Other errors, such as those of a connection, stay what they are.
+func shorter(err error, have, want int64) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: it ends after %d of %d bytes", ErrCorrupt, have, want)
+	}
+	return err
+}
+
+// Envelope returns the envelope of the object.
+func (d *Decoder) Envelope() Envelope { return *d.envelope }
+
+// Header decodes the header into the value that to points to, and checks it. It must be called before Read, and only
+// once. Members that the value does not know are ignored.
+func (d *Decoder) Header(to Header) error {
+	encoded := make([]byte, 0, min(d.envelope.HeaderBytes, ChunkBytes))
+	buffer := bytes.NewBuffer(encoded)
+	if _, err := io.CopyN(buffer, d, d.envelope.HeaderBytes); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(buffer.Bytes(), to); err != nil {
+		return fmt.Errorf("%w: header of a %s object: %w", ErrCorrupt, d.envelope.Kind, err)
+	}
+	if err := to.check(d.envelope.ContentBytes - d.envelope.HeaderBytes); err != nil {
+		return fmt.Errorf("%w: header of a %s object: %w", ErrCorrupt, d.envelope.Kind, err)
+	}
+	return nil
+}
+
+// Read implements io.Reader. It returns io.EOF only if the object ends where its envelope says.
+func (d *Decoder) Read(p []byte) (int, error) {
+	if len(d.ready) == 0 && d.err == nil {
+		d.fill()
+	}
+	if len(d.ready) == 0 {
+		return 0, d.err
+	}
+	n := copy(p, d.ready)
+	d.ready = d.ready[n:]
+	return n, nil
+}
+
+// fill reads and checks the next chunk.
+func (d *Decoder) fill() {
+	if d.left == 0 {
+		d.err = d.end()
+		return
+	}
+	stored := d.buffer[:min(ChunkBytes, d.left)+d.envelope.Cipher.checkBytes()]
+	if n, err := io.ReadFull(d.src, stored); err != nil {
+		read := EnvelopeBytes + d.chunk*(ChunkBytes+d.envelope.Cipher.checkBytes()) + int64(n)
+		d.err = shorter(err, read, d.envelope.ObjectBytes())
+		return
+	}
+	d.left -= min(ChunkBytes, d.left)
+	d.ready, d.err = d.seal.open(stored, d.chunk)
+	d.chunk++
+}
+
+// end returns io.EOF if nothing follows the last chunk.
+func (d *Decoder) end() error {
+	switch n, err := io.ReadFull(d.src, d.buffer[:1]); {
+	case n > 0:
+		return fmt.Errorf("%w: bytes follow its end", ErrCorrupt)
+	case err == io.EOF: //nolint:errorlint // io.ReadFull returns io.EOF itself
+		return io.EOF
+	default:
+		return err
+	}
+}
+
+// Verify reads a whole object and checks all of it that can be checked without a key: the envelope, the length, and the
+// CRC of each chunk.
+func Verify(src io.Reader, store uuid.UUID, kind Kind) (Envelope, error) {
+	d, err := newDecoder(src, store, kind, func(*Envelope) (Key, error) { return Key{secret: make([]byte, KeyBytes)}, nil })
+	if err != nil {
+		return Envelope{}, err
+	}
+	d.seal.aead = nil // the CRC covers the encrypted bytes
+	for d.err == nil {
+		d.fill()
+	}
+	if d.err != io.EOF { //nolint:errorlint // end returns io.EOF itself
+		return *d.envelope, d.err
+	}
+	return *d.envelope, nil
+}

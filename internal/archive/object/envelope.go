@@ -1,0 +1,184 @@
+package object
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/base/crc32c"
+)
+
+// Sizes in bytes.
+const (
+	// EnvelopeBytes is the length of the envelope at the beginning of each object.
+	EnvelopeBytes = 128
+	// ChunkBytes is the length of each chunk of the content except the last one.
+	ChunkBytes = 1 << 20
+	// HeaderBytesMax is the greatest length of a header.
+	HeaderBytesMax = 16 << 20
+
+	magic         = "SHEAFARC"
+	version       = 1
+	crcBytes      = 4
+	tagBytes      = 16
+	headerMin     = len("{}")
+	endOfEnvelope = 88 // the bytes from here to EnvelopeBytes are zero
+)
+
+// Errors of this package. Each error that a function of the package returns because of the bytes of an object wraps
+// one of them.
+var (
+	// ErrCorrupt says that an object is not valid.
+	ErrCorrupt = errors.New("the object is damaged")
+	// ErrVersion says that a newer program wrote an object.
+	ErrVersion = errors.New("the object is newer than this program: use a newer sheaf-archive")
+	// ErrForeign says that an object belongs to another store, or is of another kind than its name says.
+	ErrForeign = errors.New("the object does not belong here")
+	// ErrKey says that the key is missing with which an object was encrypted.
+	ErrKey = errors.New("the key of the object is not known")
+)
+
+// Kind is what an object holds.
+type Kind uint8
+
+// The kinds of objects.
+const (
+	KindArchive Kind = iota + 1
+	KindLog
+	KindSegment
+	KindBlob
+	KindCatalogue
+	KindPoint
+	KindUse
+	KindDrop
+	KindDrill
+)
+
+var kinds = [...]string{
+	KindArchive: "archive", KindLog: "log", KindSegment: "segment", KindBlob: "blob", KindCatalogue: "catalogue",
+	KindPoint: "point", KindUse: "use", KindDrop: "drop", KindDrill: "drill",
+}
+
+// String returns the kind as one word.
+func (k Kind) String() string {
+	if k >= KindArchive && int(k) < len(kinds) {
+		return kinds[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// Cipher says how the chunks of an object are encrypted.
+type Cipher uint8
+
+// The ciphers.
+const (
+	CipherNone Cipher = iota
+	CipherAES256GCM
+)
+
+// checkBytes is the length of the check behind each chunk.
+func (c Cipher) checkBytes() int64 {
+	if c == CipherAES256GCM {
+		return tagBytes + crcBytes
+	}
+	return crcBytes
+}
+
+// Envelope is the fixed part at the beginning of an object.
+type Envelope struct {
+	Store        uuid.UUID
+	ID           uuid.UUID // random; the checks of all chunks cover it
+	Kind         Kind
+	Cipher       Cipher
+	ContentBytes int64 // of header and body, before encryption
+	HeaderBytes  int64 // at the beginning of the content
+	KeyID        KeyID // zero without a cipher
+}
+
+// ObjectBytes returns the size of the whole object.
+func (e *Envelope) ObjectBytes() int64 {
+	chunks := (e.ContentBytes + ChunkBytes - 1) / ChunkBytes
+	return EnvelopeBytes + e.ContentBytes + chunks*e.Cipher.checkBytes()
+}
+
+// Encode returns the envelope in EnvelopeBytes bytes.
+func (e *Envelope) Encode() []byte {
+	b := make([]byte, EnvelopeBytes)
+	le := binary.LittleEndian
+	copy(b, magic)
+	le.PutUint32(b[8:], version)
+	copy(b[16:], e.Store[:])
+	copy(b[32:], e.ID[:])
+	b[48], b[49] = byte(e.Kind), byte(e.Cipher)
+	le.PutUint64(b[56:], uint64(e.ContentBytes))
+	le.PutUint64(b[64:], uint64(e.HeaderBytes))
+	copy(b[72:], e.KeyID[:])
+	le.PutUint32(b[12:], envelopeCRC(b))
+	return b
+}
+
+func envelopeCRC(b []byte) uint32 {
+	return crc32.Update(crc32c.Of(b[:12]), crc32c.Table, b[16:EnvelopeBytes])
+}
+
+// DecodeEnvelope decodes the result of Encode; b may be longer. It returns ErrCorrupt or ErrVersion. The lengths are
+// consistent with each other, but may be larger than the object: compare ObjectBytes with its size.
+func DecodeEnvelope(b []byte) (*Envelope, error) {
+	if len(b) < EnvelopeBytes {
+		return nil, fmt.Errorf("%w: %d bytes are too few for an envelope", ErrCorrupt, len(b))
+	}
+	b = b[:EnvelopeBytes]
+	le := binary.LittleEndian
+	switch {
+	case string(b[:8]) != magic:
+		return nil, fmt.Errorf("%w: it begins with %q, not with %q", ErrCorrupt, b[:8], magic)
+	case le.Uint32(b[12:]) != envelopeCRC(b):
+		return nil, fmt.Errorf("%w: checksum of the envelope", ErrCorrupt)
+	case le.Uint32(b[8:]) > version:
+		return nil, fmt.Errorf("%w: version %d, this program knows %d", ErrVersion, le.Uint32(b[8:]), version)
+	}
+	e := &Envelope{
+		Kind: Kind(b[48]), Cipher: Cipher(b[49]),
+		ContentBytes: int64(le.Uint64(b[56:])), HeaderBytes: int64(le.Uint64(b[64:])),
+	}
+	copy(e.Store[:], b[16:])
+	copy(e.ID[:], b[32:])
+	copy(e.KeyID[:], b[72:])
+	switch {
+	case le.Uint32(b[8:]) != version:
+		return nil, fmt.Errorf("%w: version %d of the envelope", ErrCorrupt, le.Uint32(b[8:]))
+	case e.Kind < KindArchive || e.Kind > KindDrill:
+		return nil, fmt.Errorf("%w: kind %d", ErrCorrupt, b[48])
+	case e.Cipher > CipherAES256GCM:
+		return nil, fmt.Errorf("%w: cipher %d", ErrCorrupt, b[49])
+	case e.Cipher == CipherNone && e.KeyID != KeyID{}:
+		return nil, fmt.Errorf("%w: a key without a cipher", ErrCorrupt)
+	case !isZero(b[50:56]) || !isZero(b[endOfEnvelope:]):
+		return nil, fmt.Errorf("%w: reserved bytes of the envelope are not zero", ErrCorrupt)
+	case e.HeaderBytes < int64(headerMin) || e.HeaderBytes > HeaderBytesMax:
+		return nil, fmt.Errorf("%w: a header of %d bytes", ErrCorrupt, e.HeaderBytes)
+	case e.ContentBytes < e.HeaderBytes || e.ContentBytes > math.MaxInt64/2:
+		return nil, fmt.Errorf("%w: a content of %d bytes", ErrCorrupt, e.ContentBytes)
+	}
+	return e, nil
+}
+
+func isZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// newID returns a random object id.
+func newID() (id uuid.UUID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}

@@ -1,0 +1,237 @@
+package object
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Header is the JSON object at the beginning of an object's content. Each kind of object has one type.
+type Header interface {
+	// check returns what is wrong with the header of an object whose body has a length.
+	check(bodyBytes int64) error
+}
+
+// Archive is the header of archive.json, which has no body.
+type Archive struct {
+	Store   string `json:"store"`   // name of the store
+	Created int64  `json:"created"` // Unix ns
+	Routing string `json:"routing"` // "hash" or "named"
+	Groups  int    `json:"groups"`  // with "hash": the number of groups; otherwise 0
+	Lanes   int    `json:"lanes"`   // 1
+}
+
+// Hole is a range of indexes: versions that were superseded by entries in it may be missing.
+type Hole struct {
+	From uint64 `json:"from"`
+	To   uint64 `json:"to"`
+}
+
+// Range describes entries of a group.
+type Range struct {
+	Group       uuid.UUID `json:"group"`
+	Name        string    `json:"name"`
+	First       uint64    `json:"first"`       // index of the first entry; 0 if there is none
+	Last        uint64    `json:"last"`        // index of the last entry; 0 if there is none
+	Floor       uint64    `json:"floor"`       // history floor: reads as of an index at or above it are exact
+	FirstCommit int64     `json:"firstCommit"` // commit time, Unix ns, of the first put or delete; 0 if there is none
+	LastCommit  int64     `json:"lastCommit"`  // commit time, Unix ns, of the last put or delete; 0 if there is none
+	Records     int64     `json:"records"`     // number of puts and deletes
+}
+
+// Piece is the news of one group in a log object.
+type Piece struct {
+	Range
+	Bytes   int64  `json:"bytes"`   // length of the piece in the body; 0 if it has no entries
+	Through uint64 `json:"through"` // the group is archived up to this index
+	ReadAt  int64  `json:"readAt"`  // Unix ns; all that was acknowledged before is at or below Through
+	Gone    bool   `json:"gone,omitempty"`
+	Holes   []Hole `json:"holes,omitempty"`
+}
+
+// Log is the header of a log object. The body has the pieces one after another, each as a segment of docs/format.md.
+type Log struct {
+	Writer   uuid.UUID `json:"writer"`   // the archiver's process
+	Epoch    uint64    `json:"epoch"`    // raised each time that another process takes over
+	Previous uint32    `json:"previous"` // CRC of the envelope of the log object before; 0 for the first
+	Time     int64     `json:"time"`     // Unix ns
+	Pieces   []Piece   `json:"pieces"`
+}
+
+// The values of Segment.Made.
+const (
+	MadeByCopy = "copy" // from the files of a group's first copy
+	MadeByRoll = "roll" // from pieces of log objects
+)
+
+// Segment is the header of a segment object. The body is one segment as in docs/format.md.
+type Segment struct {
+	Range
+	Made string `json:"made"`
+}
+
+// Blob is the header of a blob object. The body is the data of the record.
+type Blob struct {
+	Group uuid.UUID `json:"group"`
+	Size  int64     `json:"size"`
+}
+
+// SegmentRef names a segment object of a group.
+type SegmentRef struct {
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
+	ID    string `json:"id"`    // segment id, 16 hexadecimal digits
+	Bytes int64  `json:"bytes"` // size of the object
+}
+
+// Catalogue is the header of a catalogue, which has no body.
+type Catalogue struct {
+	Group    uuid.UUID    `json:"group"`
+	Name     string       `json:"name"`
+	Segments []SegmentRef `json:"segments"` // in the order of the log
+	Through  uint64       `json:"through"`
+	Floor    uint64       `json:"floor"`
+	Log      uint64       `json:"log"` // number of the last log object whose pieces of the group stand in segments
+	Holes    []Hole       `json:"holes,omitempty"`
+	Gone     bool         `json:"gone,omitempty"`
+}
+
+var (
+	errRange = fmt.Errorf("a number is below 0 or above %d", int64(format.NumberMax))
+	errOrder = errors.New("first is above last")
+	errBody  = errors.New("the length of the body is not what the header says")
+)
+
+// inRange reports whether all numbers are indexes, sizes or times.
+func inRange(numbers ...int64) bool {
+	for _, n := range numbers {
+		if n < 0 || n > format.NumberMax {
+			return false
+		}
+	}
+	return true
+}
+
+// index turns an index into an argument of inRange.
+func index(n uint64) int64 {
+	if n > math.MaxInt64 {
+		return -1
+	}
+	return int64(n)
+}
+
+func checkHoles(holes []Hole) error {
+	for _, h := range holes {
+		if !inRange(index(h.From), index(h.To)) {
+			return errRange
+		}
+		if h.From > h.To {
+			return errOrder
+		}
+	}
+	return nil
+}
+
+func (a *Archive) check(bodyBytes int64) error {
+	switch {
+	case bodyBytes != 0:
+		return errBody
+	case a.Lanes != 1:
+		return fmt.Errorf("%d lanes, this program knows 1", a.Lanes)
+	case a.Routing != "hash" && a.Routing != "named":
+		return fmt.Errorf("routing %q", a.Routing)
+	case a.Groups < 0 || (a.Groups == 0) == (a.Routing == "hash"):
+		return fmt.Errorf("%d groups with routing %q", a.Groups, a.Routing)
+	case !inRange(a.Created):
+		return errRange
+	}
+	return nil
+}
+
+func (r *Range) check() error {
+	if !inRange(index(r.First), index(r.Last), index(r.Floor), r.FirstCommit, r.LastCommit, r.Records) {
+		return errRange
+	}
+	if r.First > r.Last || r.FirstCommit > r.LastCommit {
+		return errOrder
+	}
+	return nil
+}
+
+func (l *Log) check(bodyBytes int64) error {
+	if !inRange(index(l.Epoch), l.Time) {
+		return errRange
+	}
+	seen := make(map[uuid.UUID]bool, len(l.Pieces))
+	for i := range l.Pieces {
+		p := &l.Pieces[i]
+		err := errors.Join(p.Range.check(), checkHoles(p.Holes))
+		switch {
+		case err != nil:
+		case !inRange(p.Bytes, index(p.Through), p.ReadAt):
+			err = errRange
+		case (p.Bytes == 0) != (p.Last == 0):
+			err = errors.New("bytes without entries, or entries without bytes")
+		case p.Last > p.Through:
+			err = errors.New("last is above through")
+		case p.Bytes > bodyBytes:
+			err = errBody
+		case seen[p.Group]:
+			err = errors.New("a second piece of its group")
+		}
+		if err != nil {
+			return fmt.Errorf("piece %d, group %s: %w", i, p.Name, err)
+		}
+		seen[p.Group] = true
+		bodyBytes -= p.Bytes
+	}
+	if bodyBytes != 0 {
+		return errBody
+	}
+	return nil
+}
+
+func (s *Segment) check(bodyBytes int64) error {
+	switch {
+	case bodyBytes == 0:
+		return errBody
+	case s.Made != MadeByCopy && s.Made != MadeByRoll:
+		return fmt.Errorf("made by %q", s.Made)
+	}
+	return s.Range.check()
+}
+
+func (b *Blob) check(bodyBytes int64) error {
+	if b.Size != bodyBytes {
+		return errBody
+	}
+	return nil
+}
+
+func (c *Catalogue) check(bodyBytes int64) error {
+	if bodyBytes != 0 {
+		return errBody
+	}
+	if !inRange(index(c.Through), index(c.Floor), index(c.Log)) {
+		return errRange
+	}
+	for i, s := range c.Segments {
+		var err error
+		switch {
+		case !inRange(index(s.First), index(s.Last), s.Bytes):
+			err = errRange
+		case s.First > s.Last || i > 0 && s.First < c.Segments[i-1].First:
+			err = errOrder
+		default:
+			_, err = ParseSegmentID(s.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("segment %d: %w", i, err)
+		}
+	}
+	return checkHoles(c.Holes)
+}

@@ -1,0 +1,82 @@
+package object
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// numberDigits is how many digits a number in a name has, so that the order of names is that of numbers.
+const numberDigits = 19
+
+// ArchiveName is the name of the object that identifies an archive.
+const ArchiveName = "archive.json"
+
+// LogPrefix is the beginning of the names of all log objects of the only lane.
+const LogPrefix = "log/00/"
+
+// ParseSegmentID returns the segment id that stands as 16 lower-case hexadecimal digits in names and headers.
+func ParseSegmentID(text string) (id format.SegmentID, err error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(id) || strings.ToLower(text) != text {
+		return id, fmt.Errorf("%q is not a segment id", text)
+	}
+	return format.SegmentID(b), nil
+}
+
+// LogName returns the name of a log object.
+func LogName(number uint64) string { return LogPrefix + digits(number) }
+
+// ParseLogName returns the number of a log object. It returns false for every other name.
+func ParseLogName(name string) (number uint64, ok bool) {
+	text, ok := strings.CutPrefix(name, LogPrefix)
+	if !ok {
+		return 0, false
+	}
+	return parseDigits(text)
+}
+
+// groupPrefix is the folder of a group.
+func groupPrefix(group uuid.UUID) string { return "g/" + group.String() + "/" }
+
+// SegmentName returns the name of a segment object.
+func SegmentName(group uuid.UUID, first, last uint64, id format.SegmentID) string {
+	return groupPrefix(group) + "seg/" + digits(first) + "-" + digits(last) + "-" + hex.EncodeToString(id[:])
+}
+
+// BlobName returns the name of a blob object.
+func BlobName(group, blob uuid.UUID) string { return groupPrefix(group) + "blob/" + blob.String() }
+
+// CataloguePrefix returns the beginning of the names of a group's catalogues.
+func CataloguePrefix(group uuid.UUID) string { return groupPrefix(group) + "cat/" }
+
+// CatalogueName returns the name of a catalogue.
+func CatalogueName(group uuid.UUID, number uint64) string {
+	return CataloguePrefix(group) + digits(number)
+}
+
+// ParseCatalogueName returns the group and the number of a catalogue. It returns false for every other name.
+func ParseCatalogueName(name string) (group uuid.UUID, number uint64, ok bool) {
+	parts := strings.Split(name, "/")
+	if len(parts) != 4 || parts[0] != "g" || parts[2] != "cat" {
+		return group, 0, false
+	}
+	group, err := uuid.Parse(parts[1])
+	if err != nil || group.String() != parts[1] {
+		return group, 0, false
+	}
+	number, ok = parseDigits(parts[3])
+	return group, number, ok
+}
+
+func digits(n uint64) string { return fmt.Sprintf("%0*d", numberDigits, n) }
+
+func parseDigits(text string) (uint64, bool) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	return n, err == nil && digits(n) == text && len(text) == numberDigits
+}

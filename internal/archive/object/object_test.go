@@ -1,0 +1,402 @@
+package object
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/uuid"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var (
+	store = uuid.MustParse("11111111-2222-3333-4444-555555555555")
+	group = uuid.MustParse("66666666-7777-8888-9999-aaaaaaaaaaaa")
+	fixed = uuid.MustParse("bbbbbbbb-cccc-dddd-eeee-ffffffffffff")
+)
+
+func key(t testing.TB, fill byte) Key {
+	k, err := NewKey(bytes.Repeat([]byte{fill}, KeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// random returns bytes that are the same in each run.
+func random(n int) []byte {
+	b := make([]byte, n)
+	source := rand.NewChaCha8([32]byte{1})
+	_, _ = source.Read(b)
+	return b
+}
+
+func encode(t testing.TB, spec Spec) []byte {
+	t.Helper()
+	e, err := newEncoder(spec, fixed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int64(len(b)) != e.Bytes() {
+		t.Fatalf("%d bytes, Bytes says %d", len(b), e.Bytes())
+	}
+	return b
+}
+
+func blob(body []byte, k Key) Spec {
+	return Spec{
+		Store: store, Kind: KindBlob, Header: &Blob{Group: group, Size: int64(len(body))},
+		Body: bytes.NewReader(body), BodyBytes: int64(len(body)), Key: k,
+	}
+}
+
+// read returns the body of an object.
+func read(b []byte, kind Kind, keys Keys, to Header) ([]byte, error) {
+	d, err := NewDecoder(bytes.NewReader(b), store, kind, keys)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Header(to); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(d)
+}
+
+func TestAnObjectIsReadBack(t *testing.T) {
+	for _, k := range []Key{{}, key(t, 7)} {
+		for _, n := range []int{0, 1, 100, ChunkBytes - 1, ChunkBytes, ChunkBytes + 1, 3*ChunkBytes + 5} {
+			body := random(n)
+			b := encode(t, blob(body, k))
+			var h Blob
+			got, err := read(b, KindBlob, Keys{key(t, 1), key(t, 7)}, &h)
+			if err != nil || !bytes.Equal(got, body) || h.Group != group {
+				t.Fatalf("%d bytes, key %t: %v, header %+v", n, !k.IsZero(), err, h)
+			}
+			e, err := Verify(iotest.OneByteReader(bytes.NewReader(b)), store, KindBlob)
+			if err != nil || e.ObjectBytes() != int64(len(b)) {
+				t.Fatalf("verify without a key: %v, %+v", err, e)
+			}
+			if n > 100 && !k.IsZero() && bytes.Contains(b, body[:100]) {
+				t.Fatal("the body can be read in the encrypted object")
+			}
+		}
+	}
+}
+
+// Each bit of an object, each length and each exchange of chunks is noticed, before a wrong byte is handed out.
+func TestNoChangeOfAnObjectPasses(t *testing.T) {
+	for _, k := range []Key{{}, key(t, 7)} {
+		body := random(300)
+		whole := encode(t, blob(body, k))
+		check := func(what string, b []byte) {
+			t.Helper()
+			var h Blob
+			if got, err := read(b, KindBlob, Keys{k}, &h); err == nil || !refused(err) {
+				t.Fatalf("%s: error %v", what, err)
+			} else if !bytes.HasPrefix(body, got) {
+				t.Fatalf("%s: wrong bytes were handed out", what)
+			}
+			if _, err := Verify(bytes.NewReader(b), store, KindBlob); !refused(err) {
+				t.Fatalf("%s: verify: %v", what, err)
+			}
+		}
+		for bit := range 8 * len(whole) {
+			b := bytes.Clone(whole)
+			b[bit/8] ^= 1 << (bit % 8)
+			check("bit "+hex.EncodeToString(binary.BigEndian.AppendUint32(nil, uint32(bit))), b)
+		}
+		for n := range whole {
+			check("cut", whole[:n])
+		}
+		check("longer", append(bytes.Clone(whole), 0))
+
+		long := random(2 * ChunkBytes)
+		spec := blob(long, k)
+		spec.BodyBytes-- // the header takes a part of the first chunk
+		spec.Header = &Blob{Group: group, Size: spec.BodyBytes}
+		two := encode(t, spec)
+		each := int(ChunkBytes + CipherNone.checkBytes())
+		if !k.IsZero() {
+			each = int(ChunkBytes + CipherAES256GCM.checkBytes())
+		}
+		exchanged := bytes.Clone(two)
+		copy(exchanged[EnvelopeBytes:], two[EnvelopeBytes+each:EnvelopeBytes+2*each])
+		copy(exchanged[EnvelopeBytes+each:], two[EnvelopeBytes:EnvelopeBytes+each])
+		if _, err := Verify(bytes.NewReader(exchanged), store, KindBlob); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("exchanged chunks: %v", err)
+		}
+		foreign, err := newEncoder(blob(body, k), uuid.New())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := io.ReadAll(foreign)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("chunk of another object", append(bytes.Clone(whole[:EnvelopeBytes]), other[EnvelopeBytes:]...))
+	}
+}
+
+func refused(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrVersion) || errors.Is(err, ErrForeign) || errors.Is(err, ErrKey)
+}
+
+// With the right checksum, an object of another version, store or kind is still told apart.
+func TestAnObjectThatIsWholeMayNotBelongHere(t *testing.T) {
+	whole := encode(t, blob(nil, Key{}))
+	sealed := func(change func(b []byte)) []byte {
+		b := bytes.Clone(whole)
+		change(b)
+		binary.LittleEndian.PutUint32(b[12:], envelopeCRC(b))
+		return b
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		want error
+	}{
+		"newer":              {sealed(func(b []byte) { b[8] = 2 }), ErrVersion},
+		"version 0":          {sealed(func(b []byte) { b[8] = 0 }), ErrCorrupt},
+		"no kind":            {sealed(func(b []byte) { b[48] = 0 }), ErrCorrupt},
+		"unknown kind":       {sealed(func(b []byte) { b[48] = 10 }), ErrCorrupt},
+		"another kind":       {sealed(func(b []byte) { b[48] = byte(KindLog) }), ErrForeign},
+		"another store":      {sealed(func(b []byte) { b[16]++ }), ErrForeign},
+		"unknown cipher":     {sealed(func(b []byte) { b[49] = 2 }), ErrCorrupt},
+		"key without cipher": {sealed(func(b []byte) { b[72] = 1 }), ErrCorrupt},
+		"unknown key":        {sealed(func(b []byte) { b[49], b[72] = 1, 1 }), ErrKey},
+		"reserved":           {sealed(func(b []byte) { b[127] = 1 }), ErrCorrupt},
+		"no header":          {sealed(func(b []byte) { b[64] = 0 }), ErrCorrupt},
+		"header too long":    {sealed(func(b []byte) { b[70] = 1 }), ErrCorrupt},
+		"content too long":   {sealed(func(b []byte) { b[63] = 0xff }), ErrCorrupt},
+	} {
+		if _, err := NewDecoder(bytes.NewReader(c.b), store, KindBlob, nil); !errors.Is(err, c.want) {
+			t.Errorf("%s: error %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+func TestABodyThatIsShorterThanWasSaidMakesNoObject(t *testing.T) {
+	spec := blob(random(100), Key{})
+	spec.BodyBytes++
+	e, err := NewEncoder(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(e); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestAnErrorOfTheConnectionIsNotDamage(t *testing.T) {
+	whole := encode(t, blob(random(100), Key{}))
+	reset := errors.New("connection reset")
+	for _, n := range []int{0, 50, 150, len(whole)} {
+		src := io.MultiReader(bytes.NewReader(whole[:n]), iotest.ErrReader(reset))
+		if _, err := Verify(src, store, KindBlob); !errors.Is(err, reset) || errors.Is(err, ErrCorrupt) {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+	}
+}
+
+// headers are one good header of each kind, with the length of its body.
+func headers() map[Kind]struct {
+	header Header
+	body   int64
+} {
+	r := Range{
+		Group: group, Name: "quotes", First: 5, Last: 9, Floor: 3, FirstCommit: 1000, LastCommit: 2000, Records: 4,
+	}
+	type one = struct {
+		header Header
+		body   int64
+	}
+	return map[Kind]one{
+		KindArchive: {&Archive{Store: "quotes", Created: 1000, Routing: "hash", Groups: 256, Lanes: 1}, 0},
+		KindLog: {&Log{
+			Writer: fixed, Epoch: 1, Previous: 7, Time: 3000, Pieces: []Piece{
+				{Range: r, Bytes: 600, Through: 9, ReadAt: 2500, Holes: []Hole{{From: 6, To: 7}}},
+				{Range: Range{Group: store, Name: "old"}, Through: 2, ReadAt: 2500, Gone: true},
+			},
+		}, 600},
+		KindSegment: {&Segment{Range: r, Made: MadeByRoll}, 600},
+		KindBlob:    {&Blob{Group: group, Size: 600}, 600},
+		KindCatalogue: {&Catalogue{
+			Group: group, Name: "quotes", Through: 9, Floor: 3, Log: 2, Holes: []Hole{{From: 6, To: 7}},
+			Segments: []SegmentRef{{First: 5, Last: 9, ID: "0123456789abcdef", Bytes: 1000}},
+		}, 0},
+	}
+}
+
+// Golden files of every version stay for ever. Each kind is there plain and encrypted.
+func TestGoldenObjects(t *testing.T) {
+	for kind, c := range headers() {
+		for suffix, k := range map[string]Key{"": {}, "-encrypted": key(t, 7)} {
+			body := random(int(c.body))
+			b := encode(t, Spec{
+				Store: store, Kind: kind, Header: c.header, Body: bytes.NewReader(body), BodyBytes: c.body, Key: k,
+			})
+			file := filepath.Join("testdata", "v1", kind.String()+suffix)
+			if *update {
+				if err := os.WriteFile(file, b, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			golden, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(golden, b) {
+				t.Errorf("%s differs from what is written today", file)
+			}
+			to := reflect.New(reflect.TypeOf(c.header).Elem()).Interface().(Header)
+			got, err := read(golden, kind, Keys{k}, to)
+			if err != nil || !bytes.Equal(got, body) || !reflect.DeepEqual(to, c.header) {
+				t.Errorf("%s: %v, header %+v", file, err, to)
+			}
+		}
+	}
+}
+
+func TestHeadersThatMakeNoSenseAreRefused(t *testing.T) {
+	piece := func(change func(*Log)) *Log {
+		l := *headers()[KindLog].header.(*Log)
+		l.Pieces = append([]Piece(nil), l.Pieces...)
+		change(&l)
+		return &l
+	}
+	segment := func(change func(*Segment)) *Segment {
+		s := *headers()[KindSegment].header.(*Segment)
+		change(&s)
+		return &s
+	}
+	catalogue := func(change func(*Catalogue)) *Catalogue {
+		c := *headers()[KindCatalogue].header.(*Catalogue)
+		c.Segments = append([]SegmentRef(nil), c.Segments...)
+		change(&c)
+		return &c
+	}
+	for name, c := range map[string]struct {
+		header Header
+		body   int64
+	}{
+		"two lanes":                {&Archive{Routing: "named", Lanes: 2}, 0},
+		"no routing":               {&Archive{Lanes: 1}, 0},
+		"hash without groups":      {&Archive{Routing: "hash", Lanes: 1}, 0},
+		"named with groups":        {&Archive{Routing: "named", Groups: 1, Lanes: 1}, 0},
+		"archive with a body":      {&Archive{Routing: "named", Lanes: 1}, 1},
+		"negative time":            {&Archive{Routing: "named", Lanes: 1, Created: -1}, 0},
+		"pieces longer than body":  {piece(func(*Log) {}), 599},
+		"pieces shorter than body": {piece(func(*Log) {}), 601},
+		"bytes that overflow":      {piece(func(l *Log) { l.Pieces[1].Bytes, l.Pieces[1].Last, l.Pieces[1].Through = 1<<62, 1, 1 }), 600},
+		"negative bytes":           {piece(func(l *Log) { l.Pieces[1].Bytes, l.Pieces[1].Last = -1, 1 }), 599},
+		"entries without bytes":    {piece(func(l *Log) { l.Pieces[1].Last = 1 }), 600},
+		"bytes without entries":    {piece(func(l *Log) { l.Pieces[0].First, l.Pieces[0].Last = 0, 0 }), 600},
+		"last above through":       {piece(func(l *Log) { l.Pieces[0].Through = 8 }), 600},
+		"first above last":         {piece(func(l *Log) { l.Pieces[0].First = 10 }), 600},
+		"commit times fall":        {piece(func(l *Log) { l.Pieces[0].FirstCommit = 2001 }), 600},
+		"one group twice":          {piece(func(l *Log) { l.Pieces[1].Group = group }), 600},
+		"index too large":          {piece(func(l *Log) { l.Pieces[0].Through = 1<<62 + 1 }), 600},
+		"index beyond int64":       {piece(func(l *Log) { l.Pieces[0].Through = 1 << 63 }), 600},
+		"hole upside down":         {piece(func(l *Log) { l.Pieces[0].Holes = []Hole{{From: 2, To: 1}} }), 600},
+		"epoch too large":          {piece(func(l *Log) { l.Epoch = 1<<62 + 1 }), 600},
+		"segment without a body":   {segment(func(*Segment) {}), 0},
+		"segment made by nobody":   {segment(func(s *Segment) { s.Made = "" }), 600},
+		"blob of another size":     {&Blob{Size: 5}, 6},
+		"catalogue with a body":    {catalogue(func(*Catalogue) {}), 1},
+		"segments out of order": {catalogue(func(c *Catalogue) {
+			c.Segments = append(c.Segments, SegmentRef{First: 1, Last: 2, ID: "0123456789abcdef"})
+		}), 0},
+		"segment id in upper case":  {catalogue(func(c *Catalogue) { c.Segments[0].ID = "0123456789ABCDEF" }), 0},
+		"segment id that is short":  {catalogue(func(c *Catalogue) { c.Segments[0].ID = "0123" }), 0},
+		"catalogue with a bad hole": {catalogue(func(c *Catalogue) { c.Holes = []Hole{{From: 2, To: 1}} }), 0},
+	} {
+		if err := c.header.check(c.body); err == nil {
+			t.Errorf("%s passes", name)
+		}
+	}
+	for kind, c := range headers() {
+		if err := c.header.check(c.body); err != nil {
+			t.Errorf("the good header of a %s: %v", kind, err)
+		}
+	}
+}
+
+func TestAHeaderThatIsNotJSONIsDamage(t *testing.T) {
+	for _, header := range []string{`[]`, `{"size":1.5}`, `{"size":1e99}`, `{"group":"x"}`} {
+		b := encode(t, Spec{Store: store, Kind: KindBlob, Header: json.RawMessage(header)})
+		if _, err := read(b, KindBlob, nil, &Blob{}); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: error %v", header, err)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	id, err := ParseSegmentID("0123456789abcdef")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for got, want := range map[string]string{
+		LogName(42):                      "log/00/0000000000000000042",
+		LogName(1 << 62):                 "log/00/4611686018427387904",
+		SegmentName(group, 1, 1<<62, id): "g/66666666-7777-8888-9999-aaaaaaaaaaaa/seg/0000000000000000001-4611686018427387904-0123456789abcdef",
+		BlobName(group, fixed):           "g/66666666-7777-8888-9999-aaaaaaaaaaaa/blob/bbbbbbbb-cccc-dddd-eeee-ffffffffffff",
+		CatalogueName(group, 7):          "g/66666666-7777-8888-9999-aaaaaaaaaaaa/cat/0000000000000000007",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if n, ok := ParseLogName(LogName(42)); n != 42 || !ok {
+		t.Error("the name of a log object is not parsed")
+	}
+	if g, n, ok := ParseCatalogueName(CatalogueName(group, 7)); g != group || n != 7 || !ok {
+		t.Error("the name of a catalogue is not parsed")
+	}
+	for _, name := range []string{"", "log/00/", "log/00/42", "log/01/0000000000000000042", "log/00/00000000000000000042",
+		"log/00/000000000000000004x", "log/00/-000000000000000042", "log/00/0000000000000000042/"} {
+		if _, ok := ParseLogName(name); ok {
+			t.Errorf("%q is taken for a log object", name)
+		}
+	}
+	for _, name := range []string{"", "g/x/cat/0000000000000000007", "g/66666666-7777-8888-9999-AAAAAAAAAAAA/cat/0000000000000000007",
+		"g/66666666-7777-8888-9999-aaaaaaaaaaaa/seg/0000000000000000007", "g/66666666-7777-8888-9999-aaaaaaaaaaaa/cat/7"} {
+		if _, _, ok := ParseCatalogueName(name); ok {
+			t.Errorf("%q is taken for a catalogue", name)
+		}
+	}
+}
+
+func FuzzDecoder(f *testing.F) {
+	for kind, c := range headers() {
+		for _, k := range []Key{{}, key(f, 7)} {
+			f.Add(encode(f, Spec{Store: store, Kind: kind, Header: c.header, Body: bytes.NewReader(random(int(c.body))), BodyBytes: c.body, Key: k}))
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= EnvelopeBytes { // let it pass the first check
+			b = bytes.Clone(b)
+			copy(b[16:32], store[:])
+			binary.LittleEndian.PutUint32(b[12:], envelopeCRC(b))
+		}
+		for kind, c := range headers() {
+			to := reflect.New(reflect.TypeOf(c.header).Elem()).Interface().(Header)
+			if _, err := read(b, kind, Keys{key(t, 7)}, to); err != nil && !refused(err) {
+				t.Fatalf("error %v", err)
+			}
+		}
+	})
+}
