@@ -178,12 +178,23 @@ func tableNumbers(s string) ([]int, error) {
 	return numbers, nil
 }
 
+// bar draws a completed fraction, 0 to 1, followed by a blank. It draws nothing if the fraction is negative, which
+// means that it is unknown.
+func bar(done float64) string {
+	const width = 20
+	if done < 0 {
+		return ""
+	}
+	full := int(min(done, 1) * width)
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
+}
+
 // showProgress shows the progress of a run: as a bar on a terminal, otherwise as a line for each measurement.
 func (p *program) showProgress(now rounds.Progress) {
 	left := now.Left.Round(time.Second)
 	switch {
 	case p.Out.Terminal():
-		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", cli.Bar(now.Part), int(100*now.Part), now.Done, now.Total,
+		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", bar(now.Part), int(100*now.Part), now.Done, now.Total,
 			left, now.Key))
 	case now.Ended && now.Figures != "":
 		p.Out.Sayf("%d/%d, %v to go: %s: %s", now.Done, now.Total, left, now.Key, now.Figures)
