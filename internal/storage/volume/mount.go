@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // Mount is the kernel's information about the file system that holds a folder.
@@ -26,20 +29,128 @@ type Mount struct {
 	Rotational *bool // nil if unknown
 }
 
-// Mount reads /proc/self/mountinfo and the block device's queue.
-func (v *Volume) Mount() (Mount, error) {
-	// The superblock file was rewritten at this start, so its flags are those of a new file on this disk.
-	return MountOf(v.fs, v.dir)
+// ErrMount says that the file system of a folder is not the required one.
+var ErrMount = errors.New("wrong file system")
+
+// MountOf returns the mount that holds a folder. The folder need not be that of a volume, or even exist: without it,
+// MountOf uses the nearest existing parent folder. MountOf reads /proc/self/mountinfo and the queue of the block device,
+// and writes nothing. On a disk that the ext4 driver has mounted, it determines the type by the volume's superblock
+// file, which every start writes anew, or else by the folder: folders made by mkfs.ext4 and the driver have extents.
+func MountOf(fsys vfs.FS, dir string) (Mount, error) {
+	if inMemory(fsys) {
+		return Mount{FileSystem: "mem", Source: "none"}, nil
+	}
+	m, err := mountOf(dir)
+	if err != nil {
+		return Mount{}, fmt.Errorf("mount of volume %s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// Mount does what MountOf does, for the folder of the volume.
+func (v *Volume) Mount() (Mount, error) { return MountOf(v.fs, v.dir) }
+
+// inMemory reports whether a file system declares that it is not on a disk, like that of the tests.
+func inMemory(fsys vfs.FS) bool {
+	for {
+		if on, ok := fsys.(interface{ InMemory() bool }); ok {
+			return on.InMemory()
+		}
+		wrapper, ok := fsys.(interface{ Unwrap() vfs.FS })
+		if !ok {
+			return false
+		}
+		fsys = wrapper.Unwrap()
+	}
+}
+
+func mountOf(dir string) (Mount, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return Mount{}, err
+	}
+	for dir != "/" {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		dir = path.Dir(dir)
+	}
+	info, err := findMount(dir)
+	if err != nil {
+		return Mount{}, err
+	}
+	m := info.Mount
+	m.Rotational = rotational(info)
+	if m.FileSystem != "ext4" {
+		return m, nil
+	}
+	sample := path.Join(dir, superblockName)
+	if _, err := os.Stat(sample); errors.Is(err, fs.ErrNotExist) {
+		sample = dir
+	}
+	m.FileSystem, err = extFamily(info, sample)
+	return m, err
+}
+
+// unchecked reports whether an option is for mount(8) and not for the kernel, or has no effect.
+func unchecked(option string) bool {
+	switch option {
+	case "", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group":
+		return true
+	}
+	return strings.HasPrefix(option, "x-")
+}
+
+// opposites maps a default option to the opposite word. The kernel shows nothing if the default is in force, and the
+// opposite word if it is not.
+var opposites = map[string]string{
+	"atime": "noatime", "exec": "noexec", "suid": "nosuid", "dev": "nodev", "async": "sync", "diratime": "nodiratime",
+	"rw": "ro",
+}
+
+// Check returns an error that names the wanted type or options that are not in force, or nil if all are. An empty
+// type matches any.
+func (m Mount) Check(fileSystem string, options []string) error {
+	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
+		return fmt.Errorf(
+			"%w: the volume is on %s (%s), wanted is %s: give the shard a disk with %s, or change what is wanted",
+			ErrMount, m.FileSystem, m.Source, fileSystem, fileSystem)
+	}
+	var missing []string
+	for _, option := range options {
+		if unchecked(option) || slices.Contains(m.Options, option) {
+			continue
+		}
+		if other, ok := opposites[option]; ok && !slices.Contains(m.Options, other) {
+			continue
+		}
+		missing = append(missing, option)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s (%s) is mounted with %s, wanted is also %s: mount it so, or change what is wanted",
+			ErrMount, m.FileSystem, m.Source, strings.Join(m.Options, ","), strings.Join(missing, ","))
+	}
+	return nil
+}
+
+// ReadOnly reports whether the file system refuses writes; the kernel makes it read-only after an error of the disk.
+func ReadOnly(fsys vfs.FS, dir string) (bool, error) {
+	if inMemory(fsys) {
+		return false, nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return false, fmt.Errorf("volume %s: %w", dir, err)
+	}
+	return st.Flags&unix.ST_RDONLY != 0, nil
 }
 
 // mountInfo is one line of /proc/self/mountinfo.
 type mountInfo struct {
-	id      int
-	device  string // major:minor
-	point   string
-	fsType  string
-	source  string
-	options []string
+	id     int
+	device string // major:minor
+	point  string
+	Mount  // without Rotational
 }
 
 // findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the kernel returns (5.8 or newer). Without
@@ -110,13 +221,11 @@ func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 		if err != nil {
 			return nil, fmt.Errorf("/proc/self/mountinfo: a line that is not understood: %q: %w", scanner.Text(), err)
 		}
-		m := mountInfo{
-			id: id, device: fields[2], point: unescape(fields[4]),
-			fsType: fields[dash+1], source: unescape(fields[dash+2]),
-		}
+		m := mountInfo{id: id, device: fields[2], point: unescape(fields[4]),
+			Mount: Mount{FileSystem: fields[dash+1], Source: unescape(fields[dash+2])}}
 		for option := range strings.SplitSeq(fields[5]+","+fields[dash+3], ",") {
-			if option = unescape(option); option != "" && !slices.Contains(m.options, option) {
-				m.options = append(m.options, option)
+			if option = unescape(option); option != "" && !slices.Contains(m.Options, option) {
+				m.Options = append(m.Options, option)
 			}
 		}
 		mounts = append(mounts, m)
@@ -177,7 +286,7 @@ func rotational(info mountInfo) *bool {
 	device := info.device
 	if strings.HasPrefix(device, "0:") { // btrfs and others have a number of their own, which is not that of a device
 		var st unix.Stat_t
-		if err := unix.Stat(info.source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		if err := unix.Stat(info.Source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 			return nil
 		}
 		device = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))

@@ -71,7 +71,7 @@ func mountByPath(t *testing.T, dir string) (Mount, error) {
 	mounts, err := parseMountInfo(f)
 	check(t, err)
 	info, err := longestMount(mounts, dir)
-	return Mount{FileSystem: info.fsType, Source: info.source}, err
+	return info.Mount, err
 }
 
 func TestMountOfATemporaryFileSystem(t *testing.T) {
@@ -125,10 +125,10 @@ func TestParseMountInfo(t *testing.T) {
 	mounts, err := parseMountInfo(strings.NewReader(text))
 	check(t, err)
 	want := []mountInfo{
-		{22, "8:2", "/", "ext4", "/dev/sda2", []string{"rw", "relatime", "errors=remount-ro"}},
-		{30, "0:25", `/mnt/with space\`, "xfs", "/dev/disk one", []string{"rw", "nosuid", "attr2"}},
-		{31, "0:26", "/mnt/b", "overlay", "overlay", []string{"ro", "rw", "lowerdir=/a,b:/c"}},
-		{32, "8:3", "/mnt/b", "btrfs", "/dev/sdb", []string{"rw", "compress=zstd:3"}},
+		{22, "8:2", "/", Mount{"ext4", []string{"rw", "relatime", "errors=remount-ro"}, "/dev/sda2", nil}},
+		{30, "0:25", `/mnt/with space\`, Mount{"xfs", []string{"rw", "nosuid", "attr2"}, "/dev/disk one", nil}},
+		{31, "0:26", "/mnt/b", Mount{"overlay", []string{"ro", "rw", "lowerdir=/a,b:/c"}, "overlay", nil}},
+		{32, "8:3", "/mnt/b", Mount{"btrfs", []string{"rw", "compress=zstd:3"}, "/dev/sdb", nil}},
 	}
 	if !reflect.DeepEqual(mounts, want) {
 		t.Errorf("parsed\n%+v, want\n%+v", mounts, want)

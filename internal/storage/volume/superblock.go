@@ -174,6 +174,16 @@ func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, 
 	return state.superblock, damages, nil
 }
 
+// FreshSuperblock reads the superblock past the page cache, if the file system supports that: it returns what the
+// device holds now, not what was read earlier. It returns the same errors as VerifySuperblock.
+func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
+	state, err := readCopies(dir, fsys.OpenDirect)
+	if err != nil {
+		return Superblock{}, fmt.Errorf("read volume %s: %w", dir, err)
+	}
+	return state.superblock, nil
+}
+
 // readCopies reads and checks both copies. The function open opens the file.
 func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, error) {
 	name := path.Join(dir, superblockName)

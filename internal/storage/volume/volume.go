@@ -211,6 +211,23 @@ func (v *Volume) refuseForeign(names []string) error {
 	return nil
 }
 
+// Blank reports whether a new volume may be made in a folder: the folder does not exist, or holds only files that a new
+// volume may have next to it. An error says that the folder holds something else (ErrNotEmpty), or cannot be listed.
+func Blank(fsys vfs.FS, dir string) (bool, error) {
+	v := Volume{fs: fsys, dir: dir}
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("volume %s: list its folder: %w", dir, err)
+	}
+	if slices.Contains(names, superblockName) {
+		return false, nil
+	}
+	return true, v.refuseForeign(names)
+}
+
 // start reads or creates the superblock and creates the layout. The caller holds the lock.
 func (v *Volume) start(opts Options) error {
 	there, err := v.exists(opts.Create)
