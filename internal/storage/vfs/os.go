@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -78,9 +81,9 @@ func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newN
 func (OS) Link(oldName, newName string) error { return os.Link(oldName, newName) }
 
 // MkdirAll implements FS.
-func (o OS) MkdirAll(dir string) error { return MakeFolders(o, filepath.Clean(dir), o.mkdir) }
-
-func (OS) mkdir(dir string) error { return os.Mkdir(dir, dirPerm) }
+func (o OS) MkdirAll(dir string) error {
+	return MakeFolders(o, filepath.Clean(dir), func(dir string) error { return os.Mkdir(dir, dirPerm) })
+}
 
 // MakeFolders does what MkdirAll does, for an implementation of FS: it makes a folder and its parents by mkdir, and
 // syncs the parent of each folder that it made.
@@ -143,6 +146,59 @@ func syncFolder(op, dir string, sync func(fd int) error) error {
 	return errors.Join(err, d.Close())
 }
 
+// syncAllDirtyMax is the most unwritten memory, of all programs on this machine, for which OS.SyncAll is worthwhile:
+// a sync of a whole file system also waits for other programs' files on it.
+const syncAllDirtyMax = 128 << 20
+
+// SyncAll implements FS by syncfs.
+func (OS) SyncAll(dir string) error {
+	unsupported := func(why string) error {
+		return &fs.PathError{Op: "syncall", Path: dir, Err: fmt.Errorf("%w: %s", errors.ErrUnsupported, why)}
+	}
+	if !syncfsReportsErrors() {
+		return unsupported("syncfs of this kernel does not tell errors of the device")
+	}
+	if dirty, err := dirtyBytes(); err != nil || dirty > syncAllDirtyMax {
+		return unsupported(fmt.Sprintf("%d bytes of memory are not written yet: %v", dirty, err))
+	}
+	return syncFolder("syncall", dir, unix.Syncfs)
+}
+
+// syncfsReportsErrors reports whether syncfs returns errors of earlier writes, as it does since Linux 5.8.
+var syncfsReportsErrors = sync.OnceValue(func() bool {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return false
+	}
+	var major, minor int
+	n, _ := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
+	return n == 2 && (major > 5 || major == 5 && minor >= 8)
+})
+
+// dirtyBytes returns how much memory of this machine, in bytes, waits to be written or is being written.
+func dirtyBytes() (bytes int64, err error) {
+	content, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	found := 0
+	for line := range strings.Lines(string(content)) {
+		var kib int64
+		name, value, _ := strings.Cut(line, ":")
+		if name != "Dirty" && name != "Writeback" {
+			continue
+		}
+		if _, err := fmt.Sscanf(value, "%d kB", &kib); err != nil {
+			return 0, fmt.Errorf("/proc/meminfo: %q: %w", strings.TrimSpace(line), err)
+		}
+		bytes, found = bytes+kib<<10, found+1
+	}
+	if found != 2 {
+		return 0, errors.New("/proc/meminfo does not tell what is dirty")
+	}
+	return bytes, nil
+}
+
 // Lock implements FS.
 func (OS) Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, filePerm)
@@ -162,20 +218,14 @@ func (OS) Lock(name string) (io.Closer, error) {
 // Space implements FS.
 func (OS) Space(dir string) (Space, error) {
 	var st unix.Statfs_t
-	for {
-		err := unix.Statfs(dir, &st)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
-		}
+	err := unix.Statfs(dir, &st)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Statfs(dir, &st)
 	}
-	block := st.Frsize
-	if block == 0 {
-		block = st.Bsize
+	var space Space
+	if err == nil {
+		space, err = spaceOf(st.Blocks, st.Bavail, cmp.Or(st.Frsize, st.Bsize))
 	}
-	space, err := spaceOf(st.Blocks, st.Bavail, block)
 	if err != nil {
 		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
