@@ -337,12 +337,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 
 // IsBad reports whether a frame at offset is in a bad range.
 func (w *Walk) IsBad(offset int64) bool {
-	for _, b := range w.Bad {
-		if offset >= b.Offset && offset < b.Offset+b.Bytes {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.Bad, func(b badRange) bool { return offset >= b.Offset && offset < b.Offset+b.Bytes })
 }
 
 // mayEnd returns the greatest index that the end of the log may have. A later entry has made any greater index void.

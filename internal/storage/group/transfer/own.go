@@ -20,10 +20,9 @@ type ownLog struct {
 	manifest *format.Manifest // nil if there is none; then nothing in the folder counts
 
 	// The fields below are set by readTail. An entry that may exist counts as existing.
-	hard  format.StateRecord
-	last  uint64
-	walk  *replay.Walk // result of the walk of the active segment; nil if there is none
-	whole bool         // nothing in the active segment is bad
+	hard format.StateRecord
+	last uint64
+	walk *replay.Walk // result of the walk of the active segment; nil if there is none
 }
 
 // readOwn reads the folder, and checks that it belongs to the replica.
@@ -95,7 +94,7 @@ func (o *ownLog) readTail() error {
 	if m == nil {
 		return nil
 	}
-	o.hard, o.last, o.whole = m.HardState, m.CompactedThrough, true
+	o.hard, o.last = m.HardState, m.CompactedThrough
 	for _, s := range m.Segments {
 		// The entries that the segment truncates are void.
 		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough)
@@ -128,7 +127,6 @@ func (o *ownLog) readTail() error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	o.whole = len(o.walk.Bad) == 0
 	synced := o.walk.Synced
 	if found && mark.Segment == active.ID {
 		synced = max(synced, mark.Offset)
@@ -179,7 +177,7 @@ func (o *ownLog) termAt(at uint64) (term uint64, known bool) {
 	}
 	switch last := m.Segments[n-1]; {
 	case at >= last.FirstIndex && o.walk != nil:
-		if !o.whole {
+		if len(o.walk.Bad) > 0 {
 			return 0, false
 		}
 		runs = o.walk.Terms
