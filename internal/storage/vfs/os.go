@@ -181,20 +181,13 @@ func dirtyBytes() (bytes int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	found := 0
-	for line := range strings.Lines(string(content)) {
+	for _, name := range []string{"Dirty", "Writeback"} {
 		var kib int64
-		name, value, _ := strings.Cut(line, ":")
-		if name != "Dirty" && name != "Writeback" {
-			continue
-		}
+		_, value, _ := strings.Cut(string(content), "\n"+name+":")
 		if _, err := fmt.Sscanf(value, "%d kB", &kib); err != nil {
-			return 0, fmt.Errorf("/proc/meminfo: %q: %w", strings.TrimSpace(line), err)
+			return 0, fmt.Errorf("/proc/meminfo does not tell %s: %w", name, err)
 		}
-		bytes, found = bytes+kib<<10, found+1
-	}
-	if found != 2 {
-		return 0, errors.New("/proc/meminfo does not tell what is dirty")
+		bytes += kib << 10
 	}
 	return bytes, nil
 }
@@ -399,4 +392,23 @@ func control(file *os.File, f func(fd int) error) error {
 		return fs.ErrClosed
 	}
 	return inner
+}
+
+// ReplaceFile creates or replaces a real file, by package os. It writes the content to a file with a different name in
+// the same folder, and renames that file when it is complete. So the name always refers to the whole old or the whole
+// new file. ReplaceFile syncs nothing.
+func ReplaceFile(name string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".sheaf-new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(write(f), f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
 }
