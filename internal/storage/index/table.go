@@ -35,13 +35,18 @@ const (
 	// Smaller parts are allocated on the heap. A process may have only some 65,000 mappings, and a shard may have
 	// many small groups. The parts hold no pointers, so the garbage collector does not scan them.
 	mappedBytesMin = 64 << 10
-	loadMaxNum     = 13 // a stripe grows beyond 13/16 of its slots...
-	loadMaxDen     = 16
-	growNum        = 5 // ...to 5/4: with the old slots of one stripe, at most 34 bytes per record while it grows
-	growDen        = 4
-	sizedNum       = 5 // New gives 5/4 slots per record: 20 bytes each
-	sizedDen       = 4
-	sizedSpread    = 64 // and some more, because stripes differ in size
+	// A stripe grows when more than 13/16 of its slots are used.
+	loadMaxNum = 13
+	loadMaxDen = 16
+	// A stripe grows to 5/4 of its slots. With the old slots of one stripe, the table takes at most 34 bytes per record
+	// while it grows.
+	growNum = 5
+	growDen = 4
+	// New makes 5/4 slots per record, which take 20 bytes. It adds a few slots to each stripe of a small table, because
+	// the stripes do not get equal numbers of records.
+	sizedNum    = 5
+	sizedDen    = 4
+	sizedSpread = 64
 )
 
 // slot is a slot of the table. It is empty if loc is 0.
@@ -58,7 +63,7 @@ type stripe struct {
 	slots []slot       // in an anonymous mapping, or on the heap while small; nil while empty
 	used  int          // slots that are not empty
 	live  int          // used slots that are not tombstones
-	_     [64]byte     // padding, so that stripes share no cache line
+	_     [64]byte     // padding, so that two stripes are never in one cache line
 }
 
 // Table maps ids to places, off the Go heap. It is safe for concurrent use, except Close. After Close every id is

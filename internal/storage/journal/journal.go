@@ -30,9 +30,9 @@ const (
 	fullSoon = 4 * time.Second
 	// spareShare is a divisor: a file takes at most the volume's spare bytes divided by it (one sixteenth).
 	spareShare = 16
-	// yields is how often the goroutine that writes a batch first yields to other goroutines. Those whose write has
-	// just ended then answer their callers and write again. Without yielding, a batch contained hardly half of the
-	// groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
+	// yields is how often a goroutine yields to other goroutines before it writes a batch. Meanwhile, goroutines whose
+	// last write has just ended answer their callers and add their next write to the batch. Without yields, a batch
+	// contained hardly half of the groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
 	// tryAgain is the delay before the next attempt after a file could not be made.
 	tryAgain = time.Minute
@@ -55,17 +55,17 @@ type Options struct {
 	Off    rules.Off    // rules that a test switches off
 }
 
-// Stats are counters that begin with New.
+// Stats are counters since New.
 type Stats struct {
 	Writes  int64 // number of writes that were made durable
 	Syncs   int64 // number of syncs for these writes
 	Bytes   int64 // bytes written, with padding
-	Refused int64 // writes that were not accepted, because there was no free space yet or the journal is broken
+	Refused int64 // writes that were not accepted, because there was no free space or the journal is broken
 }
 
-// Journal accepts writes of many groups. Two files are used in turn: when one is full, the other is started again
-// once no group needs its content any more. So when the journal changes to the other file, it asks each Member to
-// sync its own file (MustSync). It is safe for concurrent use.
+// Journal accepts writes of many groups. It uses two files in turn: when one is full, the other is started again once
+// no group needs its content any more. So when the journal changes to the other file, it asks each Member with data in
+// the full file to sync the group's own file (MustSync). A Journal is safe for concurrent use.
 type Journal struct {
 	opts   Options
 	logger *slog.Logger
@@ -74,8 +74,8 @@ type Journal struct {
 	halves  [2]half
 	current int // index of the half to which records are written
 	pending *batch
-	// flushing says that a goroutine writes. Only this goroutine uses halves (except live) and the fields from before
-	// on.
+	// flushing says that a goroutine is writing a batch. Only that goroutine uses halves (except half.live) and the
+	// fields below stats.
 	flushing bool
 	broken   error
 	closed   bool
@@ -85,7 +85,7 @@ type Journal struct {
 	made   bool    // Begin was called
 	uses   uint64  // number of times that a file was begun so far
 	buffer []byte
-	failed time.Time // time at which no file could be made
+	failed time.Time // time of the last failure to make a file
 }
 
 // half is one of the two files of the journal.
@@ -93,9 +93,9 @@ type half struct {
 	file  vfs.File // nil if there is none
 	size  int64
 	epoch uint64
-	end   int64
-	next  uint64 // sequence of the next record
-	began time.Time
+	end   int64     // offset of the next record
+	next  uint64    // sequence of the next record
+	began time.Time // time at which this use of the file began
 	// live holds the members that have not synced their own file since they wrote here. Guarded by Journal.mu.
 	live map[*Member]struct{}
 }
@@ -129,8 +129,8 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join registers a log that is being opened. It also returns what the journal still holds of the group; nil if there is
-// nothing.
+// Join registers a log that is being opened. It also returns the data of the group that only the journal holds; nil if
+// there is none.
 func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 	r := &Remainder{journal: j, Where: "the journal"}
 	kept := keptPrefix + group.String()
@@ -167,7 +167,7 @@ func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 // own file could be synced, or because the group's files could not be written when the journal was replayed.
 type Remainder struct {
 	Share
-	Where   string // what holds the data, for messages
+	Where   string // the journal, or the name of the file that holds the data; for messages
 	journal *Journal
 	kept    string    // name of the file with data that was kept at a replay; "" if there is none
 	members []*Member // earlier logs of the group
@@ -273,7 +273,7 @@ func (j *Journal) flush() {
 	close(p.done)
 }
 
-// write makes a batch durable. It returns ErrUnused if it cannot.
+// write makes a batch durable. It returns ErrUnused if that fails.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
 	h := j.halfFor(n)
@@ -394,7 +394,7 @@ func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {
 		if h.file != nil {
-			_ = h.file.Close() // no group needs its content any more
+			_ = h.file.Close() // no group needs the content of the file any more
 		}
 		h.file, h.size = nil, 0 // the old file is removed even if no new one can be made
 		file, err := j.make(names[i], size)
@@ -409,7 +409,7 @@ func (j *Journal) begin(i int, size int64) error {
 	if err == nil {
 		err = h.file.Sync()
 	}
-	if err != nil { // the content on disk is unknown, so a new file replaces this one
+	if err != nil { // the content on disk is unknown, so the next use makes a new file
 		err = errors.Join(err, h.file.Close())
 		h.file, h.size = nil, 0
 	}

@@ -25,8 +25,8 @@ var names = [2]string{"journal-0", "journal-1"}
 type Found struct {
 	Files  int // number of files
 	Ranges []Range
-	// Bad lists what cannot be read and may have been acknowledged. An incomplete record at the end counts as torn
-	// and is not listed, although a last record that was damaged later looks the same.
+	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end counts as
+	// torn and is not listed, although a last record that was damaged later looks the same.
 	Bad []error
 	// Lost lists the places of segments that an unreadable record made durable, as far as the next record names them.
 	// The field Bytes of these ranges is empty.
@@ -163,7 +163,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	switch {
 	case len(before) == 0:
 		return
-	case slices.EqualFunc(last, before, same): // so this was the last record of its use
+	case slices.EqualFunc(last, before, same): // the last record of the ended use was read, so nothing follows it
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
 	}
@@ -177,7 +177,7 @@ func (f *Found) compareEnd(ended, next *use) {
 // content is the content of one file.
 type content struct {
 	bytes      []byte
-	unreadable []bool // for each block
+	unreadable []bool // for each block of blockBytes; nil if the whole file could be read
 }
 
 // readTries is how often a block is read before it counts as unreadable: some devices fail once and then succeed.

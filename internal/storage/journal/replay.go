@@ -34,7 +34,7 @@ func IsName(name string) bool {
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target says where the content of a journal is written back to.
+// Target writes the content of a journal to the files of the groups.
 type Target struct {
 	// Groups lists all groups of the volume, because an unreadable record may have held data of any of them.
 	Groups func() ([]uuid.UUID, error)
@@ -158,8 +158,8 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 const tmpSuffix = ".tmp"
 
 // keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file has
-// records like a journal. The first record lists what is lost. The doubt is stored as a range of segment 0, which no
-// group has.
+// records like a journal. The first record lists what is lost. Share.Doubt is stored as a range of segment 0, a number
+// that no segment has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)

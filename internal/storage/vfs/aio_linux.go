@@ -19,7 +19,7 @@ import (
 // this, the ordinary calls are used.
 
 const (
-	aioUnderWay = 512 // greatest number of calls in flight; all others are made as ordinary system calls
+	aioUnderWay = 512 // greatest number of calls in flight; further calls are ordinary system calls
 
 	iocbPread     = 0 // IOCB_CMD_PREAD
 	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
@@ -116,8 +116,8 @@ func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	return unix.Pread(fd, p, offset)
 }
 
-// do passes one call to the kernel and waits for its result. It returns taken = false, and has done nothing, if a is nil
-// or the kernel did not accept the call.
+// do passes one call to the kernel and waits for its result. If a is nil or the kernel does not accept the call, the
+// result taken is false, and do has done nothing.
 func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	if a == nil {
 		return 0, false, nil

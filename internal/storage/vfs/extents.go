@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ioctl FS_IOC_FIEMAP lists the extents of a file. Kernel: Documentation/filesystems/fiemap.rst,
-// include/uapi/linux/fiemap.h.
+// The ioctl FS_IOC_FIEMAP lists the extents of a file. It is described in Documentation/filesystems/fiemap.rst and
+// include/uapi/linux/fiemap.h of the kernel.
 const (
 	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	// fiemapFlagSync writes the pages to the device first. Before that, written data may be in an unwritten extent.
+	// fiemapFlagSync makes the kernel first write the dirty pages of the file to the device. Data that is still in such
+	// pages may be in an extent that counts as unwritten.
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
 	fiemapExtentUnwritten = 0x800 // allocated, and reads as zeros

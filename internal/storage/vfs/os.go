@@ -185,7 +185,7 @@ func dirtyBytes() (bytes int64, err error) {
 		var kib int64
 		_, value, _ := strings.Cut(string(content), "\n"+name+":")
 		if _, err := fmt.Sscanf(value, "%d kB", &kib); err != nil {
-			return 0, fmt.Errorf("/proc/meminfo does not tell %s: %w", name, err)
+			return 0, fmt.Errorf("/proc/meminfo does not tell what is dirty: %s: %w", name, err)
 		}
 		bytes += kib << 10
 	}
@@ -243,8 +243,8 @@ func spaceOf(blocks, free uint64, block int64) (Space, error) {
 // osFile is an open file of OS.
 type osFile struct {
 	f      *os.File
-	direct bool
-	align  int64
+	direct bool  // opened with O_DIRECT
+	align  int64 // of direct reads, in bytes
 }
 
 // readAlign asks the kernel (since 6.1) for the alignment that O_DIRECT reads of a file require.

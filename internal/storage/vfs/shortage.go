@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// lacks are the errors that say that the system lacks something for a moment.
+// lacks are the errors of the kernel for a shortage of descriptors or memory, or for an interrupted call.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless are the operations that change nothing if they fail with such an error. The names are those of package os
-// and of the file systems for tests.
+// harmless are the operations that change nothing if they fail with one of the errors in lacks. The names are those in
+// the errors of package os and of the file systems for tests.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
 // IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before

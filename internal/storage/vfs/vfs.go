@@ -45,7 +45,8 @@ type FS interface {
 	List(dir string) ([]string, error)
 	// Stat describes a file or folder.
 	Stat(name string) (fs.FileInfo, error)
-	// SyncDir makes the names in a folder durable. All code uses this function for rule 6.
+	// SyncDir makes the names in a folder durable. Safety rule 6 requires it after a file was created, renamed or
+	// removed.
 	SyncDir(dir string) error
 	// SyncAll makes the whole file system that holds dir durable, files and names, in the state at the time of the
 	// call. It returns errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait for

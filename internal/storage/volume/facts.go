@@ -86,10 +86,11 @@ func (f *Facts) absurd() string {
 			return fmt.Sprintf("%s %d", what, n)
 		}
 	}
+	// A negative number becomes one that is too large.
 	for what, n := range map[string]uint64{"epoch": f.Epoch, "etcdBase": f.EtcdBase,
-		"etcdRevision": uint64(f.EtcdRevision), "etcdContent": uint64(f.EtcdContent)} { //nolint:gosec // negative: too large
+		"etcdRevision": uint64(f.EtcdRevision), "etcdContent": uint64(f.EtcdContent)} {
 		if n > numberMax {
-			return fmt.Sprintf("%s %d", what, int64(n)) //nolint:gosec // as it is written
+			return fmt.Sprintf("%s %d", what, int64(n)) // shown as it is in the file
 		}
 	}
 	return ""

@@ -16,7 +16,7 @@ const (
 
 // freeSpace is the state of the disk at its last examination.
 type freeSpace struct {
-	looked   time.Time // zero if the disk was never examined
+	looked   time.Time // time of the examination; zero if the disk was never examined
 	space    vfs.Space
 	admitted int64 // number of bytes admitted since then
 }
@@ -53,7 +53,7 @@ func (v *Volume) reserve(totalBytes int64) int64 {
 	return max(min(totalBytes/100*reservePercent, reserveBytesMax), reserveBytesMin)
 }
 
-// look reads the free space from the file system. The caller holds the lock.
+// look reads the free space from the file system. The caller holds mu.
 func (v *Volume) look() error {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {

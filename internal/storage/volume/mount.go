@@ -32,10 +32,10 @@ type Mount struct {
 // ErrMount says that the file system of a folder is not the required one.
 var ErrMount = errors.New("wrong file system")
 
-// MountOf returns the mount that holds a folder. The folder need not be that of a volume, or even exist: without it,
-// MountOf uses the nearest existing parent folder. MountOf reads /proc/self/mountinfo and the queue of the block device,
-// and writes nothing. On a disk that the ext4 driver has mounted, it determines the type by the volume's superblock
-// file, which every start writes anew, or else by the folder: folders made by mkfs.ext4 and the driver have extents.
+// MountOf returns the mount that holds a folder. The folder need not be that of a volume. If it does not exist, MountOf
+// uses the nearest existing parent folder. MountOf reads /proc/self/mountinfo and the queue of the block device, and
+// writes nothing. On a disk that the ext4 driver has mounted, it determines the type by the volume's superblock file,
+// which every start writes anew, or else by the folder: folders made by mkfs.ext4 and the driver have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -153,8 +153,8 @@ type mountInfo struct {
 	Mount  // without Rotational
 }
 
-// findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the kernel returns (5.8 or newer). Without
-// that id, it takes the last of the mounts with the longest mount point above the folder.
+// findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the kernel
+// returns (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above the folder.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {

@@ -109,7 +109,7 @@ type Volume struct {
 	logger       *slog.Logger
 	now          func() time.Time
 
-	writing longlock.Mutex // held while the superblock is written; guards written and tried
+	writing longlock.Mutex // held while the superblock is written; guards the fields written and tried
 	written Superblock     // the superblock on disk
 	// tried is the last superblock that was passed to a write. After a failed write this superblock may or may not be
 	// on disk.
@@ -298,8 +298,8 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
-// Renew durably gives the volume a new UUID. It is for a volume that was reset to an earlier state, so that nobody
-// mistakes it for the volume that had the old UUID. Renew keeps the files. It must be called before the volume is used.
+// Renew durably gives the volume a new UUID. It is for a volume that was reset to an earlier state, which must not be
+// mistaken for the volume with the old UUID. Renew keeps the files. It must be called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
 	next := before

@@ -19,8 +19,8 @@ type signature struct {
 	labelLen int
 }
 
-// signatures has the file systems that a kubelet mounts for a DiskSet, and what else is often found on a disk. The
-// kubelet recognizes more, and formats no disk on which it recognizes anything.
+// signatures has the file systems that a kubelet mounts for a DiskSet, and other content that disks often have. The
+// kubelet recognizes more content, and formats no disk on which it recognizes any.
 var signatures = []signature{
 	{"an ext2, ext3 or ext4 file system", 1024 + 56, "\x53\xef", 1024 + 120, 16},
 	{"an xfs file system", 0, "XFSB", 108, 12},
@@ -41,7 +41,7 @@ func Look(path string) (found string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read, so no data can be lost
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "", fmt.Errorf("%s: its size: %w", path, err)

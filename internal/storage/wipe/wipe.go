@@ -54,7 +54,7 @@ func Device(path string) (Report, error) {
 	if err != nil {
 		return report, fmt.Errorf("open the disk for itself alone: %w", err)
 	}
-	defer func() { _ = f.Close() }() // everything was synced, or the error is reported
+	defer func() { _ = f.Close() }() // all data was synced, or an error is returned
 	info, err := f.Stat()
 	if err != nil {
 		return report, err

@@ -193,7 +193,7 @@ func (r *repairer) checkSpace() error {
 		if err != nil {
 			continue
 		}
-		need += info.Size() // the file, and once more its bad ranges
+		need += info.Size() // the copy of the file; the bad ranges are copied in addition
 		for _, d := range damages {
 			need += min(d.Length, info.Size())
 		}

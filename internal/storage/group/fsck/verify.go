@@ -32,8 +32,8 @@ type VerifyReport struct {
 	Damages   []format.Damage
 	TornBytes int64 // size of a torn tail above the synced mark; the next load truncates it, so it is not damage
 	Joining   bool  // the replica is still joining: it holds no data that counts yet
-	// Exchanged says why the folder and its manifest belong to different groups; empty if both belong to the same group.
-	// If it is set, nothing else was checked.
+	// Exchanged is a sentence for a folder whose manifest belongs to a different group; empty if both belong to the same
+	// group. If it is set, nothing else was checked.
 	Exchanged string
 }
 
@@ -162,7 +162,7 @@ func (v *verifier) readManifest() (bool, error) {
 	}
 	if err != nil {
 		v.damage(format.Damage{File: format.ManifestName, Length: int64(len(b)), What: err.Error()})
-		return false, nil //nolint:nilerr // the report says it
+		return false, nil //nolint:nilerr // the report has the error
 	}
 	v.report.Group = m.Identity.Name
 	v.damage(format.CopyDamages(format.ManifestName, int64(len(b)/2), bad)...)
@@ -194,7 +194,7 @@ func (v *verifier) readReplica() (joining bool, err error) {
 	v.badReplica = bad != [2]error{}
 	v.damage(format.CopyDamages(format.ReplicaName, format.BlockBytes, bad)...)
 	if err != nil {
-		return false, nil //nolint:nilerr // the report says it
+		return false, nil //nolint:nilerr // the report has the error
 	}
 	v.replica = &f
 	_, err = v.fs.Stat(path.Join(v.dir, format.ManifestName))
@@ -269,7 +269,7 @@ func (v *verifier) count(bytes int64) {
 	}
 	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(
 		time.Second)))
-	timer := time.NewTimer(time.Until(due)) // mu is held on purpose, so that all workers wait
+	timer := time.NewTimer(time.Until(due)) // mu is held meanwhile on purpose, so that all workers wait
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -266,9 +266,9 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder returns a function that finds the row at an offset. Hints are not in the order of offsets, and searching all
-// rows for each of theirs would be slow. So the search first selects a part of the file; there are about as many
-// parts as rows.
+// finder returns a function that finds the row at an offset. The rows of a hint are not in the order of offsets, and a
+// binary search through all rows for each of them would be slow. So the file is divided into about as many parts as
+// there are rows, and the search first selects a part.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {
@@ -278,11 +278,11 @@ func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	part := 0
 	for row := range s.Rows.IDs {
 		for ; int64(part) <= s.offset(row)>>shift; part++ {
-			begin[part] = int32(row) //nolint:gosec // a segment has fewer
+			begin[part] = int32(row) // a segment has fewer than 1<<31 rows
 		}
 	}
 	for ; part < len(begin); part++ {
-		begin[part] = int32(len(s.Rows.IDs)) //nolint:gosec // see above
+		begin[part] = int32(len(s.Rows.IDs)) // a segment has fewer than 1<<31 rows
 	}
 	return func(offset int64) (int, bool) {
 		at := offset >> shift

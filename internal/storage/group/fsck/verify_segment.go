@@ -34,7 +34,7 @@ type segmentScan struct {
 	firstTerm   uint64
 	firstOffset int64
 
-	through uint64 // rows above this index are void because a later segment truncated the log
+	through uint64 // entries above this index are void because a later segment truncated the log
 	// gone holds the indexes of whole entries that do not count, or that repair gives up together with their blobs.
 	gone    map[uint64]bool
 	dropped int64 // entries that repair gives up
@@ -77,7 +77,7 @@ func (v *verifier) scanSegments() error {
 	for _, s := range v.scans {
 		hard := s.State
 		if s.manifest.Sealed() {
-			// sealing has put the vote into the manifest; an installed segment has the vote of another replica
+			// The vote of a sealed segment is also in the manifest. An installed segment has the vote of another replica.
 			hard.Vote = 0
 		}
 		v.hard.MergeHardState(hard)
@@ -169,7 +169,7 @@ func (s *segmentScan) begin(m *format.Manifest) {
 	}
 }
 
-// take records what the walk does not record.
+// take records the facts of an entry that the walk does not record.
 func (s *segmentScan) take(step *segio.FrameStep) {
 	e := &step.Entry
 	if s.first == 0 {
@@ -205,7 +205,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	none := s.Last < s.manifest.FirstIndex
 	before := format.TermAt(s.Terms, e.Index-1)
 	switch {
-	case e.Index < s.manifest.FirstIndex: // void entries may be above the last index
+	case e.Index < s.manifest.FirstIndex: // an index above the manifest's last index may be that of a void entry
 		fault.What = fmt.Sprintf("index %d is not one of this segment", e.Index)
 	case none:
 	case e.Index <= s.Last && e.Index <= s.State.Commit:

@@ -14,8 +14,8 @@ type Recovered struct {
 	IDs           []DamagedID
 }
 
-// Recover performs step 6 of the recovery in docs/format.md. size is the offset at which the
-// data of the file ends; walk reads the segment up to a given offset.
+// Recover performs step 6 of the recovery in docs/format.md. The argument size is the offset at which the data of the
+// file ends; the function walk reads the segment up to a given offset.
 func Recover(group string, m *format.Manifest, s format.ManifestSegment, size int64, mark format.Mark,
 	walk func(through int64) (*Walk, error),
 ) (*Recovered, error) {

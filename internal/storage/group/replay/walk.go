@@ -22,7 +22,7 @@ type DamagedID struct {
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	doubt         bool          // the range may hold acknowledged data, so unlike a torn write it does not end the log
+	doubt         bool          // the range may hold acknowledged data, so it does not end the log, unlike a torn write
 	known         *format.Entry // the entry, without attributes and data, if its header is intact
 	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
 	commit        uint64        // commit index of the state records before the range
@@ -66,7 +66,7 @@ type Walk struct {
 	Headers     []Other
 	KeepOthers  bool
 	withoutRows bool // Rows remains empty
-	open        int  // bad ranges from this one on are not followed by an entry yet
+	open        int  // index in Bad of the first range that no entry follows yet
 	// Gapless says that indexes are consecutive, as in a segment that was only appended to: a gap between two indexes
 	// then means missing entries.
 	Gapless bool
@@ -268,12 +268,12 @@ func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]
 		b.After = e.Index
-		// The bad bytes held the entries that made these void and replaced them.
+		// If e shows that entries before the range are void, the range held the entries that replaced them.
 		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
 		if b.known == nil && mayHideTruncation(b.Bytes, w.Term, e.Term) {
-			b.truncatedFrom = b.commit + 1 // no state record before the range allows an earlier truncation
+			b.truncatedFrom = b.commit + 1 // an entry up to the commit before the range cannot become void
 		}
 	}
 	w.Term, w.open = e.Term, len(w.Bad)
@@ -300,7 +300,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		after := b.After
 		if after == 0 {
 			after = lastIndex + 1
-			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) { // any term may follow
+			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) { // no term follows, so any term is possible
 				b.truncatedFrom = b.commit + 1
 			}
 		}

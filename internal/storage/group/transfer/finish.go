@@ -22,7 +22,7 @@ func (i *Install) Finish(ctx context.Context) error {
 	return nil
 }
 
-// finish performs the install that docs/format.md describes.
+// finish performs the install that docs/format.md describes. The numbers in the comments are those of its steps.
 func (i *Install) finish(ctx context.Context) error {
 	own, err := readOwn(i.opts.FS, i.opts.Dir, i.manifest.Identity, i.replica)
 	if err != nil {
@@ -85,7 +85,7 @@ func (i *Install) swapIn(ctx context.Context, own *ownLog) error {
 	return format.WriteManifest(i.opts.FS, i.opts.Dir, &next) // 4: the commit point
 }
 
-// lookAgain checks the blobs that the log already had: while the log was open, compaction may have removed some.
+// lookAgain checks the blobs that the log already had. Compaction may have removed some of them while the log was open.
 func (i *Install) lookAgain() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

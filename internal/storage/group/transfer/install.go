@@ -80,7 +80,7 @@ type incomingFile struct {
 	segment format.ManifestSegment // the Number is the one in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
-	inPlace bool // a blob that is already in the group's folder
+	inPlace bool // the file is a blob that is already in the group's folder
 	busy    bool // the file is being received
 }
 
@@ -261,7 +261,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 		return -1, err
 	}
 	if readErr != nil {
-		return -1, nil //nolint:nilerr // it is none of ours
+		return -1, nil //nolint:nilerr // a file without a whole header is none of the segments
 	}
 	return slices.IndexFunc(i.segments, func(s *incomingFile) bool {
 		return format.CheckSegmentHeader(b, i.opts.Identity, s.segment) == nil

@@ -19,9 +19,9 @@ type ownLog struct {
 	dir      string
 	manifest *format.Manifest // nil if there is none; then nothing in the folder counts
 
-	// The fields below are set by readTail. An entry that may exist counts as existing.
+	// readTail sets the fields below. An entry that may exist counts as existing.
 	hard format.StateRecord
-	last uint64
+	last uint64       // index of the last entry
 	walk *replay.Walk // result of the walk of the active segment; nil if there is none
 }
 
