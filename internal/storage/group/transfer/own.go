@@ -17,10 +17,10 @@ import (
 type ownLog struct {
 	fs       vfs.FS
 	dir      string
-	manifest *format.Manifest // nil if there is none; then nothing in the folder counts
+	manifest *format.Manifest   // nil if there is none; then nothing in the folder counts
+	hard     format.StateRecord // that of the manifest; readTail adds the state records of the active segment
 
 	// readTail sets the fields below. An entry that may exist counts as existing.
-	hard format.StateRecord
 	last uint64       // index of the last entry
 	walk *replay.Walk // result of the walk of the active segment; nil if there is none
 }
@@ -47,7 +47,7 @@ func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.Rep
 	case err != nil:
 		return nil, err
 	}
-	own.manifest = m
+	own.manifest, own.hard = m, m.HardState
 	if err := format.CheckIdentity(m.Identity, identity); err != nil {
 		return nil, err
 	}
@@ -76,13 +76,12 @@ func (o *ownLog) holds(m *format.Manifest) bool {
 	})
 }
 
-// checkCommit returns ErrBehind if, according to the folder's manifest, entries are committed that the export does
-// not have.
+// checkCommit returns ErrBehind if entries that the export does not have are known to be committed.
 func (o *ownLog) checkCommit(m *format.Manifest) error {
 	if o.manifest == nil {
 		return nil
 	}
-	if has := max(o.manifest.HardState.Commit, o.manifest.CompactedThrough); has > m.HardState.Commit {
+	if has := max(o.hard.Commit, o.manifest.CompactedThrough); has > m.HardState.Commit {
 		return fmt.Errorf("%w: index %d is committed here, the export ends at %d", ErrBehind, has, m.HardState.Commit)
 	}
 	return nil
@@ -94,7 +93,7 @@ func (o *ownLog) readTail() error {
 	if m == nil {
 		return nil
 	}
-	o.hard, o.last = m.HardState, m.CompactedThrough
+	o.last = m.CompactedThrough
 	for _, s := range m.Segments {
 		// The entries that the segment truncates are void.
 		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough)
@@ -150,8 +149,8 @@ func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 		return nil
 	}
 	at := m.HardState.Commit
-	if o.hard.Commit > at {
-		return fmt.Errorf("%w: index %d is committed here, the export ends at %d", ErrBehind, o.hard.Commit, at)
+	if err := o.checkCommit(m); err != nil {
+		return err
 	}
 	if o.last <= at {
 		return nil
