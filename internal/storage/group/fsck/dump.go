@@ -233,16 +233,20 @@ func (d *dumper) hint(b []byte) error {
 	d.line("hint of segment %x: version %d, indexes %d to %d, segment of %d bytes, last commit %s, %d rows", h.Segment,
 		format.FormatVersion,
 		h.FirstIndex, h.LastIndex, h.Bytes, dumpTime(h.LastCommit), len(h.IDs))
-	for _, run := range h.Terms {
-		d.line("from index %d: term %d", run.FirstIndex, run.Term)
-	}
-	for _, blob := range h.Blobs {
-		d.line("index %d: %s", blob.Index, dumpRef(blob.Ref))
-	}
+	d.termsAndBlobs(h.Terms, h.Blobs)
 	for row, id := range h.IDs {
 		d.line("%s %s", dumpRow(row, id, h.Places[row], h.FirstIndex+uint64(h.Indexes[row])), usedWord(h.IsUsed(row)))
 	}
 	return nil
+}
+
+func (d *dumper) termsAndBlobs(terms []format.TermRun, blobs []format.HintBlob) {
+	for _, run := range terms {
+		d.line("from index %d: term %d", run.FirstIndex, run.Term)
+	}
+	for _, blob := range blobs {
+		d.line("index %d: %s", blob.Index, dumpRef(blob.Ref))
+	}
 }
 
 func dumpRow(row int, id int64, place, at uint64) string {
@@ -270,12 +274,7 @@ func (d *dumper) activeHint(b []byte) error {
 			"indexes %d to %d, last commit %s, %d rows", at, p.Segment,
 			p.First, format.FormatVersion, p.Begin, p.End, p.LastBefore+1, p.Last, dumpTime(p.Table.LastCommit),
 			len(p.Table.IDs))
-		for _, run := range p.Terms {
-			d.line("from index %d: term %d", run.FirstIndex, run.Term)
-		}
-		for _, blob := range p.Table.Blobs {
-			d.line("index %d: %s", blob.Index, dumpRef(blob.Ref))
-		}
+		d.termsAndBlobs(p.Terms, p.Table.Blobs)
 		for i, id := range p.Table.IDs {
 			d.line("%s", dumpRow(row+i, id, p.Table.Places[i], p.First+uint64(p.Table.Indexes[i])))
 		}
