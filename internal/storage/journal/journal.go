@@ -67,8 +67,7 @@ type Stats struct {
 // no group needs its content any more. So when the journal changes to the other file, it asks each Member with data in
 // the full file to sync the group's own file (MustSync). A Journal is safe for concurrent use.
 type Journal struct {
-	opts   Options
-	logger *slog.Logger
+	opts Options
 
 	mu      longlock.Mutex // guards the fields below
 	halves  [2]half
@@ -119,10 +118,10 @@ type Member struct {
 
 // New returns a journal. It makes no file before the first write.
 func New(opts Options) *Journal {
-	j := &Journal{opts: opts, logger: opts.Logger}
-	if j.logger == nil {
-		j.logger = slog.New(slog.DiscardHandler)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	j := &Journal{opts: opts}
 	for i := range j.halves {
 		j.halves[i].live = make(map[*Member]struct{})
 	}
@@ -295,7 +294,7 @@ func (j *Journal) write(p *batch) error {
 	if err != nil {
 		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). Its earlier
 		// records are kept until the groups have synced their own files.
-		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
+		j.opts.Logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
 			"error", err)
 		j.giveUp(err)
 		return ErrUnused
@@ -354,7 +353,7 @@ func (j *Journal) halfFor(n int64) *half {
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
-		j.logger.Warn("no file for the journal: each group syncs its own file", "error", err)
+		j.opts.Logger.Warn("no file for the journal: each group syncs its own file", "error", err)
 		j.failed = now
 		return nil
 	}

@@ -103,7 +103,7 @@ func Left(fsys vfs.FS, dir string) (damaged, kept []string, err error) {
 	}
 	for _, name := range all {
 		switch {
-		case strings.HasSuffix(name, tmpSuffix):
+		case strings.HasSuffix(name, vfs.TempSuffix):
 		case strings.HasPrefix(name, damagedPrefix):
 			damaged = append(damaged, name)
 		case strings.HasPrefix(name, keptPrefix):
@@ -155,8 +155,6 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 	return fsys.SyncDir(dir)
 }
 
-const tmpSuffix = ".tmp"
-
 // keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file has
 // records like a journal. The first record lists what is lost. Share.Doubt is stored as a range of segment 0, a number
 // that no segment has.
@@ -171,32 +169,16 @@ func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	if share.Doubt > 0 {
 		before = append(before, Range{Group: group, Before: share.Doubt})
 	}
-	err = fsys.Remove(name + tmpSuffix) // left by an interrupted start
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := fsys.Create(name + tmpSuffix)
-	if err != nil {
-		return err
-	}
-	at := int64(0)
-	for sequence := uint64(0); err == nil && (sequence == 0 || len(ranges) > 0); sequence++ {
+	var content []byte
+	for sequence := uint64(0); sequence == 0 || len(ranges) > 0; sequence++ {
 		n, bytes := 0, 0
 		for ; n < len(ranges) && (n == 0 || bytes+len(ranges[n].Bytes) <= keptRecordBytes); n++ {
 			bytes += len(ranges[n].Bytes)
 		}
-		b := encode(nil, 1, sequence, before, ranges[:n])
-		_, err = f.WriteAt(b, at)
-		at += int64(len(b))
+		content = append(content, encode(nil, 1, sequence, before, ranges[:n])...)
 		before, ranges = nil, ranges[n:]
 	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := fsys.Rename(name+tmpSuffix, name); err != nil {
+	if err := vfs.WriteAside(fsys, name, content); err != nil {
 		return err
 	}
 	return fsys.SyncDir(dir)

@@ -59,6 +59,31 @@ type FS interface {
 	Space(dir string) (Space, error)
 }
 
+// TempSuffix is the suffix of the name under which WriteAside writes a file.
+const TempSuffix = ".tmp"
+
+// WriteAside creates or replaces a file. It writes and syncs the content under a temporary name, and then renames that
+// file. The rename is durable only after SyncDir of the folder. WriteAside first removes what an interrupted call left
+// under the temporary name. After an error, it leaves that to the caller or to the next call.
+func WriteAside(fsys FS, name string, content []byte) error {
+	temp := name + TempSuffix
+	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := fsys.Create(temp)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(content, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return fsys.Rename(temp, name)
+}
+
 // DirectAlign is an alignment in bytes that is always sufficient for offset, length and memory of reads from files
 // opened by OpenDirect.
 const DirectAlign = 4096

@@ -121,12 +121,13 @@ func (v *Volume) WriteFacts(facts Facts) error {
 		return fmt.Errorf("encode what volume %s remembers: %w", v.dir, err)
 	}
 	content := fmt.Appendf(line, "\n%08x\n", crc32c.Of(line))
-	err = v.writeAside(factsName, content)
+	name := path.Join(v.dir, factsName)
+	err = vfs.WriteAside(v.fs, name, content)
 	if err == nil {
 		err = v.fs.SyncDir(v.dir)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path.Join(v.dir, factsName), err)
+		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,8 +154,9 @@ type mountInfo struct {
 	Mount  // without Rotational
 }
 
-// findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the kernel
-// returns (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above the folder.
+// findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the
+// kernel returns (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above the
+// folder.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -235,22 +237,13 @@ func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 
 // unescape decodes the octal escapes (space, tab, newline, backslash, #) of mountinfo.
 func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				out.WriteByte(byte(c))
-				i += 3
-				continue
-			}
-		}
-		out.WriteByte(s[i])
-	}
-	return out.String()
+	return octal.ReplaceAllStringFunc(s, func(escape string) string {
+		c, _ := strconv.ParseUint(escape[1:], 8, 8) // never fails, because the expression admits only 0 to 0377
+		return string([]byte{byte(c)})
+	})
 }
+
+var octal = regexp.MustCompile(`\\[0-3][0-7]{2}`)
 
 // flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). On an ext4 with inline_data small files lack this
 // flag, but a superblock file is too large for that.
@@ -297,9 +290,7 @@ func rotational(info mountInfo) *bool {
 		if err != nil {
 			continue
 		}
-		switch strings.TrimSpace(string(content)) {
-		case "0", "1":
-			spins := content[0] == '1'
+		if spins, err := strconv.ParseBool(strings.TrimSpace(string(content))); err == nil {
 			return &spins
 		}
 	}

@@ -245,41 +245,19 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 		}
 	}()
 	one := next.encode()
-	if err = v.writeAside(superblockName, bytes.Repeat(one, copyCount)); err == nil {
+	name := path.Join(v.dir, superblockName)
+	if err = vfs.WriteAside(v.fs, name, bytes.Repeat(one, copyCount)); err == nil {
 		return v.fs.SyncDir(v.dir)
+	}
+	temp := name + vfs.TempSuffix
+	if errRemove := v.fs.Remove(temp); errRemove != nil && !errors.Is(errRemove, fs.ErrNotExist) {
+		v.logger.Warn("a file that is not needed could not be removed", "file", temp, "error", errRemove)
 	}
 	if !errors.Is(err, syscall.ENOSPC) || old.superblock.Generation == 0 {
 		return err
 	}
 	v.logger.Warn("no space to write the superblock aside, it is written in place", "volume", v.dir, "error", err)
-	return v.writeInPlace(path.Join(v.dir, superblockName), one, old.older)
-}
-
-// writeAside creates or replaces a file in the folder of the volume: it writes and syncs a temporary file, and renames
-// that file. The rename is durable only after the caller has synced the folder.
-func (v *Volume) writeAside(name string, content []byte) error {
-	temp := path.Join(v.dir, name+tempSuffix)
-	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) { // an interrupted write may have left it
-		return err
-	}
-	f, err := v.fs.Create(temp)
-	if err == nil {
-		_, err = f.WriteAt(content, 0)
-		if err == nil {
-			err = f.Sync()
-		}
-		err = errors.Join(err, f.Close())
-	}
-	if err == nil {
-		err = v.fs.Rename(temp, path.Join(v.dir, name))
-	}
-	if err == nil {
-		return nil
-	}
-	if errRemove := v.fs.Remove(temp); errRemove != nil && !errors.Is(errRemove, fs.ErrNotExist) {
-		v.logger.Warn("a file that is not needed could not be removed", "file", temp, "error", errRemove)
-	}
-	return err
+	return v.writeInPlace(name, one, old.older)
 }
 
 // writeInPlace writes one copy after the other into the existing file.

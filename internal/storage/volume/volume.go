@@ -39,7 +39,6 @@ var (
 const (
 	lockName       = "lock"
 	superblockName = "superblock"
-	tempSuffix     = ".tmp" // suffix of a file that is still being written
 	groupsName     = "groups"
 	trashName      = "trash"
 	lostFoundName  = "lost+found" // made by mkfs.ext4 in every new file system
@@ -202,7 +201,7 @@ func (v *Volume) exists(create bool) (bool, error) {
 func (v *Volume) refuseForeign(names []string) error {
 	// Files that an interrupted first start leaves before it writes the superblock do not count as foreign.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
-		return name == lostFoundName || name == lockName || name == superblockName+tempSuffix
+		return name == lostFoundName || name == lockName || name == superblockName+vfs.TempSuffix
 	})
 	if len(foreign) > 0 {
 		return fmt.Errorf("open volume %s: %w: it holds %d names, such as %q: use an empty folder, or the one of "+
