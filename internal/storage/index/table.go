@@ -148,7 +148,7 @@ func (t *Table) unmapSlots(slots []slot) {
 	bytes := len(slots) * slotBytes
 	if bytes >= mappedBytesMin { // otherwise the slots are on the heap
 		if err := unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)); err != nil {
-			return // still mapped, and still accounted for
+			return // the memory is still mapped, so it stays accounted for
 		}
 	}
 	t.bytes.Add(-int64(bytes))
@@ -217,10 +217,11 @@ func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won boo
 const fillParallelRows = 1 << 15
 
 // Fill does for many rows what Max does for one row. The rows are in ascending order of Hash, like those of a hint.
-// Fill is fast, because it walks the table's memory in order and takes each lock once. Row r has ids[r] and places[r] |
-// ordinal; skip, if not nil, excludes rows. The function lost is called for each place that is not the newest, whether
-// it was in the table or is in a row. Several goroutines may call lost concurrently, and it must not call the table.
-// Fill returns by how much the count of live ids rose.
+// Fill is fast, because it walks the table's memory in order and takes each lock once. Row r has the id ids[r] and the
+// place places[r] in the segment with the given ordinal. The function skip, if not nil, excludes rows. Fill calls the
+// function lost for each place that is not the newest of its id, whether that place was in the table or is in a row.
+// Several goroutines may call lost concurrently, and it must not call the table. Fill returns by how much the count of
+// live ids rose.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
 	lost func(loc Loc)) (live int64, err error) {
 	before := t.Live()

@@ -3,8 +3,8 @@
 // crash, Replay writes the bytes to the segments again before anything else reads the groups. See
 // docs/adr/0012-journal.md and docs/format-volume.md.
 //
-// The same bytes are only ever written to the same place: each place of a segment, which is identified by its random
-// id, is written once. So Replay may write the bytes again any number of times, and to segments in any state.
+// Each place of a segment is written only once, and a segment is identified by its random id. So it does no harm if
+// Replay writes the same bytes again, any number of times and to segments in any state.
 package journal
 
 import (
@@ -37,8 +37,8 @@ func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
 
-// A record is what one sync made durable. It begins at a multiple of 4 KiB, is little-endian, and is padded with
-// zeros to the next multiple:
+// A record holds the ranges that one sync made durable. It begins at a multiple of 4 KiB, is little-endian, and is padded
+// with zeros to the next multiple:
 //
 //	offset  0        8        12       16       24         32      36     40
 //	       +--------+--------+--------+--------+----------+-------+------+----------
@@ -82,7 +82,7 @@ var errRecord = errors.New("is no record")
 type record struct {
 	epoch, sequence uint64
 	ranges          []Range // their Bytes alias the buffer that was read
-	before          []Range // ranges of the last record that had any
+	before          []Range // ranges of the last record that had ranges
 	at, bytes       int     // offset in the file; size with padding
 }
 

@@ -81,7 +81,7 @@ type Journal struct {
 	stats    Stats
 
 	before []Range // ranges of the last record
-	made   bool    // Begin was called
+	made   bool    // says that Begin was called
 	uses   uint64  // number of times that a file was begun so far
 	buffer []byte
 	failed time.Time // time of the last failure to make a file
@@ -388,7 +388,7 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	return size
 }
 
-// begin starts a half again. No group needs its old content.
+// begin starts a half again. The caller ensures that no group needs the old content of the half.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {

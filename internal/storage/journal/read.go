@@ -58,7 +58,7 @@ type Share struct {
 	Doubt int64
 }
 
-// followedBy returns a share with the content of s and then that of a later one.
+// followedBy returns the content of s, followed by the content of a later share.
 func (s Share) followedBy(later Share) Share {
 	return Share{Ranges: slices.Concat(s.Ranges, later.Ranges), Lost: slices.Concat(s.Lost, later.Lost),
 		Doubt: s.Doubt + later.Doubt}

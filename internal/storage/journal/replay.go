@@ -34,7 +34,7 @@ func IsName(name string) bool {
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target writes the content of a journal to the files of the groups.
+// Target has the functions by which Replay writes the content of a journal to the files of the groups.
 type Target struct {
 	// Groups lists all groups of the volume, because an unreadable record may have held data of any of them.
 	Groups func() ([]uuid.UUID, error)

@@ -156,7 +156,8 @@ func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The eventfd is never closed, so a read can only be interrupted. Completions are checked in any case.
+		// The result of the read does not matter, because completions are looked for in any case. The eventfd is never
+		// closed, so an interruption is the only possible error.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec
@@ -172,7 +173,7 @@ func (a *aio) complete() {
 				a.calls[events[i].data].done <- events[i].result // never blocks, because the capacity is 1
 			}
 			if int(n) < len(events) {
-				break // the eventfd counts later completions
+				break // later completions make the eventfd readable again
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 		for next, last := from, false; next < size && !last; {
 			ask := fiemap{start: uint64(next), length: uint64(size - next), flags: fiemapFlagSync, count: fiemapExtents}
 			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocFiemap, uintptr(unsafe.Pointer(&ask))); errno != 0 {
-				end = size // unknown, so all of the file may be data
+				end = size // the extents are unknown, so all of the file may be data
 				break
 			}
 			before := next

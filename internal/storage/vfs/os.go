@@ -104,8 +104,8 @@ func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 			return err
 		}
 	}
-	// Another caller may have made the folder first. Its sync may still be in progress, so the sync here is needed in
-	// any case.
+	// Another caller may have made the folder first, and may not have synced the parent yet. So the sync here is needed
+	// in any case.
 	if err := mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -146,8 +146,8 @@ func syncFolder(op, dir string, sync func(fd int) error) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncAllDirtyMax is the most unwritten memory, of all programs on this machine, for which OS.SyncAll is worthwhile:
-// a sync of a whole file system also waits for other programs' files on it.
+// syncAllDirtyMax is the greatest amount of unwritten memory, of all programs on this machine, with which OS.SyncAll is
+// worthwhile: the sync of a file system also writes the files of other programs.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS by syncfs.
@@ -349,8 +349,8 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// On this file system every write goes to a new place in any case, so allocating space only costs time: a
-		// tenth for small commits, more for small fills.
+		// On btrfs, every write goes to a new place in any case. So allocated space only costs time: a tenth for small
+		// commits, and more if a store is filled with small records.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {

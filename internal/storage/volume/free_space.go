@@ -24,7 +24,7 @@ type freeSpace struct {
 // FullError says that a write would use bytes of the reserve. It is an ErrFull.
 type FullError struct {
 	Dir          string
-	Bytes        int64 // requested
+	Bytes        int64 // size of the write
 	FreeBytes    int64 // free bytes of the file system, minus the bytes admitted since its last examination
 	ReserveBytes int64 // bytes that must remain free
 	Delete       bool  // the write was a delete

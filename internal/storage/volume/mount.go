@@ -154,9 +154,8 @@ type mountInfo struct {
 	Mount  // without Rotational
 }
 
-// findMount finds the mount that holds a folder, which is given by an absolute path. It uses the mount id that the
-// kernel returns (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above the
-// folder.
+// findMount finds the mount that holds a folder; dir is an absolute path. It uses the mount id that the kernel returns
+// (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above the folder.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -263,7 +262,7 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	if flags&flagExtents != 0 {
 		return "ext4", nil
 	}
-	// The driver shows the task of the journal, or <none>.
+	// The driver shows the task of the journal in this file, or <none>.
 	if device, err := os.Readlink("/sys/dev/block/" + info.device); err == nil {
 		task, err := os.ReadFile("/sys/fs/ext4/" + path.Base(device) + "/journal_task")
 		if err == nil && bytes.Contains(task, []byte("<none>")) {
@@ -277,7 +276,7 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 // It returns nil if this is unknown.
 func rotational(info mountInfo) *bool {
 	device := info.device
-	if strings.HasPrefix(device, "0:") { // btrfs and others have a number of their own, which is not that of a device
+	if strings.HasPrefix(device, "0:") { // the number of btrfs and some others is not that of a block device
 		var st unix.Stat_t
 		if err := unix.Stat(info.Source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 			return nil

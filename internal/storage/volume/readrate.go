@@ -53,7 +53,7 @@ func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
 		}
 		f, err := v.fs.OpenDirect(file.name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // compaction removed it meanwhile
+			continue // compaction has removed the file meanwhile
 		}
 		if err != nil {
 			return 0, err

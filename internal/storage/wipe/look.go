@@ -33,9 +33,9 @@ var signatures = []signature{
 	{"a partition table or a boot sector", 510, "\x55\xaa", 0, 0},
 }
 
-// Look returns what is on a block device or in an image of one, in words such as "an xfs file system named payroll".
-// The words are empty if nothing is recognized. Look only reads, mounts nothing, and also looks at a device that is in
-// use.
+// Look describes the content of a block device, or of an image of one, in words such as "an xfs file system named
+// payroll". The result is empty if nothing is recognized. Look reads the device without mounting it, even if the device
+// is in use.
 func Look(path string) (found string, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 	mib = 1 << 20
 	gib = 1 << 30
 	// edge is how many bytes are zeroed at each end of the disk. The ends hold labels, partition tables and their
-	// copies, the first superblocks of xfs and ext, and those of RAID members.
+	// copies, the first superblocks of xfs and ext, and the superblocks of RAID members.
 	edge = 16 * mib
 	// around is how many bytes are zeroed at each place between the two ends of the disk.
 	around = 64 * kib

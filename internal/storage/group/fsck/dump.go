@@ -17,7 +17,7 @@ import (
 )
 
 // Dump writes a segment, hint, manifest, mark, blob or replica file as text, with one line for each frame, row, slot
-// or chunk. Damage is reported in the line where it is. Dump determines the type by the magic or, if the magic is
+// or chunk. The line of a damaged part says what is damaged. Dump determines the type by the magic or, if the magic is
 // damaged, by the name. An error says that the file cannot be read, has none of these types, or cannot be decoded in
 // any part.
 func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
@@ -125,7 +125,7 @@ func (d *dumper) segment([]byte) error {
 	return r.Err()
 }
 
-// headerFromManifest finds a segment with a damaged header in the manifest of the same folder.
+// headerFromManifest returns what the manifest of the same folder says about a segment whose own header is damaged.
 func (d *dumper) headerFromManifest() (format.SegmentHeader, error) {
 	m, err := format.ReadManifest(d.fs, path.Dir(d.name))
 	if err != nil {

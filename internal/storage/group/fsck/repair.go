@@ -71,7 +71,8 @@ type repairer struct {
 	garbage  []string              // files to be removed after the commit point
 }
 
-// repair performs the steps in docs/format.md, "Accepted loss and repair".
+// repair performs the steps in docs/format.md, "Accepted loss and repair". The numbers in the comments are those of the
+// steps.
 func (r *repairer) repair() error {
 	if r.manifest == nil {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
@@ -167,7 +168,7 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 
 // dropDoubtful drops the entries that may be void because of frames hidden by the bad bytes after them. They are
 // given up together with the bad bytes, because a version that was never acknowledged must not take the place of a
-// lost one. If there is a hint, nothing is doubtful: it has exactly the entries that count.
+// lost one. A segment with a valid hint has no such entries, because the hint has exactly the entries that count.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
 		for row := range s.Rows.IDs {

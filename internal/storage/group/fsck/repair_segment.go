@@ -20,7 +20,7 @@ func (r *repairer) writeSegments() error {
 	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
 	last := uint64(0)
 	for _, s := range r.scans {
-		// The entries that this segment makes void are not in earlier ones.
+		// The entries of earlier segments that this segment makes void do not count.
 		last = max(min(last, s.manifest.FirstIndex-1), s.Last)
 		if err := r.writeSegment(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)

@@ -23,7 +23,7 @@ import (
 // enough parallel checksums for its rate.
 const verifyWorkers = 4
 
-// VerifyReport is the result of Verify and VerifyDir.
+// VerifyReport is the result of VerifyDir and VerifyFiles.
 type VerifyReport struct {
 	Group     string
 	Bytes     int64 // bytes read
@@ -32,8 +32,8 @@ type VerifyReport struct {
 	Damages   []format.Damage
 	TornBytes int64 // size of a torn tail above the synced mark; the next load truncates it, so it is not damage
 	Joining   bool  // the replica is still joining: it holds no data that counts yet
-	// Exchanged is a sentence for a folder whose manifest belongs to a different group; empty if both belong to the same
-	// group. If it is set, nothing else was checked.
+	// Exchanged says that the manifest belongs to a different group than the folder, and what to do; it is empty if both
+	// belong to the same group. If it is set, nothing else was checked.
 	Exchanged string
 }
 

@@ -184,7 +184,7 @@ func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) err
 }
 
 // compareActiveHint returns how the hint of the active segment differs from the part of the segment that was read.
-// The hint may cover more.
+// Rows of the hint for frames after that part are ignored.
 func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	end := min(h.End, s.end)
 	find := s.finder()
@@ -201,7 +201,7 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 				return err
 			}
 			seen++
-		case len(s.Bad) == 0: // with bad bytes, the row's entry may be in them, or they may hide what made it void
+		case len(s.Bad) == 0: // otherwise bad bytes may hold the row's entry, or an entry that made it void
 			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
 		}
 	}
@@ -326,7 +326,7 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 // checkUsed finds flags that say "superseded" although no newer version exists: a load would lose that record. If
 // there are bad bytes with unknown ids, the newer version may have been there, so the flag may be right.
 func (v *verifier) checkUsed() {
-	newest := make(map[int64]uint64) // for each id with a flag of 0: the greatest index of all its rows
+	newest := make(map[int64]uint64) // for each id with an unset flag: the greatest index of all its rows
 	for _, s := range v.scans {
 		for _, row := range s.unusedRows(s.unused) {
 			newest[s.Rows.IDs[row]] = 0

@@ -92,7 +92,7 @@ func (v *verifier) scanSegments() error {
 func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segmentScan, err error) {
 	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64,
 		gone: make(map[uint64]bool)}
-	bytes := m.Bytes // expected size
+	bytes := m.Bytes // expected size; 0 if it is unknown
 	if !m.Sealed() {
 		bytes = v.opts.ActiveBytes
 	}
@@ -211,7 +211,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	case e.Index <= s.Last && e.Index <= s.State.Commit:
 		fault.What = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term,
 			s.Last, s.Term, s.State.Commit)
-	// Void entries may have a lower or a greater term. Bad bytes may hide a truncation.
+	// Terms never decrease, except where bad bytes may hide a truncation. Void entries are not compared.
 	case e.Term < before && !s.IsOpen():
 		fault.What = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term,
 			s.Last, s.Term, e.Term, before)
@@ -228,7 +228,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	return true
 }
 
-// damages returns the damage that the bad bytes of a segment amount to.
+// damages returns the damage that follows from the bad bytes of a segment.
 func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	if s.recovered != nil {
 		return s.recovered.Damages

@@ -39,7 +39,7 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 		}
 	}
 	last := max(out.Last, syncedIndex, out.mayReach())
-	if out.End < synced { // zeros, or the end of the file, in place of synced data
+	if out.End < synced { // where data was synced, there are zeros, or the file has ended
 		out.Unknown(out.End, synced-out.End, "what was synced is gone", true)
 		out.End = synced
 	}

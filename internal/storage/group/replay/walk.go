@@ -25,7 +25,7 @@ type badRange struct {
 	doubt         bool          // the range may hold acknowledged data, so it does not end the log, unlike a torn write
 	known         *format.Entry // the entry, without attributes and data, if its header is intact
 	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
-	commit        uint64        // commit index of the state records before the range
+	commit        uint64        // greatest commit index in the state records before the range
 	// truncatedFrom is an index, or 0. If it is not 0, the entries before this range may be void from that index on.
 	// The range may have held entries of another leader that truncated the log there, because the entry after the range
 	// has a different term.
@@ -46,7 +46,7 @@ type Walk struct {
 	Entries int64
 	State   format.StateRecord
 	States  bool  // a state record was seen
-	StateAt int64 // offset of the last one; 0 if there is none
+	StateAt int64 // offset of the last state record; 0 if there is none
 	// StateFirst is the offset of the first state record; 0 if there is none. StateLast is the index of the last
 	// entry before the last state record.
 	StateFirst int64
@@ -58,7 +58,8 @@ type Walk struct {
 	Confs       []uint64 // indexes of membership changes
 	Bad         []badRange
 	Zeros       int64 // offset of the zeros at the end of the file; the file's end if there are none
-	// Check, if set, is called with each frame first. If it returns false, the frame does not count.
+	// Check, if set, is called with each frame before the walk processes it. If it returns false, the frame does not
+	// count.
 	Check func(*segio.FrameStep) bool
 	// If KeepOthers is set, Others collects the whole entries without a row, and Headers the entries with only an
 	// intact header.
@@ -107,7 +108,7 @@ func Behind(h *format.ActiveHint, first uint64) *Walk {
 	}
 }
 
-// GoOn continues the walk, as Segment does, with the frames after those that it has seen.
+// GoOn does what Segment does, after the frames that the walk has already seen.
 func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	w.Zeros = end
 	for r.Next() {

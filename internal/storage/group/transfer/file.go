@@ -56,7 +56,7 @@ func (i *Install) reserve(name string) (*incomingFile, error) {
 type InstallFile struct {
 	install *Install
 	in      *incomingFile
-	name    string
+	name    string   // with the path of the incoming folder
 	file    vfs.File // nil after Close
 	at      int64    // number of bytes in the file
 	err     error    // the first failure of Write or Commit; later calls return it
@@ -123,7 +123,8 @@ func (w *InstallFile) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// writeOut keeps the device busy. The bytes before offset read have been checked.
+// writeOut tells the kernel to write the received bytes, as described at writeOutBytes. The argument read is the offset
+// up to which the bytes have been checked.
 func (w *InstallFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {
 		return nil
@@ -323,7 +324,7 @@ func (w *InstallFile) follow() *arrivals {
 func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
 	through := min(offset+int64(len(p)), f.size)
 	f.mu.Lock()
-	f.read = max(f.read, offset) // reads are sequential
+	f.read = max(f.read, offset) // reads are sequential, so the bytes before offset were read
 	for f.at < through && !f.ended {
 		f.come.Wait()
 	}

@@ -95,10 +95,11 @@ func (f *incomingFile) name() string {
 // incomingNumber returns the number in the file name of a segment, which is derived from the segment's id.
 func incomingNumber(id format.SegmentID) uint64 { return binary.LittleEndian.Uint64(id[:]) }
 
-// NewInstall begins or resumes an install. manifest is Export.Manifest. replica becomes the content of the replica
-// file once the install is complete (Joining is ignored). NewInstall looks for files that earlier attempts left. An
-// Identity without a name takes the name in the manifest. The error may be ErrForeign, ErrCorrupt, ErrFormatVersion,
-// ErrBehind, or ErrNoSpace if there is not enough free space for all missing segments.
+// NewInstall begins or resumes an install. The argument manifest is the result of Export.Manifest. The argument replica
+// becomes the content of the replica file once the install is complete (its field Joining is ignored). NewInstall looks
+// for files that earlier attempts left. An Identity without a name takes the name in the manifest. The error may be
+// ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind, or ErrNoSpace if there is not enough free space for all missing
+// segments.
 func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, manifest []byte) (*Install, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
