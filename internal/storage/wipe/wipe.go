@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -68,7 +69,7 @@ func Device(path string) (Report, error) {
 	if report.Bytes == 0 {
 		return report, fmt.Errorf("%s has no bytes: is the medium there?", path)
 	}
-	report.Discarded = discard(f, report.Bytes) == nil
+	report.Discarded = discard(f, report.Bytes)
 	for _, r := range ranges(report.Bytes) {
 		if err := zero(f, r); err != nil {
 			return report, fmt.Errorf("%s: zero %d bytes at %d: %w", path, r.n, r.at, err)
@@ -107,15 +108,12 @@ func ranges(size int64) []span {
 	return append(out, span{size - edge, edge})
 }
 
-// discard tells the disk that none of its bytes are needed. Not every disk supports that.
-func discard(f *os.File, size int64) error {
+// discard tells the disk that none of its bytes are needed. It returns false if the disk does not support that.
+func discard(f *os.File, size int64) bool {
 	whole := [2]uint64{0, uint64(size)}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&whole)))
 	runtime.KeepAlive(&whole)
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	return errno == 0
 }
 
 func zero(f *os.File, r span) error {
@@ -135,12 +133,10 @@ func verify(f *os.File, r span) error {
 		if _, err := f.ReadAt(part, r.at+done); err != nil {
 			return err
 		}
-		for at, b := range part {
-			if b != 0 {
-				return fmt.Errorf(
-					"byte %d is not zero after it was overwritten: the disk does not keep what is written, replace it",
-					r.at+done+int64(at))
-			}
+		if at := slices.IndexFunc(part, func(b byte) bool { return b != 0 }); at >= 0 {
+			return fmt.Errorf(
+				"byte %d is not zero after it was overwritten: the disk does not keep what is written, replace it",
+				r.at+done+int64(at))
 		}
 	}
 	return nil
