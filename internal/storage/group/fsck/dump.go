@@ -283,13 +283,17 @@ func (d *dumper) activeHint(b []byte) error {
 	return nil
 }
 
-func (d *dumper) manifest(b []byte) error {
-	m, bad, err := format.DecodeManifest(b)
+func (d *dumper) badCopies(bad [2]error) {
 	for i, why := range bad {
 		if why != nil {
 			d.line("copy %d: BAD: %v", i, why)
 		}
 	}
+}
+
+func (d *dumper) manifest(b []byte) error {
+	m, bad, err := format.DecodeManifest(b)
+	d.badCopies(bad)
 	if err != nil {
 		return err
 	}
@@ -366,11 +370,7 @@ func (d *dumper) blob([]byte) error {
 
 func (d *dumper) replica(b []byte) error {
 	f, bad, err := format.DecodeReplicaFile(b)
-	for i, why := range bad {
-		if why != nil {
-			d.line("copy %d: BAD: %v", i, why)
-		}
-	}
+	d.badCopies(bad)
 	if err != nil {
 		return err
 	}
