@@ -37,8 +37,8 @@ func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
 
-// A record holds the ranges that one sync made durable. It begins at a multiple of 4 KiB, is little-endian, and is padded
-// with zeros to the next multiple:
+// A record holds the ranges that one sync made durable. It is little-endian, begins at a multiple of 4 KiB, and is
+// padded with zeros to the next multiple:
 //
 //	offset  0        8        12       16       24         32      36     40
 //	       +--------+--------+--------+--------+----------+-------+------+----------

@@ -26,8 +26,6 @@ const (
 // OS is the file system of the operating system (Linux).
 type OS struct{}
 
-var _ FS = OS{}
-
 // Create implements FS.
 func (OS) Create(name string) (File, error) {
 	return openOS(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, false)

@@ -103,12 +103,12 @@ func (o *ownLog) readTail() error {
 		return nil
 	}
 	active := m.Segments[n-1]
-	mark, found, _, err := format.ReadMark(o.fs, o.dir)
+	mark, _, _, err := format.ReadMark(o.fs, o.dir)
 	if err != nil {
 		return err
 	}
-	if found && mark.Segment == active.ID {
-		o.last = max(o.last, mark.Index)
+	if mark.Segment != active.ID { // the mark of an earlier segment says nothing about this one
+		mark = format.Mark{}
 	}
 	f, err := o.fs.OpenDirect(path.Join(o.dir, format.SegmentName(active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -126,15 +126,11 @@ func (o *ownLog) readTail() error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	synced := o.walk.Synced
-	if found && mark.Segment == active.ID {
-		synced = max(synced, mark.Offset)
-	}
-	if o.walk.StateMissing(synced) {
+	if o.walk.StateMissing(max(o.walk.Synced, mark.Offset)) {
 		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged",
 			ErrBehind)
 	}
-	o.last = max(o.last, o.walk.Last, o.walk.SyncedIndex)
+	o.last = max(o.last, o.walk.Last, o.walk.SyncedIndex, mark.Index)
 	if o.walk.States {
 		o.hard.MergeHardState(o.walk.State)
 	}
