@@ -42,6 +42,6 @@ func Forget(f File, offset, length int64) { advise(f, offset, length, unix.FADV_
 
 func advise(f File, offset, length int64, advice int) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.Fadvise(int(fd), offset, length, advice) // without the advice, reads are only slower
+		_ = unix.Fadvise(int(fd), offset, length, advice) // only advice
 	}
 }
