@@ -35,7 +35,7 @@ func (k Key) IsZero() bool { return len(k.secret) == 0 }
 // ID returns the id of the key. It is zero for no key.
 func (k Key) ID() (id KeyID) {
 	if !k.IsZero() {
-		sum := sha256.Sum256(append([]byte("sheaf archive key id"), k.secret...))
+		sum := sha256.Sum256(append([]byte("sheaf-archive-key-id"), k.secret...))
 		copy(id[:], sum[:])
 	}
 	return id
@@ -65,7 +65,7 @@ func newSeal(e *Envelope, encoded []byte, k Key) (*seal, error) {
 	if e.Cipher == CipherNone {
 		return s, nil
 	}
-	secret, err := hkdf.Key(sha256.New, k.secret, e.ID[:], "sheaf archive v1", KeyBytes)
+	secret, err := hkdf.Key(sha256.New, k.secret, e.ID[:], "sheaf-archive-v1", KeyBytes)
 	if err != nil {
 		return nil, err
 	}
