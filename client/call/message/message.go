@@ -62,7 +62,8 @@ type Encoder interface {
 
 // Decoder is a message that decodes itself, because it is so large that its bytes should not be copied.
 type Decoder interface {
-	// Decode decodes a message. Afterwards it keeps no reference to data.
+	// Decode decodes a message. Afterwards it keeps no reference to data, except to buffers that it has taken a
+	// reference of.
 	Decode(data mem.BufferSlice) error
 }
 
@@ -138,6 +139,7 @@ const (
 // holds only the first fields, as far as they lie completely within the first headBytes.
 type Bounded struct {
 	Message  proto.Message
+	Decoder  Decoder // decodes a message within the limit in place of Message; may be nil
 	BytesMax int
 	Bytes    int // size of the received message
 }
@@ -175,6 +177,9 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 			v.decodeHead(data)
 			return nil
 		}
+		if v.Decoder != nil {
+			return v.Decoder.Decode(data)
+		}
 		return c.Unmarshal(data, v.Message)
 	case Decoder:
 		return v.Decode(data)
@@ -185,7 +190,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	buffer := data.MaterializeToBuffer(Pool)
 	defer buffer.Free()
-	if err := checkParts(buffer.ReadOnlyData(), m); err != nil {
+	if err := CheckParts(buffer.ReadOnlyData(), m); err != nil {
 		return err
 	}
 	if err := proto.Unmarshal(buffer.ReadOnlyData(), m); err != nil {

@@ -20,9 +20,9 @@ const (
 	requestsOf, requestName = "sheaf.record.v1.", "Request"
 )
 
-// checkParts returns an error if a request has so many parts that decoding it would take far more memory than its bytes
+// CheckParts returns an error if a request has so many parts that decoding it would take far more memory than its bytes
 // do. For example, an empty put has 2 encoded bytes, and takes more than 100 bytes of memory.
-func checkParts(encoded []byte, m proto.Message) error {
+func CheckParts(encoded []byte, m proto.Message) error {
 	if len(encoded) < countedBytesMin {
 		return nil
 	}

@@ -87,28 +87,29 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 
 // receiveBatch receives one message and proposes its puts, in order.
 func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer) *batch {
-	in := &recordv1.BatchPutRequest{}
-	bounded := s.bounded(in)
+	in := putsIn{batch: &recordv1.BatchPutRequest{}}
+	defer in.free() // the log has copied the data by then, and no write refers to the buffer any more
+	bounded := s.bounded(in.batch)
+	bounded.Decoder = &in
 	if err := stream.RecvMsg(bounded); err != nil {
 		return &batch{err: err}
 	}
 	if bounded.TooLarge() {
 		return &batch{err: answer.PartTooLarge(bounded, "puts", smallerBatches)}
 	}
-	n := len(in.GetPuts())
-	if n < 1 || n > BatchPutsMax {
-		return &batch{err: answer.Invalid("puts", "has %d puts: give 1 to %d", n, BatchPutsMax)}
+	if in.n < 1 || in.n > BatchPutsMax {
+		return &batch{err: answer.Invalid("puts", "has %d puts: give 1 to %d", in.n, BatchPutsMax)}
 	}
 	total := 0
-	for _, put := range in.GetPuts() {
+	for _, put := range in.batch.GetPuts() {
 		total += len(put.GetData())
 	}
 	if total > batchPutBytesMax {
 		return &batch{err: answer.Invalid("puts", "have %d bytes of data together: give at most %d in one message", total,
 			batchPutBytesMax)}
 	}
-	b := &batch{writes: make([]write, n), errs: make([]error, n)}
-	for i, put := range in.GetPuts() {
+	b := &batch{writes: make([]write, in.n), errs: make([]error, in.n)}
+	for i, put := range in.batch.GetPuts() {
 		if b.errs[i] = s.preparePut(stream.Context(), put, &b.writes[i]); b.errs[i] == nil {
 			b.tenants.add(b.writes[i].served.Tenant())
 		}
@@ -125,6 +126,7 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 			b.errs[i] = s.dispatch(stream.Context(), &b.writes[i])
 			hurry = hurry || isQuota(b.errs[i])
 		}
+		b.writes[i].replica.Data = nil
 	}
 	return b
 }

@@ -138,12 +138,14 @@ func (c *getCall) Encode() (mem.BufferSlice, error) {
 func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
-	in := &recordv1.PutRequest{}
-	bounded := s.bounded(in)
+	in := putIn{put: &recordv1.PutRequest{}}
+	defer in.free() // the log has copied the data by then
+	bounded := s.bounded(in.put)
+	bounded.Decoder = &in
 	if err := decode(bounded); err != nil {
 		return nil, err
 	}
-	return interceptor(ctx, in, s.put, func(ctx context.Context, in any) (any, error) {
+	return interceptor(ctx, in.put, s.put, func(ctx context.Context, in any) (any, error) {
 		if bounded.TooLarge() {
 			return nil, answer.PutTooLarge(bounded)
 		}
