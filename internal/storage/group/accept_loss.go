@@ -34,7 +34,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 		return fail(l, err)
 	}
 	if err := l.Close(true); err != nil {
-		l.logger.Warn("closing to accept a loss", "group", l.opts.Identity.Name, "error", err)
+		l.folder.logger.Warn("closing to accept a loss", "error", err)
 	}
 	report, err := fsck.RepairDir(ctx, l.folder.fs, l.folder.dir, nil)
 	opts := l.opts

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"time"
 
@@ -42,8 +41,6 @@ type sealed struct {
 // compaction is one run of Compact.
 type compaction struct {
 	sealed
-	logger *slog.Logger
-
 	ctx          context.Context
 	opts         CompactOptions
 	retention    Retention
@@ -80,7 +77,7 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
 	c := &compaction{
-		sealed: l.sealed(), logger: l.logger, ctx: ctx, opts: opts, retention: l.opts.Retention,
+		sealed: l.sealed(), ctx: ctx, opts: opts, retention: l.opts.Retention,
 		segmentBytes: l.opts.SegmentBytes,
 		applied:      l.state.applied.Load(), forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
 	}
@@ -161,7 +158,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 		case errors.Is(err, errConfAhead):
 			// Nothing after this run is compacted either, because the floor must not pass a membership change that is
 			// not in the manifest.
-			c.logger.Debug("segment is compacted later", "group", c.group, "segment", run[0].number, "why", err)
+			c.editor.folder.logger.Debug("segment is compacted later", "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):
 			failed = err

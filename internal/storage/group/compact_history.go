@@ -58,7 +58,9 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 		h.floor = max(h.floor, v.through)
 	}
-	h.floor = min(h.floor, c.state.tombstoneFloorMax())
+	c.state.mu.RLock()
+	h.floor = min(h.floor, c.state.tombstoneMax())
+	c.state.mu.RUnlock()
 	if len(ranks) == 0 && len(h.tombstones) == 0 {
 		return h, nil
 	}

@@ -23,7 +23,7 @@ type folder struct {
 	dir      string
 	identity format.Identity
 	now      func() time.Time
-	logger   *slog.Logger
+	logger   *slog.Logger // adds the name of the group
 
 	manifest *format.Manifest // the manifest as it is on disk
 	// unsure says that a manifest may have been replaced, perhaps not durably. It must be written again before
@@ -73,7 +73,7 @@ func (f *folder) discardUnlessListed(s *segment) {
 // remove removes a file that the manifest does not list. If that fails, the file takes space until the next load.
 func (f *folder) remove(name string) {
 	if err := f.fs.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
-		f.logger.Warn("garbage stays until the next load", "group", f.identity.Name, "file", name, "error", err)
+		f.logger.Warn("garbage stays until the next load", "file", name, "error", err)
 	}
 }
 

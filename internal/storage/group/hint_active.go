@@ -100,8 +100,7 @@ func (h *activeHint) grow(s *segment) {
 	p := format.MakePiece(s.manifest(), h.covered, at, &rows, terms)
 	b := p.Encode()
 	if err := format.WritePiece(h.folder.fs, h.folder.dir, h.covered.Bytes, b); err != nil {
-		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group",
-			h.folder.identity.Name,
+		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it",
 			"segment", s.number, "error", err)
 		return
 	}
@@ -124,7 +123,7 @@ func (h *activeHint) keep() {
 	if err := format.SyncPieces(h.folder.fs, h.folder.dir); err != nil {
 		h.folder.logger.Warn(
 			"the hint of the active segment may not outlast a power cut: the next load reads more of it then",
-			"group", h.folder.identity.Name, "error", err)
+			"error", err)
 	}
 }
 
@@ -154,8 +153,7 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
-		ld.logger.Info("the hint of the active segment cannot be used: all of it is read instead", "group",
-			ld.opts.Identity.Name,
+		ld.folder.logger.Info("the hint of the active segment cannot be used: all of it is read instead",
 			"segment", s.number, "error", err)
 	}
 	if h == nil || h.End >= end || len(h.Terms) == 0 {

@@ -32,8 +32,7 @@ func (h *hints) writeLater(s *segment) {
 		h.turn.Lock()
 		defer h.turn.Unlock()
 		if err := h.write(s); err != nil {
-			h.folder.logger.Warn("hint was not written: the next load reads the segment instead", "group",
-				h.folder.identity.Name,
+			h.folder.logger.Warn("hint was not written: the next load reads the segment instead",
 				"segment", s.number, "error", err)
 		}
 	})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,8 +23,7 @@ import (
 // loading is the state of a Load in progress: intermediate results, and the parts of the log, which it fills.
 type loading struct {
 	*parts
-	log    *Log // nil until its memory is taken
-	logger *slog.Logger
+	log *Log // nil until its memory is taken
 
 	ctx      context.Context
 	opts     Options
@@ -69,7 +67,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	if progress == nil {
 		progress = new(Progress)
 	}
-	ld := &loading{ctx: ctx, opts: opts, logger: opts.Logger, progress: progress}
+	ld := &loading{ctx: ctx, opts: opts, progress: progress}
 	for _, step := range []func() error{
 		ld.readManifest,  // 1
 		ld.writeJournal,  // 2
@@ -181,7 +179,7 @@ func (ld *loading) removeGarbage() (err error) {
 		_, isSegment := format.ParseSegmentName(name)
 		_, isHint := format.ParseHintName(name)
 		if strings.HasSuffix(name, format.TmpSuffix) || (isSegment || isHint) && !listed[name] {
-			ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
+			ld.folder.logger.Debug("garbage is removed", "file", name)
 			garbage = append(garbage, name)
 		}
 	}
@@ -223,7 +221,7 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	}
 	if size > m.Bytes {
 		// A sealed segment is too long if the manifest has truncated it, for example after a failed sync.
-		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
+		ld.folder.logger.Debug("segment is longer than the manifest says", "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes) // not the size in the manifest, because memory is allocated for this size
 	if ld.opts.Residency == Index {
@@ -348,8 +346,7 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 		return hint
 	}
 	if !errors.Is(err, iofs.ErrNotExist) {
-		ld.logger.Info("hint cannot be used: the segment is read instead", "group", ld.opts.Identity.Name,
-			"segment", m.Number, "error", err)
+		ld.folder.logger.Info("hint cannot be used: the segment is read instead", "segment", m.Number, "error", err)
 	}
 	return nil
 }

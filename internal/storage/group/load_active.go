@@ -13,7 +13,7 @@ import (
 func (ld *loading) recoverLast() error {
 	for slot, e := range ld.active.mark.bad {
 		if e != nil {
-			ld.logger.Info("a slot of the mark file is not whole: torn by a crash, or damaged", "group", ld.opts.Identity.Name,
+			ld.folder.logger.Info("a slot of the mark file is not whole: torn by a crash, or damaged",
 				"slot", slot, "error", e)
 		}
 	}
@@ -92,8 +92,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 				ld.read(max(0, through-hint.End) + hint.Bytes)
 				return w, err
 			}
-			ld.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead", "group",
-				ld.opts.Identity.Name,
+			ld.folder.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead",
 				"segment", s.number)
 		}
 		hint, ld.w.hint.covered, ld.report.HintedBytes = nil, format.HintPart{}, 0

@@ -154,7 +154,7 @@ func (ld *loading) readTail() error {
 		return nil
 	}
 	var bad error
-	err := ld.reader.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
+	err := ld.reader.walkEntries(commit+1, st.last, nil, func(e *format.Entry, loc index.Loc) bool {
 		r := raftEntry(e)
 		kept, err := format.DecodePayload(r) // the entry aliases r, not the memory that was read
 		if err != nil {
@@ -265,7 +265,7 @@ func (ld *loading) endInstall() error {
 		}
 	}
 	if err != nil {
-		ld.logger.Warn("what an install has left could not be put in order", "group", ld.opts.Identity.Name, "error", err)
+		ld.folder.logger.Warn("what an install has left could not be put in order", "error", err)
 	}
 	return nil
 }

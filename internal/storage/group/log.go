@@ -20,7 +20,6 @@ import (
 // replica. All other methods are safe for concurrent use with them and with each other.
 type Log struct {
 	opts   Options
-	logger *slog.Logger
 	now    func() time.Time
 	ctx    context.Context // Close ends this context
 	cancel context.CancelFunc
@@ -93,7 +92,7 @@ func (o Options) ForInstall() transfer.Options {
 
 // newLog makes a log without segments. Its index has space for need.Records records.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
-	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
+	l := &Log{opts: opts, now: opts.Now}
 	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
 	l.images = images{resident: opts.Residency == Resident, loader: opts.Loader}
 	if l.images.loader == nil {
@@ -111,7 +110,8 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.places.table = table
 	l.places.publish(nil)
 	f := &l.folder
-	f.fs, f.dir, f.identity, f.now, f.logger = opts.FS, opts.Dir, opts.Identity, opts.Now, opts.Logger
+	f.fs, f.dir, f.identity, f.now = opts.FS, opts.Dir, opts.Identity, opts.Now
+	f.logger = opts.Logger.With("group", opts.Identity.Name)
 	f.manifest, f.sequence, f.nextNumber = m, m.Sequence, m.NextSegment
 	f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 	l.state.snapshots, l.state.placesMax = make(map[ScanID]*snapshot), snapshotPlacesMax

@@ -13,12 +13,9 @@ import (
 func (l *Log) SyncShared() bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	return !l.closed.Load() && l.w.syncShared()
-}
-
-// syncShared implements SyncShared. The caller holds mu.
-func (w *writer) syncShared() bool {
-	return !w.folder.unsure && w.suspect == nil && w.dirty && w.share.write(w.active, w.state.syncedEnd, w.end)
+	w := &l.w
+	return !l.closed.Load() && !w.folder.unsure && w.suspect == nil && w.dirty &&
+		w.share.write(w.active, w.state.syncedEnd, w.end)
 }
 
 // clean records that no data is left to be synced. The caller holds mu.
@@ -35,8 +32,8 @@ func (w *writer) leaveJournal() {
 		return
 	}
 	if err := w.sync(); err != nil {
-		w.folder.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group",
-			w.folder.identity.Name, "error", err)
+		w.folder.logger.Warn("the segment could not be synced: the journal keeps what was written last",
+			"error", err)
 	}
 }
 

@@ -21,7 +21,7 @@ func (w *writer) sync() error {
 	file := w.active.file.Load()
 	w.allocation.ahead.zeros(file, w.state.syncedEnd, w.end, w.allocation.allocated)
 	if err := file.Sync(); err != nil {
-		w.folder.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", w.folder.identity.Name,
+		w.folder.logger.Warn("sync failed: the segment is abandoned at its synced mark",
 			"segment", w.active.number, "offset", w.state.syncedEnd, "error", err)
 		w.suspect = err
 		return w.recover()

@@ -49,8 +49,8 @@ func (w *writer) releasePreallocated() {
 	}
 	w.allocation.inherited = false
 	if err := w.allocation.giveBack(w.active.file.Load(), w.end); err != nil {
-		w.folder.logger.Warn("the space behind the end of the log stays allocated", "group", w.folder.identity.Name, "file",
-			w.active.path, "error", err)
+		w.folder.logger.Warn("the space behind the end of the log stays allocated",
+			"file", w.active.path, "error", err)
 	}
 }
 

@@ -87,7 +87,8 @@ func needOf(opts Options, m *format.Manifest, active *activeFile) (Need, error) 
 			}
 			need.MemoryBytes += records * hintRowBytes
 		case hint == 0:
-			records = entriesAtMost(s, bytes)
+			// The manifest gives a bound for the number of entries if there is no hint.
+			records = min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
 			need.LoadBytes += end
 			need.MemoryBytes += records * hintRowBytes
 		case opts.Residency == Resident:
@@ -108,12 +109,6 @@ func needOf(opts Options, m *format.Manifest, active *activeFile) (Need, error) 
 const hintRowBytes = 8 + 8 + 4
 
 func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
-
-// entriesAtMost returns an upper bound for the number of entries in a sealed segment without a hint. It uses the
-// indexes in the manifest.
-func entriesAtMost(s format.ManifestSegment, bytes int64) int64 {
-	return min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
-}
 
 // entriesThatFit returns the greatest number of entries that a segment can have.
 func entriesThatFit(bytes int64) int64 {

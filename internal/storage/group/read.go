@@ -174,7 +174,11 @@ func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (R
 			return Record{}, r.readFailed(s, loc, id, err)
 		} else if ok {
 			defer done()
-			return r.copyRecord(s, frame, loc, id, opts)
+			e, err := r.decode(s, frame, loc, id)
+			if err != nil {
+				return Record{}, err
+			}
+			return copyRecord(s, loc, &e, opts)
 		}
 	}
 	bound := loc.LengthBound()
@@ -220,22 +224,10 @@ func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (for
 	return e, nil
 }
 
-// copyRecord checks a frame that was read past the page cache, and copies the record from it.
-func (r *records) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
-	e, err := r.decode(s, frame, loc, id)
-	if err != nil {
-		return Record{}, err
-	}
-	size := int64(len(e.Data))
-	copyContent(&e, opts)
-	rec := recordOf(s, loc, &e)
-	rec.Size = size
-	return rec, rec.finish(&e, opts.MetadataOnly)
-}
-
-// copyContent copies the requested parts of attributes and data into the buffer in opts or into new memory.
-func copyContent(e *format.Entry, opts *GetOptions) {
-	data := e.Data
+// copyRecord returns the record of an entry that aliases memory of others. It copies the requested parts of attributes
+// and data into the buffer in opts or into new memory.
+func copyRecord(s *segment, loc index.Loc, e *format.Entry, opts *GetOptions) (Record, error) {
+	rec, data := recordOf(s, loc, e), e.Data
 	if opts.MetadataOnly && e.Codec != format.CodecBlob {
 		data = nil
 	}
@@ -249,6 +241,8 @@ func copyContent(e *format.Entry, opts *GetOptions) {
 	if attributes > 0 {
 		e.Attributes = own[:attributes:attributes]
 	}
+	rec.Attributes, rec.Data = e.Attributes, e.Data
+	return rec, rec.finish(e, opts.MetadataOnly)
 }
 
 var errOtherEntry = errors.New("the entry is of another record")
@@ -270,10 +264,7 @@ func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOption
 	}
 	e.Attributes = frame[format.FrameHeaderBytes : format.FrameHeaderBytes+attributes]
 	e.Data = frame[format.FrameHeaderBytes+attributes : format.FrameHeaderBytes+attributes+data]
-	copyContent(&e, opts)
-	rec := recordOf(s, loc, &e)
-	rec.Size = int64(data)
-	return rec, rec.finish(&e, opts.MetadataOnly)
+	return copyRecord(s, loc, &e, opts)
 }
 
 // recordOf returns the record of an entry; it aliases the entry.

@@ -118,14 +118,10 @@ func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	return d
 }
 
-// readEntries passes the entries with indexes from lo to hi to fn in order, without gaps, until fn returns false. An
-// entry is valid until the next call of fn. Bad bytes between the entries are an error.
-func (r *reader) readEntries(lo, hi uint64, fn func(*format.Entry, index.Loc) bool) error {
-	return r.walkEntries(lo, hi, nil, fn)
-}
-
-// walkEntries does what readEntries does if pass is nil. Otherwise it skips missing entries, and calls pass with bad
-// bytes. It then also continues after a file that cannot be read at all, and returns that error at the end.
+// walkEntries passes the entries with indexes from lo to hi to fn in order until fn returns false. An entry is valid
+// until the next call of fn. If pass is nil, bad bytes between the entries and missing entries are an error. Otherwise
+// walkEntries skips missing entries, and calls pass with bad bytes. It then also continues after a file that cannot be
+// read at all, and returns that error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil

@@ -158,8 +158,7 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	}
 	r.w.hint.covered, r.w.hint.tried = format.HintPart{}, 0
 	r.w.growHint()
-	r.folder.logger.Warn("the hint of the active segment was bad and is created again", "group", r.folder.identity.Name,
-		"segment", s.Number)
+	r.folder.logger.Warn("the hint of the active segment was bad and is created again", "segment", s.Number)
 	if told {
 		return nil
 	}
@@ -189,7 +188,7 @@ func (r *renewal) sealedHints(found []format.Damage) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		r.folder.logger.Warn("a hint was bad and is created again", "group", r.folder.identity.Name, "segment", v.number)
+		r.folder.logger.Warn("a hint was bad and is created again", "segment", v.number)
 	}
 	return nil
 }

@@ -97,7 +97,10 @@ func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 	for _, v := range views {
 		if format.SegmentName(v.number) == file {
 			s, err := r.survey(v)
-			return Repair{File: file, Ranges: s.ranges()}, true, err
+			if err != nil {
+				return Repair{}, true, err
+			}
+			return Repair{File: file, Ranges: s.lost}, true, nil
 		}
 	}
 	return Repair{}, false, nil

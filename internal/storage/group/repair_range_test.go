@@ -532,7 +532,7 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 		t.Fatal("the tombstone is gone here, too")
 	}
 	place := int64(0)
-	ok(t, d.log.reader.readEntries(at, at, func(_ *format.Entry, loc index.Loc) bool {
+	ok(t, d.log.reader.walkEntries(at, at, nil, func(_ *format.Entry, loc index.Loc) bool {
 		place = loc.Offset()
 		return true
 	}))

@@ -163,7 +163,13 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	}
 	through := v.through
 	if s.rows {
-		s.findLost(v, floor)
+		// If all versions are known, the missing versions and all missing entries above Raft's floor are lost. Other
+		// entries below the floor do not matter.
+		for at := max(v.first, floor+1); at <= v.through; at++ {
+			if s.have[at] == nil {
+				s.lost = append(s.lost, IndexRange{at, at})
+			}
+		}
 		// Bad bytes may have held remembered requests, which have no rows.
 		through = floor
 	}
@@ -206,16 +212,6 @@ func (s *survey) dropVoid() {
 	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
 }
 
-// findLost determines what is lost if all versions are known: the missing versions, and all missing entries above
-// Raft's floor. Other entries below the floor do not matter.
-func (s *survey) findLost(v view, floor uint64) {
-	for at := max(v.first, floor+1); at <= v.through; at++ {
-		if s.have[at] == nil {
-			s.lost = append(s.lost, IndexRange{at, at})
-		}
-	}
-}
-
 // joinRanges joins adjacent ranges; they are sorted by First.
 func joinRanges(ranges []IndexRange) []IndexRange {
 	var out []IndexRange
@@ -235,14 +231,6 @@ func (s *survey) term(at uint64) uint64 {
 		return k.term
 	}
 	return format.TermAt(s.terms, at)
-}
-
-// ranges returns the ranges to be fetched.
-func (s *survey) ranges() []IndexRange {
-	if s == nil {
-		return nil
-	}
-	return s.lost
 }
 
 // replaceTerms replaces the runs from first to through by those in other.

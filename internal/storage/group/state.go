@@ -198,22 +198,12 @@ func (st *state) forgotten(w format.RequestWindow) uint64 {
 	return max(old, behind(w.WritesMax))
 }
 
-// tombstoneFloorMax returns the greatest tombstone floor that the members allow.
-func (st *state) tombstoneFloorMax() uint64 {
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	return st.tombstoneMax()
-}
-
-// tombstoneMax implements tombstoneFloorMax. The caller holds mu.
+// tombstoneMax returns the greatest tombstone floor that the members allow. The caller holds mu.
 func (st *state) tombstoneMax() uint64 {
-	conf := st.conf
-	members := make(map[uint64]bool)
-	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(),
-		conf.GetLearnersNext()) {
-		members[id] = true
-	}
-	if len(members) <= 1 {
+	members := slices.Concat(st.conf.GetVoters(), st.conf.GetLearners(), st.conf.GetVotersOutgoing(),
+		st.conf.GetLearnersNext())
+	slices.Sort(members)
+	if len(slices.Compact(members)) <= 1 {
 		return math.MaxUint64
 	}
 	return st.tombstoneLimit.Load()

@@ -67,7 +67,7 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	case inTail || lo >= hi:
 		return out, nil
 	}
-	err := l.reader.readEntries(lo, min(hi, max(tailFirst, lo+1))-1, func(e *format.Entry, _ index.Loc) bool {
+	err := l.reader.walkEntries(lo, min(hi, max(tailFirst, lo+1))-1, nil, func(e *format.Entry, _ index.Loc) bool {
 		r := raftEntry(e)
 		more = take(&maxBytes, r, len(out) == 0)
 		if more {
@@ -169,8 +169,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 			next = max(from, next-min(next, size))
 			piece, err := l.reader.requestsIn(next, hi, since)
 			if err != nil {
-				l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name,
-					"error", err)
+				l.folder.logger.Warn("request ids could not be read: a repeated write may be written again", "error", err)
 			}
 			if begin != 0 && piece.last != 0 {
 				span += commitStep(piece.last, begin)
