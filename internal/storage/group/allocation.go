@@ -100,14 +100,6 @@ type zerosAhead struct {
 	end   int64 // everything before this offset was written
 }
 
-// zerosShare returns the value of zerosAhead.share.
-func (r Residency) zerosShare() int64 {
-	if r == Index {
-		return aheadShareIndex
-	}
-	return aheadShare
-}
-
 // zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile: at
 // most aheadMin, or the size of the segment's content divided by the field share, whichever is greater. The zeros count
 // as free space, so an error only makes writes slower.

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
@@ -19,11 +20,12 @@ import (
 type blobSet struct {
 	folder *folder
 
-	mu     sync.Mutex
+	stored atomic.Int64 // bytes of all stored blobs that entries refer to
+	added  atomic.Int64 // bytes of all blobs that entries ever referred to, even if they are gone; it never decreases
+
+	mu     sync.Mutex // guards the fields below
 	states map[uuid.UUID]*blobState
-	stored int64
-	added  int64 // bytes of all blobs that entries ever referred to, even if they are gone; it never decreases
-	holds  int   // while it is above 0, no file is removed
+	holds  int // while it is above 0, no file is removed
 }
 
 type blobState struct {
@@ -52,8 +54,8 @@ func (b *blobSet) refer(ref format.BlobRef) {
 	s := b.state(ref.ID)
 	if !s.referred {
 		s.referred, s.size = true, ref.Size
-		b.stored += ref.Size
-		b.added += ref.Size
+		b.stored.Add(ref.Size)
+		b.added.Add(ref.Size)
 	}
 }
 
@@ -62,19 +64,6 @@ func (b *blobSet) isReferred(id uuid.UUID) bool {
 	defer b.mu.Unlock()
 	s := b.states[id]
 	return s != nil && s.referred
-}
-
-func (b *blobSet) bytes() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.stored
-}
-
-// sizes returns the bytes of all stored blobs, and of all blobs that entries ever referred to.
-func (b *blobSet) sizes() (stored, added int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.stored, b.added
 }
 
 // open records a reader of a blob. It returns false if the blob is dropped.
@@ -152,7 +141,7 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	}
 	delete(b.states, id)
 	if s.referred {
-		b.stored -= s.size
+		b.stored.Add(-s.size)
 	}
 	return s.dropped
 }

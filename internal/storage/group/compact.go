@@ -205,7 +205,7 @@ func (c *compaction) compactable() []view {
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
 	for _, v := range run {
-		drop := v.used.figures()
+		drop := v.used.bytes.Load()
 		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
 	}
 	if err := c.editor.checkSpace(max(0, bytes-superseded)+hintBytesFor(rows), int(rows), bytes); err != nil {
@@ -251,11 +251,11 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 			delete(dropped, b.Ref.ID)
 		}
 	}
-	before := c.blobs.bytes()
+	before := c.blobs.stored.Load()
 	for id := range dropped {
 		c.blobs.drop(id)
 	}
-	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // the bytes of the dropped blobs are also freed
+	c.report.BytesBefore += max(0, before-c.blobs.stored.Load()) // the bytes of the dropped blobs are also freed
 	return nil
 }
 

@@ -14,7 +14,7 @@ type looked struct {
 	// versions and scans count the bytes of superseded entries in sealed segments that Retention.Versions and open
 	// snapshots keep, respectively.
 	versions, scans int64
-	// blobs is the size of the blobs that must be kept. added is the second result of blobSet.sizes.
+	// blobs is the size of the blobs that must be kept. added is blobSet.added at that time.
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
@@ -97,14 +97,14 @@ type Reclaim struct {
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim returns the present estimate, which it computes from figures in memory. blobs and added are the results of
-// blobSet.sizes. The caller holds state.mu.
+// reclaim returns the present estimate, which it computes from figures in memory. blobs and added are the values of
+// blobSet.stored and blobSet.added. The caller holds state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
 	forgotten, applied := st.forgotten(format.DefaultRequestWindow), st.applied.Load()
 	for i, s := range st.segments {
-		superseded := s.used.figures()
+		superseded := s.used.bytes.Load()
 		if s.bytes == 0 || st.through(i) > applied {
 			r.Newest += superseded
 			continue
@@ -191,7 +191,7 @@ func (c *compaction) look(views []view) error {
 		}
 	}
 	k.tombstones, k.tombstonesThrough = c.history.waitingTombstones(c.forgotten)
-	k.blobs, k.added = c.blobs.sizes()
+	k.blobs, k.added = c.blobs.stored.Load(), c.blobs.added.Load()
 	for _, v := range views {
 		seen, garbage, err := c.blobGarbage(v, held)
 		if err != nil {
@@ -253,10 +253,10 @@ func (c *compaction) sealEarly() error {
 		if err != nil {
 			return err
 		}
-		superseded := v.used.figures()
+		superseded := v.used.bytes.Load()
 		isShort := c.opts.SpaceLow && superseded > 0 && superseded*lowSpacePart >= v.end
 		isMuch := c.opts.SealBytes > 0 && superseded >= c.opts.SealBytes && 2*superseded >= v.end
-		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.bytes())/rewritePart) {
+		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.stored.Load())/rewritePart) {
 			continue
 		}
 		if err := c.editor.sealNow(); err != nil {
@@ -276,9 +276,8 @@ func (c *compaction) noteUnfreed() {
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
 	if c.report.SegmentsRewritten == 0 {
-		stored, added := c.blobs.sizes()
-		k.unfreed, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, stored, added).Free,
-			c.state.mergeable(c.segmentBytes)
+		k.unfreed = c.state.reclaim(c.now, c.segmentBytes, c.blobs.stored.Load(), c.blobs.added.Load()).Free
+		k.mergeable = c.state.mergeable(c.segmentBytes)
 		k.until = c.now.Add(unfreedAgain)
 	}
 }
@@ -286,7 +285,7 @@ func (c *compaction) noteUnfreed() {
 // droppable returns the superseded bytes of a segment that can be dropped, as far as this is known without reading
 // the segment. The bytes of its blobs are not included.
 func (c *compaction) droppable(v view) int64 {
-	superseded := v.used.figures()
+	superseded := v.used.bytes.Load()
 	c.state.mu.RLock()
 	young, _ := v.aged.at(c.now)
 	c.state.mu.RUnlock()

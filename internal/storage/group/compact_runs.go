@@ -86,7 +86,7 @@ func (c *compaction) worth(run []view) bool {
 	if c.opts.SpaceLow {
 		return blobs > 0 || bytes > 0 && bytes*lowSpacePart >= v.end
 	}
-	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.bytes())
+	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.stored.Load())
 }
 
 // termsOfRun returns the term runs of the entries that remain of a run.

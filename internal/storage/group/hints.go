@@ -59,7 +59,7 @@ func (h *hints) write(s *segment) error {
 	} else {
 		hint = rows.Hint(m, terms)
 	}
-	unknown := s.used.notInHint()
+	unknown := s.used.unknown.Load()
 	for i, place := range hint.Places {
 		if s.used.superseded(index.Loc(place).Offset()) {
 			hint.SetUsed(i, false)
@@ -68,7 +68,7 @@ func (h *hints) write(s *segment) error {
 	if err := format.WriteHint(h.folder.fs, h.folder.dir, s.number, hint); err != nil {
 		return err
 	}
-	s.used.written(unknown)
+	s.used.unknown.Add(-unknown)
 	h.state.mu.Lock()
 	s.rows = nil
 	h.state.mu.Unlock()
@@ -85,7 +85,7 @@ func (h *hints) refresh(active *segment) {
 	segments := slices.Clone(h.state.segments)
 	h.state.mu.RUnlock()
 	for _, s := range segments {
-		stale := s.used.notInHint()
+		stale := s.used.unknown.Load()
 		if s != active && stale > 0 && stale > s.rowCount.Load()/hintStalePart {
 			h.writeLater(s)
 		}

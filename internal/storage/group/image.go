@@ -59,9 +59,9 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	return nil
 }
 
-// walk reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes, and
-// walks the frames meanwhile. The function begin returns the walk, and is called after the first reads have started. The
-// function onto is called with the size of each part that was read.
+// walk reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes,
+// and walks the frames meanwhile. The function begin returns the walk, and is called after the first reads have
+// started. The function onto is called with the size of each part that was read.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	f, err := s.fs.OpenDirect(s.path)

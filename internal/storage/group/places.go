@@ -100,7 +100,7 @@ func (p *places) supersede(s *segment, loc index.Loc) {
 func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	if s.used.supersede(loc) {
 		p.superseded.Add(loc.LengthBound())
-		s.used.written(1)
+		s.used.unknown.Add(-1)
 	}
 }
 

@@ -135,7 +135,7 @@ func (p *rangeRepair) checkAbsent() error {
 			}
 			k, known := p.s.known[at]
 			if kept := p.s.have[at]; kept != nil {
-				k, known = knownEntry{id: kept.id, version: kept.version, tombstone: kept.tombstone}, true
+				k, known = kept.knownEntry, true
 				delete(p.s.have, at)
 			}
 			absent = at

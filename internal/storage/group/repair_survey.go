@@ -33,15 +33,13 @@ type survey struct {
 
 // keptFrame is a whole frame.
 type keptFrame struct {
-	offset, bytes int64
-	index, term   uint64
-	id            int64
-	version       bool
-	tombstone     bool
-	sure          bool // rows or terms prove that the entry counts
+	knownEntry
+	index uint64
+	bytes int64
+	sure  bool // rows or terms prove that the entry counts
 }
 
-// knownEntry is what a header or the hint says about an entry whose frame is not whole.
+// knownEntry describes an entry. If the frame is not whole, the description comes from its header or from the hint.
 type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
@@ -68,8 +66,9 @@ func (r *reader) survey(v view) (*survey, error) {
 		switch e := &step.Entry; {
 		case e.Kind == format.KindState:
 		case step.Status == segio.FrameWhole:
-			s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term, id: e.ID,
-				version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete})
+			k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, offset: step.Offset,
+				term: e.Term}
+			s.kept = append(s.kept, keptFrame{knownEntry: k, index: e.Index, bytes: step.Bytes})
 		case step.Status == segio.FrameContent:
 			headers[step.Offset] = v.knownByHeader(step)
 		}

@@ -109,22 +109,12 @@ func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.use
 // EnterScan registers a caller that reads a snapshot until LeaveScan. It returns ErrCursorExpired if the snapshot is
 // gone.
 func (l *Log) EnterScan(id ScanID) error {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	s, err := l.state.useSnapshot(id, l.now())
-	if err == nil {
-		s.readers++
-	}
-	return err
+	return l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers++ })
 }
 
 // LeaveScan ends the use that EnterScan began.
 func (l *Log) LeaveScan(id ScanID) {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	if s, err := l.state.useSnapshot(id, l.now()); err == nil {
-		s.readers--
-	}
+	_ = l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers-- }) // nothing is left to do if it is gone
 }
 
 // Scans returns the open snapshots in arbitrary order.
@@ -144,14 +134,9 @@ func (l *Log) Scans() (open []OpenScan) {
 }
 
 // ScanInfo describes an open snapshot. It returns ErrCursorExpired if the snapshot is gone.
-func (l *Log) ScanInfo(id ScanID) (ScanInfo, error) {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	s, err := l.state.useSnapshot(id, l.now())
-	if err != nil {
-		return ScanInfo{}, err
-	}
-	return s.info, nil
+func (l *Log) ScanInfo(id ScanID) (info ScanInfo, err error) {
+	err = l.state.useSnapshot(id, l.now(), func(s *snapshot) { info = s.info })
+	return info, err
 }
 
 // CloseScan releases a snapshot.
@@ -236,12 +221,7 @@ func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metada
 		if after == math.MaxUint64 {
 			return
 		}
-		l.state.mu.Lock()
-		s, err := l.state.useSnapshot(id, l.now())
-		if err == nil {
-			c.through = min(through, s.index)
-		}
-		l.state.mu.Unlock()
+		err := l.state.useSnapshot(id, l.now(), func(s *snapshot) { c.through = min(through, s.index) })
 		if err != nil {
 			yield(Record{}, err)
 			return

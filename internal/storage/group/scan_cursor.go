@@ -124,9 +124,7 @@ func (c *scanCursor) use(ctx context.Context) bool {
 		err = c.gate.usable()
 	}
 	if err == nil {
-		c.state.mu.Lock()
-		_, err = c.state.useSnapshot(c.id, c.now())
-		c.state.mu.Unlock()
+		err = c.state.useSnapshot(c.id, c.now(), func(*snapshot) {})
 	}
 	if err != nil {
 		c.fail(err)

@@ -210,9 +210,9 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 // is needed.
 type usedFlags struct {
 	mu      sync.Mutex
-	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes
-	bytes   int64                             // bytes of the superseded frames, estimated from index.Loc's length
-	unknown int64                             // number of superseded frames that are not in the hint on disk yet
+	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes. Guarded by mu
+	bytes   atomic.Int64                      // bytes of the superseded frames, estimated from index.Loc's length
+	unknown atomic.Int64                      // number of superseded frames that are not in the hint on disk yet
 }
 
 const (
@@ -238,8 +238,8 @@ func (u *usedFlags) supersede(loc index.Loc) bool {
 		return false
 	}
 	piece[bit/64] |= 1 << (bit % 64)
-	u.bytes += loc.LengthBound()
-	u.unknown++
+	u.bytes.Add(loc.LengthBound())
+	u.unknown.Add(1)
 	return true
 }
 
@@ -255,32 +255,11 @@ func (u *usedFlags) superseded(offset int64) bool {
 	return piece[bit/64]>>(bit%64)&1 != 0
 }
 
-// figures returns the bytes of the superseded frames.
-func (u *usedFlags) figures() int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.bytes
-}
-
 // drop forgets all flags, and returns the bytes of the superseded frames.
 func (u *usedFlags) drop() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	bytes := u.bytes
-	u.pieces, u.bytes, u.unknown = nil, 0, 0
-	return bytes
-}
-
-// written is called when a hint is on disk. flags is the value of notInHint when the hint was made.
-func (u *usedFlags) written(flags int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.unknown -= flags
-}
-
-// notInHint returns the number of flags that are not in the hint on disk.
-func (u *usedFlags) notInHint() int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.unknown
+	u.pieces = nil
+	u.unknown.Store(0)
+	return u.bytes.Swap(0)
 }

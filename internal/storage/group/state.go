@@ -277,15 +277,19 @@ func (st *state) closedSnapshots(now time.Time) uint64 {
 	return closed
 }
 
-// useSnapshot finds an open snapshot and records this call as its last use. The caller holds mu.
-func (st *state) useSnapshot(id ScanID, now time.Time) (*snapshot, error) {
+// useSnapshot calls use for an open snapshot while mu is held, and records this call as the last use of the snapshot. It
+// returns ErrCursorExpired if the snapshot is gone.
+func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.expireSnapshots(now)
 	s := st.snapshots[id]
 	if s == nil {
-		return nil, ErrCursorExpired
+		return ErrCursorExpired
 	}
 	s.used = now
-	return s, nil
+	use(s)
+	return nil
 }
 
 // moved updates the snapshots when an applied version moves to a new place. The argument to is 0 if the version is

@@ -22,8 +22,7 @@ func (l *Log) Stats() Stats {
 	defer l.state.mu.RUnlock()
 	out.Segments, out.Mergeable = len(l.state.segments), l.state.mergeable(l.opts.SegmentBytes)
 	now := l.now()
-	stored, added := l.blobs.sizes()
-	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, stored, added)
+	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, l.blobs.stored.Load(), l.blobs.added.Load())
 	if k := &l.state.looked; now.Before(k.until) {
 		out.Mergeable = max(0, out.Mergeable-k.mergeable)
 	}
@@ -42,7 +41,7 @@ func (l *Log) Stats() Stats {
 			out.StoredBytes += hintBytesFor(s.rowCount.Load())
 		}
 	}
-	out.StoredBytes += l.state.end + l.blobs.bytes()
+	out.StoredBytes += l.state.end + l.blobs.stored.Load()
 	for _, d := range l.damages.list() {
 		out.Damages = append(out.Damages, *d)
 	}
@@ -64,7 +63,7 @@ func (l *Log) Blank() error {
 		return fmt.Errorf("it holds the tombstones of %s, which a compaction drops %v after the delete",
 			units.Count(n, "delete", "deletes"), format.DefaultRequestWindow.Age)
 	}
-	if n := l.blobs.bytes(); n > 0 {
+	if n := l.blobs.stored.Load(); n > 0 {
 		return fmt.Errorf("it holds %d bytes of large records that are uploaded, replaced or deleted", n)
 	}
 	if l.damages.any() {

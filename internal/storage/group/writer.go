@@ -43,12 +43,15 @@ type writer struct {
 
 // newWriter makes the writer of a log that is being loaded. The load sets the end of the log.
 func newWriter(p *parts, opts *Options) writer {
+	ahead := zerosAhead{share: aheadShare}
+	if opts.Residency == Index {
+		ahead.share = aheadShareIndex
+	}
 	return writer{
 		gate: &p.gate, folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints,
 		memory: &p.memory, segmentBytes: opts.SegmentBytes, onSealed: opts.Sealed,
-		allocation: allocation{segmentBytes: opts.SegmentBytes, spare: opts.Spare,
-			ahead: zerosAhead{share: opts.Residency.zerosShare()}},
-		hint: newActiveHint(&p.folder, &p.state, opts),
+		allocation: allocation{segmentBytes: opts.SegmentBytes, spare: opts.Spare, ahead: ahead},
+		hint:       newActiveHint(&p.folder, &p.state, opts),
 	}
 }
 

@@ -228,8 +228,8 @@ func (e *Entry) internalRefusal(attributesBytes, dataBytes int) string {
 	return ""
 }
 
-var kindWords = [...]string{KindPut: "put", KindDelete: "delete", KindEmpty: "empty", KindConf: "conf", KindState: "state",
-	KindRequest: "request"}
+var kindWords = [...]string{KindPut: "put", KindDelete: "delete", KindEmpty: "empty", KindConf: "conf",
+	KindState: "state", KindRequest: "request"}
 
 // String returns the word for a kind.
 func (k Kind) String() string {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Rows holds the puts and deletes of a segment in order of place, column by column, without pointers. Existing rows never
-// change, so a copy of the struct is not affected by later additions.
+// Rows holds the puts and deletes of a segment in order of place, column by column, without pointers. Existing rows
+// never change, so a copy of the struct is not affected by later additions.
 type Rows struct {
 	IDs     []int64
 	Places  []uint64 // index.Loc with ordinal 0

@@ -22,9 +22,9 @@ const (
 
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes + aheadBytes); return &b }}
 
-// ReadAhead is the source of a Window. It reads a file sequentially and keeps several reads in flight, so that the device
-// works while checksums are computed. The window takes the bytes without a copy. If the window requests an unexpected
-// offset, ReadAhead starts again at that offset. A ReadAhead must be used by one goroutine.
+// ReadAhead is the source of a Window. It reads a file sequentially and keeps several reads in flight, so that the
+// device works while checksums are computed. The window takes the bytes without a copy. If the window requests an
+// unexpected offset, ReadAhead starts again at that offset. A ReadAhead must be used by one goroutine.
 type ReadAhead struct {
 	src   io.ReaderAt
 	end   int64 // reads end here
