@@ -12,7 +12,7 @@ import (
 const (
 	attributeHeaderBytes  = 6
 	attributeKeyBytesMax  = 255
-	attributesPreallocate = 16 // more keys than most records have; the rest is allocated as it is decoded
+	attributesPreallocate = 16 // most records have fewer keys; the map grows if a record has more
 )
 
 // EncodeAttributes encodes attributes, sorted by key. It returns nil if there are no attributes. The error says which

@@ -28,7 +28,7 @@ type Codec uint8
 
 // These are the codecs. The numbers are part of the format.
 const (
-	CodecPlain Codec = 0 // the data as it is
+	CodecPlain Codec = 0 // the data itself
 	CodecBlob  Codec = 1 // the data is a BlobRef; the bytes are in a blob file
 )
 

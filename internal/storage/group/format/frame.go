@@ -20,7 +20,7 @@ import (
 // The frame CRC covers 8..80, then the segment id and the offset of the frame. The entry CRC covers 14 to the end of
 // the data: one range, so it is computed in one go.
 const (
-	FrameMarker = 0xe66853f5 // F5 53 68 E6: F5 is in no UTF-8 text
+	FrameMarker = 0xe66853f5 // bytes F5 53 68 E6; the byte F5 never occurs in UTF-8 text
 
 	atFrameCRC   = 4
 	AtEntryCRC   = 8
@@ -95,8 +95,8 @@ func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
 }
 
 // DecodeHeader checks the frame CRC of a header (at least FrameHeaderBytes). It returns the entry without attributes
-// and data, their lengths, and the length of the frame in the file. The only error is errFrameHeader, without a
-// wrapper.
+// and data, their lengths, and the length of the frame in the file. The only error is errFrameHeader, which is not
+// wrapped.
 func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int,
 	frameBytes int64, err error) {
 	le := binary.LittleEndian

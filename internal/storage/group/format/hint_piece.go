@@ -27,7 +27,8 @@ const (
 	pieceHeaderBytes = 96
 	pieceTrailBytes  = 8
 	pieceRowBytesMin = 8 + 3 // least size of a row
-	// pieceGuessBytes are read from the end of the file first: they usually contain the last piece.
+	// pieceGuessBytes is the number of bytes that are read first, from the end of the file. They usually contain the
+	// last piece.
 	pieceGuessBytes = 8 << 10
 )
 
@@ -59,7 +60,7 @@ type HintPiece struct {
 	Terms      []TermRun
 }
 
-// MakePiece makes the piece that extends a part up to a state frame. rows and terms are those of the segment.
+// MakePiece makes the piece that extends a part up to a state frame, from all rows and terms of the segment.
 func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, terms []TermRun) *HintPiece {
 	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last,
 		Last: to.Last, RowsBefore: from.Rows}
@@ -195,8 +196,8 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 		}
 		t.IDs[i] = int64(binary.LittleEndian.Uint64(b))
 		b = b[8:]
-		// The numbers are: offset minus that of the previous row, in units of 8; length and tombstone; index minus
-		// that of the previous row.
+		// The numbers are: the offset minus the offset of the previous row, in units of 8; the length and the tombstone
+		// flag; the index minus the index of the previous row.
 		var numbers [3]uint64
 		for k := range numbers {
 			n, used := binary.Uvarint(b)

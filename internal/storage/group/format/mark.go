@@ -84,7 +84,7 @@ func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, 
 }
 
 // DecodeMarkFile returns the newer whole slot of a mark file. The result found is false if no slot was ever written.
-// The result bad says what is wrong with each slot.
+// The result bad has the error of each slot; nil for a slot that is whole or was never written.
 func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	for slot := range MarkSlots {
 		at := slot * BlockBytes
@@ -127,7 +127,7 @@ func WriteMark(f vfs.File, m Mark) error {
 }
 
 // Below returns the offset in a segment up to which, according to the mark, everything was synced. It returns the end
-// of the header if the mark is about a different segment.
+// of the header if the mark refers to a different segment.
 func (m Mark) Below(s ManifestSegment) int64 {
 	if m.Segment != s.ID {
 		return SegmentHeaderBytes

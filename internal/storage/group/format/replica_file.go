@@ -107,10 +107,10 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 }
 
 // ReadReplicaFile reads the replica file of a group's folder. The result found is false if there is no such file, as in
-// all folders from before groups had copies: the replica is then the sole voter of the manifest. If the file says
-// joining, but the folder has a manifest, the replica counts as a member, because a crash happened between the writes
-// of the two files. A bad copy next to a whole one is ignored here; VerifyDir reports it. The error is ErrCorrupt or
-// ErrFormatVersion, or that of a read.
+// all folders that were created before groups had copies: the replica is then the sole voter of the manifest. If the
+// file says joining, but the folder has a manifest, the replica counts as a member, because a crash happened between
+// the writes of the two files. A bad copy next to a whole one is ignored here; VerifyDir reports it. The error is
+// ErrCorrupt, ErrFormatVersion, or the error of a failed read.
 func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
 	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Request is what a group remembers about a put or delete with a request id: the result, and the fields that show
-// whether a later write is the same one.
+// Request is the data that a group remembers about a put or delete with a request id: the result, and the fields by
+// which a later write is recognised as a repetition.
 type Request struct {
 	RequestID  [16]byte
 	ID         int64
@@ -16,8 +16,8 @@ type Request struct {
 	CRC32C     uint32 // checksum of the record's whole data, even if a blob holds the data; 0 for a delete
 }
 
-// RequestOf returns what is remembered about an applied put or delete. It accepts the entry itself, or the
-// KindRequest that compaction made from it.
+// RequestOf returns the Request of an applied put or delete. The argument is the entry itself, or the KindRequest that
+// compaction made from the entry.
 func RequestOf(e *Entry) Request {
 	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
 	switch {

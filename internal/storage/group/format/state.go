@@ -30,8 +30,8 @@ func (s StateRecord) Encode() []byte {
 	return b
 }
 
-// NumberMax is the largest index, term or sequence that a file may hold. No log comes near it. Counting on from a
-// larger number would overflow, so a larger number is treated as damage even if its checksum is right.
+// NumberMax is the largest index, term or sequence that a file may hold. No log comes near it. Counting up from a
+// larger number could overflow, so a larger number is treated as damage even if its checksum is right.
 const NumberMax = 1 << 62
 
 // DecodeStateRecord decodes the result of Encode.
@@ -55,7 +55,7 @@ func DecodeStateRecord(b []byte) (StateRecord, error) {
 
 // MergeHardState combines term, vote and commit with those of another record, which may be older or newer. The result
 // has the greater term with its vote (if the terms are equal: the vote that is set), and the greater commit. The
-// synced mark is taken from the argument, because it belongs to a segment.
+// synced offset and index are taken from the argument, because they refer to the segment of that record.
 func (s *StateRecord) MergeHardState(other StateRecord) {
 	switch {
 	case other.Term > s.Term:
