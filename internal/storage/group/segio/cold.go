@@ -28,10 +28,10 @@ const (
 // are read into FrameBuffers.
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
-// pageCache is what the segments of a volume assume about the page cache: its current round. A new round begins when
-// as many bytes were read through the cache as it can hold; then everything counts as cold again. So a hot block
-// costs one read of the device in each round, and blocks that the kernel has dropped are not read through the cache
-// for ever.
+// pageCache estimates the content of the kernel's page cache for all segments of a volume. It counts rounds: a new
+// round begins when as many bytes were read through the cache as the cache can hold, and all blocks count as cold
+// again. So a hot block costs one read of the device in each round, and blocks that the kernel has dropped from the
+// cache become cold again.
 type pageCache struct {
 	bytesMax int64
 	bytes    atomic.Int64 // bytes read into the cache in this round

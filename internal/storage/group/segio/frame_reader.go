@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// FrameStatus says what a FrameReader found in a range of bytes.
+// FrameStatus describes a range of bytes that a FrameReader has examined.
 type FrameStatus int
 
 // These are the statuses of a range.

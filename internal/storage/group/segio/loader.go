@@ -24,10 +24,10 @@ type LoaderOptions struct {
 	Reads int
 	// Rotational says that seeks are expensive: segments are read one after another.
 	Rotational bool
-	// KeepBytes is how much memory the loader keeps when images are freed, for use by later images: memory that was
-	// touched before costs no page faults. If it is 0, the loader keeps none.
+	// KeepBytes is the most memory, in bytes, that the loader keeps when images are freed. Later images use that memory
+	// without page faults. If KeepBytes is 0, the loader keeps none.
 	KeepBytes int64
-	// CacheBytes is how much the page cache can be expected to hold. 0 means half of the machine's memory.
+	// CacheBytes is the number of bytes that the page cache is expected to hold. 0 means half of the machine's memory.
 	CacheBytes int64
 }
 

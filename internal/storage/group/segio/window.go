@@ -122,11 +122,12 @@ func (w *Window) slide(offset, want int64) {
 			err = io.ErrUnexpectedEOF
 		}
 		w.failed = err
-		w.bytes = w.space[:wanted] // callers read these bytes before they learn of the error
+		w.bytes = w.space[:wanted] // callers access these bytes before they call Err
 	}
 }
 
-// BlockTries is how often a block is read before it counts as unreadable: some devices fail once and then succeed.
+// BlockTries is the number of times that a block is read before it counts as unreadable: some devices fail once and
+// then succeed.
 const BlockTries = 3
 
 // readBlocks reads block by block after a large read has failed. It replaces unreadable blocks by bytes that no
