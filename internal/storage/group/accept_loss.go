@@ -30,7 +30,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	if voters > 1 {
 		return fail(l, fmt.Errorf("it has %d voters, and what is lost here comes from the others", voters))
 	}
-	if err := l.Sync(); err != nil { // after Close, entries missing in the file would look like a torn tail
+	if err := l.Sync(); err != nil { // an entry that never reached the file would look like a torn tail to the next load
 		return fail(l, err)
 	}
 	if err := l.Close(true); err != nil {
@@ -38,7 +38,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	}
 	report, err := fsck.RepairDir(ctx, l.folder.fs, l.folder.dir, nil)
 	opts := l.opts
-	opts.Durable = nil // Durable is about the start of the process
+	opts.Durable = nil // Durable covers only data from before this process started
 	// The load must not end with the caller's context, which would leave the group out of service.
 	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil)
 	if err := errors.Join(err, loadErr); err != nil {

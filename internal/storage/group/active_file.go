@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// activeFile is the file of the active segment at a start, before the start reads it. It knows which bytes can hold
-// frames.
+// activeFile describes the file of the active segment before a start reads the file: its size, and the offset at which
+// its data ends.
 type activeFile struct {
 	mark foundMark
 	file vfs.File // nil if there is no active segment, or its file is missing
@@ -41,14 +41,14 @@ func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	return a, err
 }
 
-// foundMark is the newer whole slot of the mark file; the zero Mark if there is none.
+// foundMark is the result of reading the mark file: the newer whole slot, or the zero Mark if no slot is whole.
 type foundMark struct {
 	format.Mark
-	bad [format.MarkSlots]error // why a slot is not valid
+	bad [format.MarkSlots]error // for each slot, the reason why it is not valid; nil for a valid slot
 }
 
-// findActiveFile opens the active segment, and finds where its data ends. It reads the mark file unless the plan has
-// the mark.
+// findActiveFile opens the active segment, and finds the offset at which its data ends. It reads the mark file unless
+// the plan has the mark.
 func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vfs.File, error)) (a *activeFile,
 	err error) {
 	a = new(activeFile)

@@ -8,13 +8,13 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare is a divisor: a step is at most the volume's spare bytes divided by it. The limit is needed because
-	// many groups allocate space in advance.
+	// allocateShare is a divisor: a step is at most the volume's spare bytes divided by allocateShare. The limit is
+	// needed because many groups allocate space in advance.
 	allocateShare = 64
 )
 
-// allocation manages the bytes after the end of the log in the file of the active segment: they are allocated, and
-// read as zeros. It uses no other file, and no frame in this one. Guarded by writer.mu.
+// allocation manages the space after the end of the log in the file of the active segment. This space is allocated in
+// advance, and reads as zeros. allocation uses no other file, and reads no frames. Guarded by writer.mu.
 type allocation struct {
 	segmentBytes int64
 	spare        func() int64 // Options.Spare
@@ -91,7 +91,7 @@ const (
 // aheadZeros holds the zeros to write. It is never changed.
 var aheadZeros [aheadMax]byte
 
-// zerosAhead knows the offset up to which the active file was written, with data or zeros.
+// zerosAhead records the offset up to which the active file was written, with data or zeros.
 type zerosAhead struct {
 	share int64 // divisor, see aheadShare
 

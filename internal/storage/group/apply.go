@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// applyChunk is how many entries are applied before readers get the lock again.
+// applyChunk is the number of entries that are applied before the lock is released, so that readers can take it.
 const applyChunk = 256
 
 // Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed. When
@@ -77,7 +77,8 @@ func (a applier) chunk(entries []tailEntry) error {
 	return nil
 }
 
-// version makes a place the newest one of a record. The caller holds state.mu.
+// version records the place of the newest version of a record, and marks the previous place as superseded. The caller
+// holds state.mu.
 func (a applier) version(id int64, loc index.Loc) error {
 	old, won, err := a.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {
@@ -88,11 +89,10 @@ func (a applier) version(id int64, loc index.Loc) error {
 	return nil
 }
 
-// ages knows how long ago entries were applied in this process, by its monotonic clock. It is safe for concurrent
-// use.
+// ages records when entries were applied in this process, by the monotonic clock. It is safe for concurrent use.
 type ages struct {
 	mu    sync.Mutex
-	marks []ageMark // ascending; the last one is for the last entry, the others are ageStep apart
+	marks []ageMark // ascending; the last mark is for the last entry, the other marks are ageStep apart
 }
 
 // ageMark records a time, and the index up to which all entries were applied at that time.
@@ -103,7 +103,7 @@ type ageMark struct {
 
 const ageStep = 5 * time.Second
 
-// note records that entries up to an index were applied just now.
+// note records the present time as the time at which all entries up to an index were applied.
 func (a *ages) note(index uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// blobSet knows which blobs entries refer to, and which blobs are being read. A blob without references is removed
+// blobSet tracks which blobs entries refer to, and which blobs are being read. A blob without references is removed
 // when its last reader has closed it.
 type blobSet struct {
 	folder *folder
@@ -78,7 +78,7 @@ func (b *blobSet) open(id uuid.UUID) bool {
 	return true
 }
 
-// close records that a reader of a blob has finished.
+// close records that a reader of a blob has closed it.
 func (b *blobSet) close(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.readers-- })
 }
@@ -146,8 +146,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone reports whether a blob does not exist here and is not needed here. Another member may ask for such a blob
-// because it has an entry that was dropped here.
+// isGone reports whether a blob does not exist here and is not needed here. Another member may request such a blob
+// because that member still has an entry that was dropped here.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false

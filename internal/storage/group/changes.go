@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Changes are what a log reports to its followers. An entry is a change while it is the newest version of its record.
-// A follower that continues from its last position learns the latest state of every record that was put or deleted
+// A log reports changes to its followers. An entry is a change while it is the newest version of its record. So a
+// follower that continues from its last position receives the latest state of every record that was put or deleted
 // since then.
 
 // ChangesOptions limits the result of Changes: it ends after the record that reaches one of the limits.
@@ -70,7 +70,7 @@ type changes struct {
 	records []Record
 	bytes   int64
 	full    bool
-	again   bool  // compaction swapped the segment, so it must be looked up again
+	again   bool  // compaction swapped the segment during the read, so the segment must be looked up again
 	damage  error // bad bytes that may hold the next change
 }
 
@@ -142,7 +142,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	return c.take(v, step)
 }
 
-// take adds a copy of a record to the result.
+// take adds a copy of a record to the result. It returns false if the rest of this segment must not be read.
 func (c *changes) take(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	r := recordOf(v.segment, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete), e)

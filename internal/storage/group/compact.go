@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// rewritePart is a divisor: a segment is rewritten if at least its size divided by rewritePart consists of
-	// superseded entries and droppable tombstones. CompactOptions.All rewrites segments with less.
+	// rewritePart is a divisor: a segment is rewritten if its superseded entries and droppable tombstones take at least
+	// the size of the segment divided by rewritePart. CompactOptions.All also rewrites segments with less to drop.
 	rewritePart = 4
-	// paceBytes is how many bytes are read between two waits for the rate limit.
+	// paceBytes is the number of bytes that are read between two waits for the rate limit.
 	paceBytes = 1 << 20
 )
 
@@ -140,8 +140,8 @@ func (c *compaction) run() error {
 	return err
 }
 
-// rewriteRuns rewrites the runs that are worth it, and unpins the views. If there is no space for one run, it still
-// tries the others, which may free some space.
+// rewriteRuns rewrites the runs for which worth returns true, and unpins the views. If there is no space for one run,
+// it still tries the others, which may free some space.
 func (c *compaction) rewriteRuns(views []view) (failed error) {
 	defer func() { unpinAll(views) }()
 	for _, run := range c.runs(views) {
@@ -245,7 +245,7 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for _, v := range views {
 		rows, err := c.reader.rowsOf(v)
 		if err != nil {
-			return err // the blobs are kept, as garbage for the next load
+			return err // the blobs remain as garbage, which the next load removes
 		}
 		for _, b := range rows.Blobs {
 			delete(dropped, b.Ref.ID)

@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// history is what a compaction must know about the versions of records besides the fact that a version is superseded.
-// It only holds records with tombstones and, if more than one version is kept, records with superseded versions.
+// history holds what a compaction must know about the versions of records in addition to which of them are superseded.
+// It covers only records with tombstones and, if more than one version is kept, records with superseded versions.
 type history struct {
 	// recent holds the superseded versions that are among the newest Retention.Versions of their record.
 	recent map[index.Loc]struct{}
@@ -31,7 +31,7 @@ type row struct {
 	loc   index.Loc
 }
 
-// mayGo reports whether a delete is a tombstone at or below the floor that has no older version.
+// mayGo reports whether a delete is a tombstone at or below the floor, and no older version of its record is stored.
 func (h *history) mayGo(e *format.Entry) bool {
 	r, ok := h.tombstones[e.ID]
 	return ok && r.index == e.Index && r.index <= h.floor
@@ -89,7 +89,7 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	return h, nil
 }
 
-// countTombstones adds up the tombstones that can be dropped. The floor is durable.
+// countTombstones adds up the sizes of the tombstones that can be dropped. The floor must be durable before the call.
 func (h *history) countTombstones() {
 	for _, r := range h.tombstones {
 		if r.index <= h.floor {
@@ -129,8 +129,8 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	return nil
 }
 
-// validOffsets returns a function that reports whether the frame at an offset is a version that is not void. It has
-// one bit for each 8 bytes of the segment, in which at most one frame begins.
+// validOffsets returns a function that reports whether the frame at an offset is a version that is not void. The
+// function uses a bitmap with one bit for each 8 bytes of the segment, because at most one frame begins in 8 bytes.
 func (c *compaction) validOffsets(v view) (func(offset int64) bool, error) {
 	bits := make([]uint64, v.end/8/64+1)
 	err := c.eachRow(v, func(r row) { bits[r.loc.Offset()/8/64] |= 1 << (r.loc.Offset() / 8 % 64) })

@@ -7,14 +7,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked is what the last compaction found that must be kept for now. From these figures, the next compaction begins as
-// soon as there is enough to free, and not earlier. A figure is forgotten when the reason for keeping the data may have
-// ended. Guarded by state.mu.
+// looked describes the data that the last compaction could not drop yet. By these figures, the next compaction begins
+// as soon as enough data can be dropped, and not earlier. A figure is no longer used when the reason for keeping the
+// data may have ended. Guarded by state.mu.
 type looked struct {
 	// versions and scans count the bytes of superseded entries in sealed segments that Retention.Versions and open
 	// snapshots keep, respectively.
 	versions, scans int64
-	// blobs is the size of the blobs that must be kept. added is blobSet.added at that time.
+	// blobs is the size of the blobs that must be kept. added is the value of blobSet.added at the time of the
+	// compaction.
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
@@ -23,8 +24,8 @@ type looked struct {
 	tombstones        int64
 	tombstonesThrough uint64
 	closed            uint64 // number of snapshots closed before that compaction, see state.closed
-	// unfreed is how many bytes a compaction expected to free and could not free. mergeable is how many segments it
-	// could not merge. Both figures are valid until the time in the field until.
+	// unfreed is the number of bytes that a compaction expected to free and could not free. mergeable is the number of
+	// segments that it could not merge. Both figures are valid until the time in the field until.
 	unfreed   int64
 	mergeable int
 	until     time.Time
@@ -63,7 +64,7 @@ func (a *aged) keep(minAge time.Duration) {
 	a.until = time.Unix(0, a.oldest+(a.newest-a.oldest)/4).Add(minAge)
 }
 
-// at returns the bytes, or zero once the figures are no longer used.
+// at returns the bytes of entries and of their blobs; both are zero once the figures are no longer used.
 func (a *aged) at(now time.Time) (bytes, blobs int64) {
 	if now.Before(a.until) {
 		return a.bytes, a.blobs
@@ -71,14 +72,14 @@ func (a *aged) at(now time.Time) (bytes, blobs int64) {
 	return 0, 0
 }
 
-// Reclaim says how much of a group compaction could free now, and why it keeps the other superseded data. All values
-// are in bytes.
+// Reclaim describes how much data of a group a compaction could free now, and why it would keep the other superseded
+// data. All values are in bytes.
 type Reclaim struct {
-	// Free is how much could be freed now. FreeBlobs is the part of Free in blobs; it is an estimate, because it
-	// includes all data that was stored in blobs since the last compaction.
+	// Free is the size of the data that could be freed now. FreeBlobs is the part of Free in blobs. FreeBlobs is an
+	// estimate, because it includes all data that was stored in blobs since the last compaction.
 	Free, FreeBlobs int64
-	// Unlooked is the part of Free in blobs that were stored since the last compaction. It makes a compaction due,
-	// although it is unknown how much of this data is superseded.
+	// Unlooked is the part of Free in blobs that were stored since the last compaction. This data makes a compaction
+	// due, although no compaction has determined yet how much of it is superseded.
 	Unlooked int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
@@ -161,7 +162,7 @@ func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 // bytesByOrdinal maps the ordinal of a segment to a number of bytes.
 type bytesByOrdinal map[uint32]int64
 
-// look finds out which data must be kept. worth and the later steps use the result.
+// look determines which data must be kept. The method worth and the later steps use the result.
 func (c *compaction) look(views []view) error {
 	c.kept, c.garbage = bytesByOrdinal{}, bytesByOrdinal{}
 	sealed := make(map[uint32]bool, len(views))
@@ -266,12 +267,12 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// noteUnfreed records how much data seemed droppable and is still stored.
+// noteUnfreed records the size of the data that seemed droppable and is still stored after the compaction.
 func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
-	if c.report.EntriesDropped > 0 { // data that older versions kept can perhaps be dropped now
+	if c.report.EntriesDropped > 0 { // tombstones that were kept for older versions can perhaps be dropped now
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}

@@ -148,15 +148,15 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 	return err
 }
 
-// leave records the blob of a dropped entry.
+// leave records the blob of a dropped entry, so that the blob is removed after the swap.
 func (w *rewriter) leave(e *format.Entry) {
 	if ref, _ := e.BlobRef(); ref != nil {
 		w.out.blobs[ref.ID] = true
 	}
 }
 
-// mayBeAsked reports whether a repeated write may still ask for an entry by its request id. If so, compaction
-// replaces the entry by a KindRequest instead of dropping it.
+// mayBeAsked reports whether a repeated write may still refer to an entry by its request id. If so, compaction replaces
+// the entry by a KindRequest instead of dropping it.
 func (c *compaction) mayBeAsked(e *format.Entry) bool {
 	return e.RequestID != [16]byte{} && e.Index > c.forgotten
 }
@@ -172,8 +172,8 @@ const (
 	isAged // superseded, and too young to be dropped
 )
 
-// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed
-// again, so no lock has to be held until the swap.
+// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed again,
+// so the decision is still right at the swap, although the lock is not held until then.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RLock()
 	newest, known := c.places.table.Get(e.ID)

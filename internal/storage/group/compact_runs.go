@@ -17,15 +17,15 @@ const mergeMin = 4
 // large.
 const lowSpaceMergeBytes = 4 << 20
 
-// extent is what the decision about a sealed segment depends on.
+// extent describes a sealed segment for the decision whether to merge it.
 type extent struct {
 	first, through uint64 // the first index, and the last index that is not void
 	bytes          int64  // size of the frames
 	empty          bool   // the segment has no version, and may leave the manifest
 }
 
-// mergeRun returns how many of the segments, from the first one on, are to be merged; 1 means that the first one is
-// not merged.
+// mergeRun returns the number of segments at the beginning of extents that are to be merged with each other; 1 means
+// that the first segment is not merged.
 func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	run := 1
 	var total, greatest int64

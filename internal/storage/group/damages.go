@@ -47,7 +47,7 @@ func (d *damages) files() []string {
 	return slices.Compact(out)
 }
 
-// note records damage, once for each place.
+// note records damage. It records the damage at each place only once.
 func (d *damages) note(found format.Damage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,8 +110,8 @@ func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	return nil
 }
 
-// inRange returns the *DamageError for entries from lo to hi of a segment if damage may hide what made these entries
-// void. A walk that ends before the bad bytes does not see such damage.
+// inRange returns the *DamageError for entries from lo to hi of a segment if the bad bytes may hold a later entry that
+// made these entries void. A walk that ends before the bad bytes does not find such damage.
 func (d *damages) inRange(v view, lo, hi uint64) error {
 	if !d.any() || !v.incomplete {
 		return nil
@@ -121,7 +121,8 @@ func (d *damages) inRange(v view, lo, hi uint64) error {
 	})
 }
 
-// absent returns the error for a record that the index does not know.
+// absent returns the error for a record that is not in the index: ErrNotFound, or *DamageError if damage may have hit
+// the record.
 func (d *damages) absent(id int64) error {
 	if d.any() {
 		if err := d.newer(id, 0); err != nil {

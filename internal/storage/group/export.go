@@ -98,7 +98,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	}
 	e.Term = term
 	e.views = e.reader.views(0, e.Index)
-	// An empty segment that begins with an index after that of the export is not part of the export.
+	// An empty segment whose first index is above the index of the export is not part of the export.
 	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- {
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]
@@ -209,11 +209,11 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 type exportReader struct {
 	file  vfs.File
 	at    int64 // offset of the next read
-	asked int64 // the kernel was told to read ahead up to here
+	asked int64 // offset up to which the kernel was told to read ahead
 	end   int64
 }
 
-// readAheadBytes is how far the device reads ahead of the bytes that are sent.
+// readAheadBytes is the number of bytes that the device reads ahead of the bytes that are sent.
 const readAheadBytes = 4 << 20
 
 // Read implements io.Reader.

@@ -77,7 +77,7 @@ func (f *folder) remove(name string) {
 	}
 }
 
-// clear durably removes files to which nothing in the log refers.
+// clear removes files to which nothing in the log refers. The removal is durable on return.
 func (f *folder) clear(names []string) error {
 	for _, name := range names {
 		if err := f.fs.Remove(path.Join(f.dir, name)); err != nil {

@@ -16,10 +16,11 @@ import (
 // and is not synced itself. After a kill the page cache still has the piece. After a power cut some pieces may be
 // missing, torn or zeros; the checksums of the pieces detect this.
 const (
-	// hintPieceOf is the number of bytes without a hint from which on a piece is written. Reading fewer bytes costs
-	// no more than opening a file. A piece for this many bytes costs a hundredth of writing the bytes themselves.
+	// hintPieceOf is the number of bytes that the segment must have after the end of its hint before a piece is written.
+	// Reading fewer bytes costs no more than opening a file. Writing a piece for this many bytes costs a hundredth of
+	// writing the bytes themselves.
 	hintPieceOf    = 256 << 10
-	hintPieceShare = 32 // divisor: for small segments, a piece is written from the segment size divided by it on
+	hintPieceShare = 32 // divisor: for small segments, the limit is the segment size divided by hintPieceShare
 )
 
 // activeHint maintains the hint of the active segment while the log is open. It writes and removes the file of the
@@ -28,12 +29,12 @@ type activeHint struct {
 	folder     *folder
 	state      *state
 	pieceBytes int64 // least number of bytes of the active segment that one piece covers
-	// whileOpen says that the hint grows while the log is written to, and not only at a stop, because the next start
-	// can use it.
+	// whileOpen says that the hint grows while the log is written to, and not only when the log is closed, so that a
+	// start after a kill can use it.
 	whileOpen bool
 
 	frame format.StateFrame // the last state frame of the active segment
-	// ready is the last state frame of the active segment for which all entries before it were found to be applied.
+	// ready is the last state frame of the active segment before which all entries are known to be applied.
 	ready    format.StateFrame
 	covered  format.HintPart // the part of the active segment that the hint covers
 	tried    int64           // offset for which a piece was last tried; 0: none was tried
@@ -114,7 +115,7 @@ func (h *activeHint) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keep makes the hint durable at a stop of the log.
+// keep makes the hint durable when the log is closed.
 func (h *activeHint) keep() {
 	if !h.unsynced {
 		return
@@ -162,8 +163,8 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	return h
 }
 
-// walkBehind walks the active segment from the end of its hint on. It returns false if there is no state frame at
-// that offset, because the hint must not be used then.
+// walkBehind walks the active segment from the end of its hint on. It returns false if no state frame begins at the end
+// of the hint. The hint must not be used in that case.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
 	err := s.walkFileOn(w, h.End, through)

@@ -105,7 +105,8 @@ func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, erro
 	return w.Rows.Hint(m, w.Terms), nil
 }
 
-// hintCache keeps the most recently used hints: history is needed rarely, but then for many records.
+// hintCache keeps the most recently used hints, because a caller that needs old versions usually needs them for many
+// records.
 type hintCache struct {
 	mu    sync.Mutex
 	hints []*format.Hint // in order of use; the most recently used one is the last

@@ -35,7 +35,7 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	s.free = func() {
 		touched := int64(len(room))
 		if grows {
-			touched = s.bytes // 0 unless the segment was sealed; nobody else uses the segment any more
+			touched = s.bytes // 0 unless the segment was sealed; no lock is needed, because this is the last use of the segment
 		}
 		m.loader.Release(room, touched)
 	}

@@ -23,7 +23,7 @@ import (
 // loading is the state of a Load in progress: intermediate results, and the parts of the log, which it fills.
 type loading struct {
 	*parts
-	log *Log // nil until its memory is taken
+	log *Log // nil until the memory budget has granted its memory
 
 	ctx      context.Context
 	opts     Options
@@ -40,9 +40,9 @@ type loading struct {
 	early  map[uint64]*format.Hint
 	loaded []*loaded // by segment
 	report Report
-	commit uint64 // entries up to it are applied
-	ids    []replay.DamagedID
-	found  []*format.Damage
+	commit uint64             // entries up to it are applied
+	ids    []replay.DamagedID // records that the damage has hit
+	found  []*format.Damage   // all damage
 	// tailIDs are the records with an entry above the commit. Some of their used flags may have been cleared because
 	// of an entry that is not known to be committed yet.
 	tailIDs map[int64]bool
@@ -113,8 +113,8 @@ func (ld *loading) readManifest() (err error) {
 	return err
 }
 
-// writeJournal writes what the volume's journal still holds of the group into the last segment. It registers the log
-// with the journal.
+// writeJournal writes the data of the group that the volume's journal still holds into the last segment. It registers
+// the log with the journal.
 func (ld *loading) writeJournal() error {
 	j := ld.opts.Journal
 	if j == nil {
@@ -126,7 +126,7 @@ func (ld *loading) writeJournal() error {
 		return err
 	}
 	ld.opts.Plan = nil // the mark and the end of the data change
-	// A plan does not notice that the folder has gone since. The journal's share must then stay where it is.
+	// If the folder was removed after the plan was made, the journal must keep the group's share.
 	if _, err := ld.opts.FS.Stat(ld.opts.Dir); err != nil {
 		return fmt.Errorf("folder of a group that the journal holds data of: %w", err)
 	}
@@ -265,8 +265,8 @@ func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool)
 	return nil, nil
 }
 
-// loadSealed loads the sealed segments in parallel. They may finish in any order, because the higher index takes
-// precedence.
+// loadSealed loads the sealed segments in parallel. They may finish in any order, because the version with the
+// higher index takes precedence.
 func (ld *loading) loadSealed() error {
 	g, ctx := errgroup.WithContext(ld.ctx)
 	g.SetLimit(min(8, max(2, runtime.GOMAXPROCS(0))))

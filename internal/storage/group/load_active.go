@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// recoverLast recovers the last segment if it is active, except the truncation, and merges the hard state.
+// recoverLast recovers the last segment if it is active, and merges the hard state. It does not truncate a torn tail,
+// which endLast does.
 func (ld *loading) recoverLast() error {
 	for slot, e := range ld.active.mark.bad {
 		if e != nil {
@@ -110,7 +111,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 func (ld *loading) findCommit() error {
 	ld.holdBackConf()
 	if ld.last != nil {
-		// The terms of the tail show which of its entries a leader has made void.
+		// By the terms of the tail, isValid recognises the entries that a later leader has made void.
 		ld.state.terms = ld.last.Terms
 		defer func() { ld.state.terms = nil }() // dropVoid makes the terms from all segments
 	}

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// dropVoid combines the segments without the entries that are void: terms, hard state, and the index of the last
-// segment.
+// dropVoid combines the results of loading the segments, without void entries. It sets the terms and the hard state,
+// and adds the entries of the last segment to the index.
 func (ld *loading) dropVoid() error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
@@ -54,8 +54,8 @@ func (ld *loading) endLast() (err error) {
 	return err
 }
 
-// checkTail returns ErrTailDamaged if damage in a group with several voters may hide what made entries above the
-// commit void. These entries are whole and in order, but must not be given to Raft.
+// checkTail returns ErrTailDamaged if, in a group with several voters, bad bytes may hold a frame that made entries
+// above the commit void. These entries are whole and in order, but must not be given to Raft.
 func (ld *loading) checkTail() error {
 	i := slices.IndexFunc(ld.found, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
 	if i < 0 || len(format.VotersOf(ld.manifest.Conf)) <= 1 {
@@ -144,7 +144,7 @@ func (w *writer) beginActive() error {
 	return nil
 }
 
-// readTail reads the entries above the commit into memory. Raft decides about them.
+// readTail reads the entries above the commit into memory. Raft decides whether they are committed.
 func (ld *loading) readTail() error {
 	st, commit := &ld.state, ld.commit
 	ld.state.applied.Store(commit)
@@ -171,8 +171,8 @@ func (ld *loading) readTail() error {
 	return ld.placeTail()
 }
 
-// placeTail sets the places of the tail's entries to those in rows and hints. An entry that was made void and later
-// appended again is twice in a segment. The first of the two is void, and compaction drops it.
+// placeTail sets the places of the tail's entries to the places in rows and hints. An entry that was made void and
+// later appended again has two frames in a segment. Rows and hints have the place of the second frame, which counts.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.reader.views(t.first, ld.state.last)
@@ -202,7 +202,7 @@ func (ld *loading) conclude() error {
 		ld.damages.noteID(id)
 	}
 	for i, part := range ld.loaded {
-		if part.hintGone { // not earlier, because hints are made from the results of the load
+		if part.hintGone { // the hint is written only now, because it is made from the results of the load
 			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
@@ -273,11 +273,11 @@ func (ld *loading) endInstall() error {
 func (ld *loading) endJoining() error {
 	b, err := format.ReadAll(ld.folder.fs, path.Join(ld.folder.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
 	if err != nil {
-		return nil //nolint:nilerr // there is none, or whoever asks who the replica is learns it
+		return nil //nolint:nilerr // the file does not exist, or ReadReplicaFile reports the error
 	}
 	f, _, err := format.DecodeReplicaFile(b)
 	if err != nil || !f.Joining {
-		return nil //nolint:nilerr // as above
+		return nil //nolint:nilerr // ReadReplicaFile reports the error
 	}
 	f.Joining = false
 	return format.WriteReplicaFile(ld.folder.fs, ld.folder.dir, f)

@@ -16,8 +16,8 @@ import (
 )
 
 // Log is the ordered log of a group on disk, with its index in memory. It is both the Raft log of the group
-// (storage.go) and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time, that of the
-// replica. All other methods are safe for concurrent use with them and with each other.
+// (storage.go) and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time, the goroutine
+// of the replica. All other methods are safe for concurrent use with these four and with each other.
 type Log struct {
 	opts   Options
 	now    func() time.Time
@@ -31,7 +31,7 @@ type Log struct {
 	// received is the number of blobs that other replicas have begun to send. It is part of the name of an incomplete
 	// file.
 	received   atomic.Uint64
-	compacting longlock.Mutex // held by the one Compact or Repair that runs
+	compacting longlock.Mutex // held by Compact and by the methods of a repair, so that only one of them runs
 }
 
 // parts are the components of a log. The fields of each component show what it uses. An operation gets only the parts
@@ -147,8 +147,9 @@ func (l *Log) release() {
 	l.memory.giveBack()
 }
 
-// gate guards the access to a log: reads enter it, and Close shuts it. It is safe for concurrent use. A caller that
-// has entered must not wait for writer.mu, because Close holds writer.mu while it waits for those callers.
+// gate lets Close wait for reads: a read enters the gate before it begins and leaves it when it has ended, and no read
+// can enter after Close has shut the gate. It is safe for concurrent use. A caller that has entered must not wait for
+// writer.mu, because Close holds writer.mu while it waits for the callers that have entered.
 type gate struct {
 	closed  atomic.Bool
 	readers atomic.Int64 // reads in progress

@@ -19,9 +19,9 @@ const (
 	// smallBatchBytes is the size up to which a batch is small. A small batch is encoded in memory that the group keeps
 	// until its next batch, so the journal can take the batch from there. Larger batches share segio.FrameBuffers.
 	smallBatchBytes = 32 << 10
-	// writePieceBytes is how much of a batch is written at a time. The device starts with one piece while the next
-	// one is encoded, and a piece remains in the processor's cache between encoding and writing. A piece together
-	// with the largest frame fits into one of segio.FrameBuffers.
+	// writePieceBytes is the number of bytes of a batch that are written at a time. The device begins to write one piece
+	// while the next piece is encoded, and a piece remains in the processor's cache between encoding and writing. A
+	// piece together with the largest frame fits into one buffer of segio.FrameBuffers.
 	writePieceBytes = 512 << 10
 )
 
@@ -180,7 +180,7 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 	err error) {
 	s, file := w.active, w.active.file.Load()
 	small := bytes <= smallBatchBytes
-	var buffer []byte // for one piece after the other; nil if there is an image
+	var buffer []byte // holds one piece at a time; nil if there is an image
 	switch {
 	case s.image != nil:
 	case small:

@@ -74,7 +74,8 @@ func (h *share) write(active *segment, synced, end int64) bool {
 	return true
 }
 
-// startBytes is how many bytes the journal may make durable before the kernel is told to write them to the segment.
+// startBytes is the number of bytes that the journal may make durable before the kernel is told to write them to the
+// segment.
 const startBytes = 256 << 10
 
 // startWriting tells the kernel to start writing the data that only the journal has made durable. This leaves less

@@ -8,8 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// places knows the place of the newest version of each record, and which frames of the segments are superseded. It is
-// safe for concurrent use. After a swap a place may mean a different frame; no swap happens while state.mu is held.
+// places maps each record to the place of its newest version, and records which frames of the segments are superseded.
+// It is safe for concurrent use. After a swap the same place may hold a different frame; no swap happens while state.mu
+// is held.
 type places struct {
 	table *index.Table // id -> place of the newest applied entry
 	// published holds the segments by ordinal, and nil for an unused ordinal. The slice is replaced as a whole, so
@@ -22,7 +23,7 @@ type places struct {
 // awaitSwap waits until the current swap is done.
 func (p *places) awaitSwap() {
 	p.swapping.RLock()
-	p.swapping.RUnlock() //nolint:staticcheck // whoever swaps holds it
+	p.swapping.RUnlock() //nolint:staticcheck // taking the lock waits for the swap, which holds it
 }
 
 // publish makes the segments visible to readers without a lock. The caller holds state.mu.
@@ -86,7 +87,7 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// clearUsed clears the used flag of the frame at a place, whichever segment the frame is in.
+// clearUsed clears the used flag of the frame at a place. It finds the segment by the ordinal in the place.
 func (p *places) clearUsed(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
 // supersede clears the used flag of a frame.
@@ -114,5 +115,5 @@ func (p *places) moved(id int64, from, to index.Loc) {
 	}
 }
 
-// listed returns the segments of the log, and those that are just replacing others. The caller holds state.mu.
+// listed returns the segments of the log, and the new segments of a running swap. The caller holds state.mu.
 func (st *state) listed() []*segment { return append(slices.Clip(st.segments), st.incoming...) }

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Plan is what was read of a group's folder before its load.
+// Plan holds the parts of a group's folder that were read before its load.
 type Plan struct {
 	Need
 	Manifest *format.Manifest
@@ -144,8 +144,8 @@ const (
 	countPieceBytes = 16 << 10 // size of one read; small, because only headers are needed
 	countPieces     = 64       // greatest number of pieces that are read from a segment
 	countPiecesMin  = 2        // least number of pieces that are read from a segment
-	// countShare is a divisor: of the bytes above the mark, about one part in countShare is read. That part is small
-	// because the load reads all of these bytes again.
+	// countShare is a divisor: the bytes that are read are about the bytes above the mark divided by countShare. They
+	// are few because the load reads all bytes above the mark again.
 	countShare = 64
 )
 
@@ -174,8 +174,8 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 // countReserve is a factor by which an estimate is raised, because sizes of records differ from piece to piece.
 const countReserve = 1.25
 
-// countHeaders counts the entries that begin in a part of a segment. It also returns how many bytes it examined: up
-// to the end of the part, or up to the first bytes that are not a frame.
+// countHeaders counts the entries that begin in a part of a segment. It also returns the number of bytes that it
+// examined: up to the end of the part, or up to the first bytes after a frame that are not a frame.
 func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
 	w := segio.OpenWindow(f, from, end)
 	w.UseBuffer(buffer)

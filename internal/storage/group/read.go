@@ -23,7 +23,8 @@ type records struct {
 	damages *damages
 }
 
-// readTries limits how often a read starts again because compaction moved the entry between the lookup and the read.
+// readTries is the number of times that a read looks up its entry before it fails because compaction moves the entry
+// between each lookup and the read.
 const readTries = 1000
 
 // Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits. The entry CRC
@@ -224,8 +225,8 @@ func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (for
 	return e, nil
 }
 
-// copyRecord returns the record of an entry that aliases memory of others. It copies the requested parts of attributes
-// and data into the buffer in opts or into new memory.
+// copyRecord returns the record of an entry. It copies the requested parts of attributes and data into the buffer in
+// opts or into new memory, because the entry aliases memory that others use.
 func copyRecord(s *segment, loc index.Loc, e *format.Entry, opts *GetOptions) (Record, error) {
 	rec, data := recordOf(s, loc, e), e.Data
 	if opts.MetadataOnly && e.Codec != format.CodecBlob {

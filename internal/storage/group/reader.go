@@ -150,7 +150,7 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 				} else if step.Status != segio.FrameContent || e.Index == next {
 					damage = &format.DamageError{Damage: v.damage(r.group, step)}
 				}
-				return true // a later entry may be the one that counts
+				return true // the bad entry may be void, and the valid entry may follow
 			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through ||
 				!r.isValid(e):
 				return true
@@ -180,9 +180,10 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 	return fmt.Errorf("entry with index %d is missing", next)
 }
 
-// isValid reports whether an entry that was read from a segment is not void. The term of an entry that was truncated
-// differs from that of the valid one; or the same entry was appended again later at a different place, and the two are
-// equal, byte for byte. Compaction leaves void entries in segments that it skips, so Raft's floor does not matter here.
+// isValid reports whether an entry that was read from a segment is not void. A void entry has a different term than the
+// valid entry with the same index. The only exception is an entry that was appended again later: its two frames hold
+// equal entries, so either may be used. Compaction leaves void entries in segments that it skips, so isValid also
+// compares entries below Raft's floor.
 func (r *reader) isValid(e *format.Entry) bool {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()
@@ -304,8 +305,8 @@ func (r *reader) versionsIn(v view, id int64) ([]row, error) {
 	return out, nil
 }
 
-// rowsOf returns the puts and deletes of a segment, those of each record in order of place, and the blobs that these
-// refer to.
+// rowsOf returns the puts and deletes of a segment, and the blobs that they refer to. The versions of one record are in
+// order of place.
 func (r *reader) rowsOf(v view) (format.Rows, error) {
 	if v.rows != nil {
 		return *v.rows, nil

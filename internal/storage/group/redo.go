@@ -154,7 +154,7 @@ func (r *redo) above(doubt int64) (format.Mark, error) {
 	return mark, nil
 }
 
-// raise makes a mark durable, unless the present mark is as high.
+// raise makes a mark durable, unless the present mark is at least as high.
 func (r *redo) raise(mark format.Mark) error {
 	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil

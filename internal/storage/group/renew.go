@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// An open log does not read its small files again. Manifest, replica file and mark are stored twice, and a hint can
-// be made again. So one bad sector in such a file loses nothing, but a second one may. For this reason, bad copies
-// are rewritten when a check reads everything.
+// An open log does not read its small files again. Manifest, replica file and mark are stored twice, and a hint can be
+// made again. So one bad sector in such a file loses nothing, but a second bad sector may lose data. For this reason,
+// bad copies are rewritten when a check reads everything.
 
 // renewal reads the small files, and rewrites the bad ones. It writes no segment, and does not change the content of
 // the log. For each file it takes writer.mu or enters the gate.
@@ -25,8 +25,8 @@ type renewal struct {
 	reader *reader
 }
 
-// run reads the small files and rewrites bad ones. The argument found is the damage found so far, including that of
-// hints. The result is the additional damage.
+// run reads the small files and rewrites bad ones. The argument found is the damage that was found so far, including
+// damage of hints. The result is the additional damage.
 func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	var bad []format.Damage
 	for _, do := range []func() ([]format.Damage, error){r.manifest, r.replica, r.mark} {
@@ -40,7 +40,7 @@ func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	return bad, r.sealedHints(found)
 }
 
-// copyDamages returns a damage for each bad one of the two copies in a file.
+// copyDamages returns one Damage for each bad copy in a file that holds two copies, and logs it.
 func (r *renewal) copyDamages(file string, bytes int64, bad [2]error) []format.Damage {
 	out := format.CopyDamages(file, bytes, bad)
 	for i := range out {
@@ -65,7 +65,7 @@ func (r *renewal) manifest() ([]format.Damage, error) {
 		_, copies, err = format.DecodeManifest(b)
 	}
 	if err != nil {
-		copies = [2]error{err, err} // the log itself knows what to write
+		copies = [2]error{err, err} // both copies are written again from memory
 	}
 	bad := r.copyDamages(format.ManifestName, int64(len(b)/2), copies)
 	if len(bad) == 0 {
@@ -138,7 +138,8 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	return bad, err
 }
 
-// activeHint rewrites the hint of the active segment if the hint covers less than was written to it, or is in found.
+// activeHint rewrites the hint of the active segment if its file has fewer whole pieces than were written, or if found
+// contains damage of the hint.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	part, s := r.w.hint.covered, r.w.active.manifest()

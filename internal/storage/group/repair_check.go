@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// take decodes and checks the entries, and drops those that are whole here, or void by now.
+// take decodes and checks the entries of the peer. It drops entries that are whole here, and entries that became void
+// here after the request.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	for _, lost := range p.s.lost { // the peer would seem to have compacted away an index that was not requested
 		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
@@ -163,7 +164,8 @@ func (p *rangeRepair) checkAbsent() error {
 	return p.checkDeleted(deleted)
 }
 
-// raiseFloor raises Raft's floor to an index at or above the last absent one whose term is known for certain.
+// raiseFloor raises Raft's floor to an index that is at or above the last absent index, and whose term is known for
+// certain.
 func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 	if absent <= p.floor {
 		return nil

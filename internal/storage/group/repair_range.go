@@ -31,7 +31,7 @@ var (
 // IndexRange is the range of indexes from First to Last, inclusive.
 type IndexRange struct{ First, Last uint64 }
 
-// Repair says what one damaged file needs.
+// Repair lists the data that the repair of one damaged file needs.
 type Repair struct {
 	File   string
 	Ranges []IndexRange    // for a segment: entries to be fetched by Log.ReadRange of a peer; empty if no entry was hit
@@ -88,7 +88,7 @@ func (e *editor) sealDamaged(files []string) error {
 	})
 }
 
-// repairOf returns what a damaged file needs. It returns false if the file does not belong to the log.
+// repairOf returns the Repair of a damaged file. It returns false if the file does not belong to the log.
 func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 	if id, ok := format.ParseBlobName(file); ok {
 		ref, found, err := r.findBlob(id, views)
@@ -205,13 +205,13 @@ type RepairSource interface {
 }
 
 // RepairFrom repairs a damaged file with data of another member; r is a result of Repairs. It returns the errors of
-// RepairRange, and those of the source.
+// RepairRange and of the source.
 func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// The source has compacted the blob away. Here the blob is kept as long as its entry is, and a log with
-			// damage is not compacted.
+			// The source has compacted the blob away. This log keeps the blob as long as its entry, and a
+			// log with damage is not compacted.
 			err = ErrRepairByInstall
 		}
 		return err

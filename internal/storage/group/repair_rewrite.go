@@ -125,7 +125,7 @@ func (p *rangeRepair) copyAll() error {
 		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
 			return true
 		}
-		if step.Status != segio.FrameWhole { // the frame was whole a moment ago
+		if step.Status != segio.FrameWhole { // the frame was whole when the survey read it
 			failed = &format.DamageError{Damage: p.v.damage(p.group, step)}
 			return false
 		}
@@ -208,9 +208,9 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that these move as all others do, and
-// the places of versions that the peer does not have any more. The index has at most one version of each record: the
-// newest version replaces it, and the other versions are compared with it.
+// findOld finds the places of returning versions that the index still has, so that these versions are moved like all
+// others. It also finds the places of versions that the peer does not have any more. The index has at most one version
+// of each record: the newest version replaces it, and the other versions are compared with it.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

@@ -14,12 +14,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// survey is what is known about a damaged segment.
+// survey describes a damaged segment: the entries that are whole, and the entries that are, or may be, missing.
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
 	known map[uint64]knownEntry // by index, known entries that are not in kept
-	// told holds entries known only from the headers of bad frames, as long as nothing may have made these entries
-	// void.
+	// told holds, by index, entries that are known only from the headers of bad frames. It has no entries that may have
+	// been made void.
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are, or may be, missing; in order and not adjacent
 	// rows says that the field known has every version of the segment, and that the field terms is right. If rows is
@@ -87,7 +87,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	return s, nil
 }
 
-// learnRows adds what the rows or the hint say.
+// learnRows adds the versions and the terms in the rows or in the hint of a segment to a survey.
 func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
@@ -111,7 +111,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
 	if err != nil {
-		return // without a hint less is known
+		return // the survey then has only whole frames and headers
 	}
 	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
 	for i, id := range h.IDs {
@@ -120,10 +120,9 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 }
 
-// knownByHeader returns what the intact header of a bad frame says.
+// knownByHeader describes an entry by the intact header of its bad frame.
 func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
-	// The frame CRC covers the length.
 	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term}
 	var crc [4]byte
 	if b, err := v.read(crc[:], step.Offset+format.AtEntryCRC); err == nil && len(b) == len(crc) {
@@ -133,7 +132,7 @@ func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	return k
 }
 
-// learnHeader adds what the header of a bad frame at an offset says.
+// learnHeader adds an entry that is described by the header of its bad frame at an offset.
 func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	row, ok := s.known[at]
 	switch {
@@ -144,7 +143,7 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	} // otherwise the entry is void, because its row is for a different place
 }
 
-// finish determines what is lost.
+// finish completes a survey: it drops void entries, and determines which entries are lost.
 func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]knownEntry, damages []*format.Damage) {
 	for _, h := range w.Headers {
 		mayBeVoid := func(d *format.Damage) bool { return d.MayVoid(format.SegmentName(v.number), h.Offset, h.Index) }
@@ -224,7 +223,7 @@ func joinRanges(ranges []IndexRange) []IndexRange {
 	return out
 }
 
-// term returns the term of an entry that is not among the whole ones; 0 if the term is not known.
+// term returns the term of an entry whose frame is not whole; 0 if the term is not known.
 func (s *survey) term(at uint64) uint64 {
 	if k := s.known[at]; k.term != 0 {
 		return k.term
@@ -232,7 +231,7 @@ func (s *survey) term(at uint64) uint64 {
 	return format.TermAt(s.terms, at)
 }
 
-// replaceTerms replaces the runs from first to through by those in other.
+// replaceTerms replaces the runs from first to through by the runs in other.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {

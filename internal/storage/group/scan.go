@@ -76,7 +76,7 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 }
 
 // OpenScan takes a snapshot and returns its id. If there are snapshotsMax snapshots already, OpenScan gives up the
-// one that was not used for the longest time. It prefers those that nobody reads.
+// one that was not used for the longest time. It prefers snapshots that have no readers.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
@@ -112,9 +112,9 @@ func (l *Log) EnterScan(id ScanID) error {
 	return l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers++ })
 }
 
-// LeaveScan ends the use that EnterScan began.
+// LeaveScan ends the use that EnterScan began. It does nothing if the snapshot is gone.
 func (l *Log) LeaveScan(id ScanID) {
-	_ = l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers-- }) // nothing is left to do if it is gone
+	_ = l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers-- })
 }
 
 // Scans returns the open snapshots in arbitrary order.

@@ -30,7 +30,7 @@ type scanCursor struct {
 	metadataOnly bool
 	yield        func(Record, error) bool
 	stopped      bool
-	again        bool // compaction swapped the segment, so it must be looked up again
+	again        bool // compaction swapped the segment during the read, so the segment must be looked up again
 	given        map[damagePlace]bool
 	seen         sight // result for the frame at seenAt
 	seenAt       int64 // 0 if there is no result
@@ -58,8 +58,8 @@ func (c *scanCursor) run(ctx context.Context) {
 	}
 }
 
-// rest yields the damage that the walk over the frames did not meet, if it may have hit records of the scan. An
-// example is a segment whose end is missing.
+// rest yields the damage that the walk over the frames did not find, for example the missing end of a segment, if the
+// damage may have hit records of the scan.
 func (c *scanCursor) rest(first uint64) {
 	if !c.damages.any() || !c.off.Keeps(rules.DamagedScan) {
 		return
@@ -139,8 +139,8 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
-// unwanted reports, from a frame's header, whether the frame is not for the caller, so that its content does not
-// matter.
+// unwanted reports whether the scan does not yield the entry of a frame. It uses only the header of the frame. The
+// content of an unwanted frame is not checked.
 func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
@@ -238,8 +238,8 @@ const (
 	sightGone               // the snapshot has expired
 )
 
-// sees says whether the snapshot sees the put at a place of a segment. The index of the put is not above that of the
-// snapshot.
+// sees determines whether the snapshot sees the put at a place of a segment. The index of the put is not above the
+// index of the snapshot.
 func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

@@ -65,9 +65,9 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// list writes the manifest that is the commit point of a new active segment. The new manifest lists the first segments
-// of the old one, as many as keep says, then the segment that is sealed at the same time, if any, and then the new
-// segment. If the write fails, list discards the new segment. The caller holds mu.
+// list writes the manifest that is the commit point of a new active segment. The new manifest lists the first keep
+// segments of the old manifest, then the segment that is sealed at the same time, if any, and then the new segment. If
+// the write fails, list discards the new segment. The caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -138,7 +138,7 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 }
 
 // Close ends the use of the files. If hints is true, Close first syncs everything, writes the mark, and writes hints,
-// including that of the active segment, so that the next load in Index residency reads little of it. If hints is
+// including the hint of the active segment, so that the next load in Index residency reads little of it. If hints is
 // false, Close only closes the files (fast stop). The next load continues the active segment, so a start leaves no
 // additional file. Synced data is safe in both cases.
 func (l *Log) Close(hints bool) (err error) {

@@ -19,9 +19,9 @@ import (
 // segment is one segment file while the log is open. The log's list of segments and the readers share it. Readers pin
 // the segment; the last holder that releases it closes the file and frees the memory.
 //
-// Each segment has an ordinal. A new segment takes an even ordinal, two above that of the segment before it. The
+// Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it. The
 // segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even one
-// again. So the old and the new place of an entry always differ, and the order of places remains that of the log.
+// again. So the old and the new place of an entry always differ, and places have the same order as the log.
 type segment struct {
 	number  uint64
 	id      format.SegmentID
@@ -57,8 +57,8 @@ type segment struct {
 	// next load. It is set before the segment is published.
 	incomplete bool
 	moving     bool // the segment's entries are being moved to another segment. Guarded by state.mu
-	// terms are those of all entries, if they were read from the segment. If it is nil, the log has them. Guarded by
-	// state.mu.
+	// terms are the term runs of all entries if the load read the whole segment. If terms is nil, state.terms has them.
+	// Guarded by state.mu.
 	terms []format.TermRun
 	used  usedFlags
 	// rowCount is the number of puts and deletes; 0 until it is known.

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// state is shared by the readers and the writer. It knows which entries exist, where they are, and which of them are
+// state is shared by the readers and the writer. It records which entries exist, where they are, and which of them are
 // on disk. The comment of a method says if the caller holds mu; the other methods lock mu.
 type state struct {
 	// mu guards all fields below that are not atomic. It is held for memory operations only, never during I/O. It is
@@ -277,8 +277,8 @@ func (st *state) closedSnapshots(now time.Time) uint64 {
 	return closed
 }
 
-// useSnapshot calls use for an open snapshot while mu is held, and records this call as the last use of the snapshot. It
-// returns ErrCursorExpired if the snapshot is gone.
+// useSnapshot calls use for an open snapshot while mu is held, and records this call as the last use of the snapshot.
+// It returns ErrCursorExpired if the snapshot is gone.
 func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -50,7 +50,7 @@ func (l *Log) Stats() Stats {
 
 // Blank returns an error that says what the group holds besides Raft's own entries, or nil if it holds nothing else. It
 // counts records, and also tombstones, earlier versions and blobs until they are compacted, and writes that may be
-// repeated with their request id. A group with damaged bytes is not blank, because nobody knows what these bytes hold.
+// repeated with their request id. A group with damaged bytes is not blank, because these bytes may have held records.
 func (l *Log) Blank() error {
 	if err := l.enter(); err != nil {
 		return err

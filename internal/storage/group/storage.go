@@ -135,10 +135,10 @@ func (l *Log) LastCommitTime() int64 {
 }
 
 const (
-	// commitStepMax is the most time that is counted between two entries of the log; see Log.RecentRequests. The commit
-	// times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
+	// commitStepMax is the longest time that is counted between two entries of the log; see Log.RecentRequests. The
+	// commit times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is how wrong the clocks of machines may be without making a start forget requests.
+	// clockErrorMax is the largest error of a machine's clock that does not make a start forget requests.
 	clockErrorMax = 24 * time.Hour
 )
 

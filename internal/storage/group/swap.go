@@ -16,7 +16,7 @@ type rewrite struct {
 	// next has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, and its image is loaded. It is nil
 	// if no entry remains.
 	next  *segment
-	moves []move // what happened to each version of old, in order
+	moves []move // the fate of each version in the old segments, in order
 	to    *segio.Writer
 }
 
@@ -28,8 +28,8 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move says what happened to a version: it was kept at a new place, or it was dropped. The field to is 0 if it was
-// dropped.
+// move describes the fate of a version in a rewrite: the version was kept at a new place, or it was dropped. The field
+// to is 0 if it was dropped.
 type move struct {
 	id       int64
 	index    uint64
@@ -81,8 +81,8 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	return floor, nil
 }
 
-// awaitHints waits until the pending hints are written, because each of them keeps its segment and with it the disk
-// space.
+// awaitHints waits until the pending hints are written, because a replaced segment takes disk space until its pending
+// hint is written.
 func (e *editor) awaitHints() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
@@ -113,7 +113,8 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 	return err
 }
 
-// swapChunk is how many places are changed before readers and writers get the lock again.
+// swapChunk is the number of places that are changed before the lock is released, so that readers and writers can take
+// it.
 const swapChunk = 1024
 
 // swap replaces the old segments by a rewritten one: first in the manifest (the commit point), then in memory. The

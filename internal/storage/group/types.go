@@ -61,18 +61,18 @@ type Options struct {
 	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
 	Retention    Retention
 	Budget       Budget // nil means no limit
-	// Spare returns how many bytes the volume has above its reserve. The reserve is not used for allocation in advance.
-	// If Spare is nil, there is always enough space.
+	// Spare returns the number of free bytes that the volume has above its reserve. The reserve is not used for
+	// allocation in advance. If Spare is nil, allocation in advance is not limited.
 	Spare   func() int64
-	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes a small one of its own
+	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes its own small loader
 	Journal *journal.Journal // journal of the volume, for SyncShared; nil if there is none
 	// Durable makes the content that the files had at the start of this process durable, for all groups of the volume
 	// together. Load waits for it instead of syncing its own file; if Durable fails, Load syncs its file. This
 	// process must not have written to the group's files after Durable began. Every Load calls it, possibly
 	// concurrently. If it is nil, each Load syncs its own file.
 	Durable func() error
-	// Plan is what was read of the folder before; Load reads it if it is nil. Nothing may change the folder after that
-	// and before the load.
+	// Plan is a result of PlanLoad, so that Load need not read the same files again. Nothing may change the folder between
+	// PlanLoad and Load. It may be nil.
 	Plan   *Plan
 	Sealed func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
 	Now    func() time.Time // nil means time.Now
@@ -108,7 +108,7 @@ type Report struct {
 	Outcome       Outcome
 	Damages       []format.Damage
 	TornTailBytes int64 // size of the torn tail that was removed
-	// HintedBytes is how many bytes of the active segment were not read because its hint covers them.
+	// HintedBytes is the number of bytes of the active segment that were not read because its hint covers them.
 	HintedBytes int64
 }
 
@@ -165,8 +165,8 @@ type CompactOptions struct {
 	// SealBytes is a number of superseded bytes: if the newest segment has at least so many, and they are at least
 	// half of it, it is sealed so that it can be rewritten. 0 means that the segment is active until it is full.
 	SealBytes int64
-	// LookOnly says that nothing is rewritten. Afterwards Stats knows exactly which data can be dropped and which
-	// must be kept.
+	// LookOnly says that nothing is rewritten. Afterwards the figures of Stats are exact: the data that can be dropped,
+	// and the data that must be kept.
 	LookOnly bool
 }
 

@@ -32,8 +32,8 @@ type writer struct {
 	last   uint64             // index of the last entry by place in the active segment; first - 1 if there is none
 	hard   format.StateRecord // term, vote, commit as given by Raft
 	dirty  bool               // something was written since the last sync
-	// suspect is the error of a failed write or sync of the active file, which must not be continued then; nil if
-	// none failed.
+	// suspect is the error of a failed write or sync of the active file; nil if none failed. While suspect is set, the
+	// file must not be continued.
 	suspect    error
 	buffer     []byte // for small batches
 	allocation allocation

@@ -69,5 +69,5 @@ func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }
 
-// LossJump is how far the next index jumps ahead of all indexes that a client may have seen (rule 8).
+// LossJump is the distance by which the next index jumps ahead of all indexes that a client may have seen (rule 8).
 const LossJump = 1 << 32

@@ -13,13 +13,13 @@ type Kind uint8
 const (
 	KindPut    Kind = 1 // makes a version of a record
 	KindDelete Kind = 2 // makes a delete version
-	KindEmpty  Kind = 3 // an internal entry of Raft without content: the first one of a new leader
+	KindEmpty  Kind = 3 // an internal entry of Raft without content: the first entry of a new leader
 	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
 	KindState  Kind = 5 // not part of the Raft log, and without an index: term, vote, commit and synced mark
 	// KindRequest is the entry that compaction keeps in place of a put or delete while a repeated write may still use
-	// the request id of that put or delete. Its id, index, term, commit time and request id are those of the write; its
-	// data is what RequestOf needs in addition. It is not a version of the record. It is never above the compaction
-	// floor of a log, so Raft never sees it.
+	// the request id of that put or delete. It has the id, index, term, commit time and request id of the write, and
+	// its data holds the other fields that RequestOf needs. It is not a version of the record. It is never above the
+	// compaction floor of a log, so Raft never sees it.
 	KindRequest Kind = 6
 )
 

@@ -280,7 +280,7 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	if err != nil {
 		return h, false
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close() //nolint:errcheck // the file was only read
 	if h.Bytes, err = f.Size(); err != nil {
 		return h, false
 	}

@@ -24,8 +24,8 @@ const (
 	ManifestMagic        = "SHEAFMAN"
 	manifestFixedBytes   = 176
 	manifestSegmentBytes = 40
-	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and bounds how much
-	// is read into memory.
+	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and limits
+	// the memory for reading the file.
 	ManifestBytesMax = 256 << 20
 	nameBytesMax     = 253
 )
@@ -36,7 +36,7 @@ type Manifest struct {
 	Identity         Identity
 	Sequence         uint64            // raised with each write
 	Segments         []ManifestSegment // in the order of the log; the last one is active
-	CompactedThrough uint64            // Raft's first index is above this one
+	CompactedThrough uint64            // Raft's first index is above this index
 	CompactedTerm    uint64
 	TombstoneFloor   uint64 // tombstones at or below this index may be dropped
 	Conf             *raftpb.ConfState

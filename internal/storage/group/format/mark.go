@@ -64,8 +64,8 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 }
 
 // ReadMark reads the newer whole mark of a group's folder. The result found is false if no mark was ever written. The
-// result bad says why each slot is not valid: a crash tore the slot while it was written, or the slot is damaged. It is
-// nil for a slot that is whole or was never written. The error reports failed reads and a newer format.
+// result bad says why each slot is not valid: a crash tore the slot while it was written, or the slot is damaged. Its
+// element is nil for a slot that is whole or was never written. The error reports failed reads and a newer format.
 func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, err error) {
 	b, err := ReadAll(fs, path.Join(dir, MarkName), 1<<20)
 	if errors.Is(err, iofs.ErrNotExist) {

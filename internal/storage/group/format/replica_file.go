@@ -83,7 +83,7 @@ func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	case bad[0] != nil && bad[1] != nil:
 		return ReplicaFile{}, bad, fmt.Errorf("no copy of the replica file can be used: %w; %w", bad[0], bad[1])
 	case bad[0] != nil:
-		return copies[1], bad, nil //nolint:nilerr // bad says it
+		return copies[1], bad, nil //nolint:nilerr // the result bad has the error of the first copy
 	case bad[1] == nil && copies[0] != copies[1]:
 		// The file is replaced as a whole, so two different copies were never written: neither can be trusted.
 		err := fmt.Errorf("%w: the copies of the replica file differ", ErrCorrupt)

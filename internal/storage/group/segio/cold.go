@@ -19,7 +19,7 @@ import (
 // block that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
 
 const (
-	coldBlocksPerWord = 32 // two bits for each block: it was read; it is read through the page cache
+	coldBlocksPerWord = 32 // each block has two bits: it was read; it is read through the page cache
 	coldBufferBytes   = 64 << 10
 	coldCacheShare    = 2 // the page cache is assumed to hold this fraction of the machine's memory: 1/coldCacheShare
 )
@@ -134,7 +134,7 @@ func (f *ColdFile) open() vfs.File {
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)
-		_ = file.Close() // only read from
+		_ = file.Close() // the file was only read
 		return nil
 	}
 	f.file.Store(&directFile{file})
@@ -144,7 +144,7 @@ func (f *ColdFile) open() vfs.File {
 // Close closes the file if it was opened. No read may be in progress or follow.
 func (f *ColdFile) Close() {
 	if file := f.file.Load(); file != nil {
-		_ = file.Close() // only read from
+		_ = file.Close() // the file was only read
 	}
 }
 

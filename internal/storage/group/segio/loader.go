@@ -66,8 +66,8 @@ func (l *Loader) ColdFile(fs vfs.FS, name string, bytes int64) *ColdFile {
 	return &ColdFile{fs: fs, name: name, bytes: bytes, cache: l.cache}
 }
 
-// CacheRound returns how often the record of the page cache's content was reset. This happens each time CacheBytes
-// were read into the cache.
+// CacheRound returns the number of the current round of the page cache. A round ends when CacheBytes were read into the
+// cache; after it, all files count as cold again.
 func (l *Loader) CacheRound() uint32 { return l.cache.round.Load() }
 
 // ForgetCache makes all files count as cold again.
@@ -218,7 +218,7 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk; the file must have the wanted bytes, which are the first ones of the chunk. If the device
+// readChunk reads a chunk; the file must have the wanted bytes, which are at the beginning of the chunk. If the device
 // fails the read, readChunk reads block by block, and replaces unreadable blocks by bytes that no checksum passes.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)

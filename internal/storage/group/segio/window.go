@@ -107,7 +107,7 @@ func (w *Window) slide(offset, want int64) {
 	at := offset &^ (format.BlockBytes - 1)
 	kept := 0
 	if have := w.at + int64(len(w.bytes)); at >= w.at && at < have {
-		// The kept bytes end at a block boundary, because every read except the last one of the file ends at one.
+		// The kept bytes end at a block boundary, because every read ends at one, except the last read of the file.
 		kept = copy(w.space, w.bytes[at-w.at:])
 	}
 	wanted := min(int64(len(w.space)), (w.end-at+format.BlockBytes-1)&^(format.BlockBytes-1))
