@@ -260,7 +260,7 @@ func (c *compaction) sealEarly() error {
 		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.stored.Load())/rewritePart) {
 			continue
 		}
-		if err := c.editor.sealNow(); err != nil {
+		if err := format.MarkShortage(c.editor.w.whileOpen(c.editor.w.seal)); err != nil {
 			return err
 		}
 	}

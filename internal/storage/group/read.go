@@ -61,7 +61,19 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 		return 0, false, err
 	}
 	defer l.leave()
-	return l.records.head(id)
+	s, loc, err := l.records.pin(id)
+	if err != nil {
+		return 0, false, err
+	}
+	defer s.unpin()
+	at, err = l.records.indexAt(s, loc, id)
+	if err == nil && l.damages.any() {
+		err = l.damages.newer(id, at)
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return at, loc.Tombstone(), nil
 }
 
 // Versions lists at most n committed versions of a record, newest first, without data. If the argument before is not 0,
@@ -71,7 +83,34 @@ func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 		return nil, err
 	}
 	defer l.leave()
-	return l.records.list(id, before, n)
+	if _, ok := l.places.table.Get(id); !ok {
+		return nil, l.damages.absent(id)
+	}
+	if l.damages.any() {
+		if err := l.damages.history(id); err != nil {
+			return nil, err
+		}
+	}
+	hi := l.state.applied.Load()
+	if before > 0 {
+		hi = min(hi, before-1)
+	}
+	var out []Record
+	err := l.reader.history(id, 0, hi, func(v view, _ uint64, loc index.Loc) (bool, error) {
+		if len(out) >= n {
+			return false, nil
+		}
+		rec, err := l.records.read(v.segment, loc, id, &GetOptions{MetadataOnly: true})
+		if err != nil {
+			return false, err
+		}
+		out = append(out, rec)
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // pin pins the segment that holds the newest version of a record, and returns the place of the version. It returns
@@ -131,38 +170,6 @@ func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 		return Record{}, err
 	}
 	return rec, nil
-}
-
-// list implements Versions.
-func (r *records) list(id int64, before uint64, n int) ([]Record, error) {
-	if _, ok := r.places.table.Get(id); !ok {
-		return nil, r.damages.absent(id)
-	}
-	if r.damages.any() {
-		if err := r.damages.history(id); err != nil {
-			return nil, err
-		}
-	}
-	hi := r.state.applied.Load()
-	if before > 0 {
-		hi = min(hi, before-1)
-	}
-	var out []Record
-	err := r.reader.history(id, 0, hi, func(v view, _ uint64, loc index.Loc) (bool, error) {
-		if len(out) >= n {
-			return false, nil
-		}
-		rec, err := r.read(v.segment, loc, id, &GetOptions{MetadataOnly: true})
-		if err != nil {
-			return false, err
-		}
-		out = append(out, rec)
-		return true, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }
 
 // read reads the frame at a place; the frame must belong to the record. The caller has pinned the segment.
@@ -311,23 +318,6 @@ func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) err
 }
 
 var headers = sync.Pool{New: func() any { return new([format.FrameHeaderBytes]byte) }}
-
-// head implements Head.
-func (r *records) head(id int64) (at uint64, deleted bool, err error) {
-	s, loc, err := r.pin(id)
-	if err != nil {
-		return 0, false, err
-	}
-	defer s.unpin()
-	at, err = r.indexAt(s, loc, id)
-	if err == nil && r.damages.any() {
-		err = r.damages.newer(id, at)
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	return at, loc.Tombstone(), nil
-}
 
 // indexAt returns the index of the entry at a place: from memory if possible, otherwise from the header of the frame.
 func (r *records) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {

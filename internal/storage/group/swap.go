@@ -58,11 +58,6 @@ func (e *editor) checkSpace(disk int64, entries int, bytes int64) error {
 	return e.memory.askMore(entries, bytes)
 }
 
-// sealNow seals the active segment.
-func (e *editor) sealNow() error {
-	return format.MarkShortage(e.w.whileOpen(e.w.seal))
-}
-
 // raiseTombstones durably records that the tombstones up to a floor may be dropped, before the first of them is
 // dropped. It returns the floor in the manifest, which may already have been higher.
 func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
