@@ -218,7 +218,7 @@ func (p *rangeRepair) checkOrder() error {
 		given[p.given[i].Index] = true
 	}
 	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
-	var all []format.TermRun // one for each entry
+	all := make([]format.TermRun, 0, len(p.s.kept)+len(p.given)) // one for each entry
 	for _, k := range p.s.kept {
 		all = append(all, format.TermRun{FirstIndex: k.index, Term: k.term})
 	}
