@@ -30,16 +30,16 @@ type Listener struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	open    int       // connections that are open
-	refused int64     // connections that were closed immediately
-	last    time.Time // time of the last such connection
+	open    map[*counted]struct{} // connections that are open
+	refused int64                 // connections that were closed immediately
+	last    time.Time             // time of the last such connection
 	logged  time.Time
 	limit   uint64 // limit of descriptors at that time
 }
 
 // Listen wraps a listener. It accepts all connections that have no file descriptor.
 func Listen(inner net.Listener, logger *slog.Logger) *Listener {
-	return &Listener{Listener: inner, logger: logger}
+	return &Listener{Listener: inner, logger: logger, open: map[*counted]struct{}{}}
 }
 
 // Accept implements net.Listener.
@@ -53,10 +53,20 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_ = conn.Close() // nothing was sent
 			continue
 		}
+		c := &counted{Conn: conn, of: l}
 		l.mu.Lock()
-		l.open++
+		l.open[c] = struct{}{}
 		l.mu.Unlock()
-		return &counted{Conn: conn, of: l}, nil
+		return c, nil
+	}
+}
+
+// DisconnectAll closes all open connections. The listener stays open.
+func (l *Listener) DisconnectAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		_ = c.Conn.Close() // the next call of the connection's user returns the error
 	}
 }
 
@@ -65,7 +75,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 func (l *Listener) refuse(limit uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open < connectionsMin {
+	if len(l.open) < connectionsMin {
 		return false
 	}
 	now := time.Now()
@@ -73,7 +83,7 @@ func (l *Listener) refuse(limit uint64) bool {
 	if now.Sub(l.logged) > said {
 		l.logged = now
 		l.logger.Warn("connections are refused: the file descriptors that are left are kept for files; raise the limit "+
-			"(ulimit -n, LimitNOFILE)", "limit", limit, "open_connections", l.open, "refused", l.refused)
+			"(ulimit -n, LimitNOFILE)", "limit", limit, "open_connections", len(l.open), "refused", l.refused)
 	}
 	return true
 }
@@ -87,7 +97,7 @@ func (l *Listener) Refused() error {
 	}
 	return fmt.Errorf("%d connections were refused so far, the last one %v ago: of %d file descriptors those that are "+
 		"left are kept for files: raise the limit (ulimit -n, LimitNOFILE), or see who keeps %d connections open",
-		l.refused, time.Since(l.last).Round(time.Second), l.limit, l.open)
+		l.refused, time.Since(l.last).Round(time.Second), l.limit, len(l.open))
 }
 
 // isShort reports whether a new connection uses a descriptor of the reserve. The kernel always assigns the lowest free
@@ -114,16 +124,13 @@ func isShort(conn net.Conn) (limit uint64, short bool) {
 // counted is a connection that counts as open until it is closed.
 type counted struct {
 	net.Conn
-	of   *Listener
-	once sync.Once
+	of *Listener
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	c.once.Do(func() {
-		c.of.mu.Lock()
-		defer c.of.mu.Unlock()
-		c.of.open--
-	})
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
 	return c.Conn.Close()
 }

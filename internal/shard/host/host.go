@@ -117,7 +117,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	t.Inspect, t.Guard = cmp.Or(t.Inspect, 2*time.Second), cmp.Or(t.Guard, guardEvery)
 	t.GuardPatience, t.StopPatience = cmp.Or(t.GuardPatience, guardPatience), cmp.Or(t.StopPatience, 10*time.Second)
 	var err error
-	if h.server, err = listen(ctx, &opts.Server, held{heldAdmin{host: h}, h.refuse}); err != nil {
+	if h.server, err = listen(ctx, &opts.Server, heldAdmin{host: h}, h.refuse); err != nil {
 		return nil, err
 	}
 	if h.id.Address == "" {
@@ -351,7 +351,7 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 		}
 		state, _ := shard.State()
 		h.server.setServing(state != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL)
-		shard.Problem("taking connections", h.server.taken.Refused())
+		shard.Problem("taking connections", h.server.listener.Refused())
 		err := h.look(id, shard, opened)
 		if err == nil {
 			strikes = 0

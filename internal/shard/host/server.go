@@ -55,20 +55,12 @@ type ServerOptions struct {
 // registered once. While a volume is served, its Services answer; otherwise the server answers why nothing is served.
 // Interceptors see each call in both cases. Safe for concurrent use.
 type Server struct {
-	listener *listener
-	taken    *descriptors.Listener // what listener takes its connections from
+	listener *descriptors.Listener
 	grpc     *grpc.Server
 	health   *health.Server
 	begun    sync.Once
 	ended    sync.WaitGroup // waits until no connections are accepted any more
 	session  atomic.Pointer[session]
-	held     held
-}
-
-// held answers calls while nothing is served.
-type held struct {
-	admin  recordv1.AdminServiceServer
-	refuse func() error // returns the error for calls of RecordService; nil: no such call can come
 }
 
 // Services answer calls while a volume is served.
@@ -88,10 +80,13 @@ type session struct {
 
 // Listen makes a server without a Host. It accepts no connection until it has services.
 func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
-	return listen(ctx, opts, held{admin: recordv1.UnimplementedAdminServiceServer{}, refuse: answer.Stopping})
+	return listen(ctx, opts, recordv1.UnimplementedAdminServiceServer{}, answer.Stopping)
 }
 
-func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error) {
+// listen makes a server. While nothing is served, admin answers AdminService, and calls of RecordService get the error
+// that refuse returns.
+func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServiceServer,
+	refuse func() error) (*Server, error) {
 	open := opts.Listener
 	if open == nil {
 		open = func(ctx context.Context, address string) (net.Listener, error) {
@@ -102,9 +97,7 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 	if err != nil {
 		return nil, err
 	}
-	taken := descriptors.Listen(root, slog.Default())
-	s := &Server{listener: &listener{Listener: taken, open: map[*connection]struct{}{}}, taken: taken,
-		health: health.NewServer(), held: held}
+	s := &Server{listener: descriptors.Listen(root, slog.Default()), health: health.NewServer()}
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(message.Codec{}),
 		message.RefuseCompressed(), grpc.MaxRecvMsgSize(message.RefusedBytesMax),
@@ -122,16 +115,14 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 		grpc.StreamInterceptor(s.stream),
 	}, opts.Extra...)...)
 	s.register(serve.RecordService(), &recordv1.RecordService_ServiceDesc, &service{
-		of: func(now *session) any {
-			return now.records
-		}, held: recordv1.UnimplementedRecordServiceServer{}, refuse: held.refuse,
+		of: func(now *session) any { return now.records }, held: recordv1.UnimplementedRecordServiceServer{},
+		refuse: refuse,
 	})
-	admin := &recordv1.AdminService_ServiceDesc
-	s.register(admin, admin, &service{of: func(now *session) any { return now.admin }, held: held.admin})
-	peers := &peerv1.PeerService_ServiceDesc
-	s.register(peers, peers, &service{of: func(now *session) any {
-		return now.peers
-	}, held: peerv1.UnimplementedPeerServiceServer{}})
+	admins, peers := &recordv1.AdminService_ServiceDesc, &peerv1.PeerService_ServiceDesc
+	s.register(admins, admins, &service{of: func(now *session) any { return now.admin }, held: admin})
+	s.register(peers, peers, &service{
+		of: func(now *session) any { return now.peers }, held: peerv1.UnimplementedPeerServiceServer{},
+	})
 	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // it needs no volume
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
@@ -172,7 +163,7 @@ func (s *Server) Leave() {
 		return
 	}
 	s.setServing(false)
-	s.listener.disconnectAll()
+	s.listener.DisconnectAll()
 	now.underWay.Lock()
 }
 
@@ -284,47 +275,4 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}
 	defer now.underWay.RUnlock()
 	return now.calls.Stream(to.of(now), stream, info, handler)
-}
-
-// listener tracks the connections that it has accepted.
-type listener struct {
-	net.Listener
-	mu   sync.Mutex
-	open map[*connection]struct{}
-}
-
-// connection is a connection that the listener has accepted.
-type connection struct {
-	net.Conn
-	of *listener
-}
-
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &connection{conn, l}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open[c] = struct{}{}
-	return c, nil
-}
-
-// Close implements net.Conn.
-func (c *connection) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.open, c)
-	c.of.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// disconnectAll closes all connections. The listening socket stays open.
-func (l *listener) disconnectAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.open {
-		_ = c.Conn.Close() // the user of the connection notices
-	}
 }
