@@ -27,8 +27,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
+	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
@@ -394,10 +394,9 @@ type fixture struct {
 
 // handlerOf serves HTTP as a host of the shard does.
 func handlerOf(s *Shard) http.Handler {
-	return serve.HTTP{
-		Registry: s.cfg.Registry, Logger: s.logger, Status: func() any { return s.Status() },
-		Checks: map[string]func() error{"/readyz": forHost{s}.Ready},
-	}.Handler()
+	return host.NewHandler(s.cfg.Registry, s.logger, func() any { return s.Status() }, map[string]func() error{
+		"/readyz": forHost{s}.Ready,
+	})
 }
 
 var hash4 = placement.Routing{Mode: placement.Hash, Groups: 4}

@@ -2,13 +2,15 @@ package host
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"sheaf.dev/sheaf/client/recordv1"
-	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/status/page"
 )
 
 // startupPatience is the time without a read after which a load counts as stuck. A slow disk is not stuck: it reads
@@ -83,8 +85,32 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 // while a load makes no progress. /readyz succeeds if the disk answers, and a group serves or there is none to load:
 // the disruption budget of Kubernetes counts by it. /status is the JSON of Status.
 func (h *Host) Handler() http.Handler {
-	return serve.HTTP{
-		Registry: h.opts.Registry, Logger: h.opts.Logger, Status: func() any { return h.Status() },
-		Checks: map[string]func() error{"/startupz": func() error { return h.startup(time.Now()) }, "/readyz": h.ready},
-	}.Handler()
+	return NewHandler(h.opts.Registry, h.opts.Logger, func() any { return h.Status() }, map[string]func() error{
+		"/startupz": func() error { return h.startup(time.Now()) }, "/readyz": h.ready,
+	})
+}
+
+// NewHandler returns a handler of the port for people, probes and metrics. The paths are those of Host.Handler; status
+// returns what /status shows as JSON, and checks are the checks besides /healthz, by path.
+func NewHandler(registry prometheus.Registerer, logger *slog.Logger, status func() any,
+	checks map[string]func() error) http.Handler {
+	mux := http.NewServeMux()
+	page.HandleStatus(mux, logger, status)
+	if gatherer, ok := registry.(prometheus.Gatherer); ok {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	}
+	check := func(path string, is func() error) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := is(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = fmt.Fprintln(w, "ok") // the caller went away
+		})
+	}
+	check("/healthz", func() error { return nil })
+	for path, is := range checks {
+		check(path, is)
+	}
+	return mux
 }

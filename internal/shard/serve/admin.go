@@ -171,7 +171,7 @@ func (s *adminServer) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.Ad
 		case <-tick.C:
 		case <-loaded:
 			loaded = nil // the next iteration reports that it is done
-		case <-s.stopped:
+		case <-s.stopping.Done():
 			return answer.Stopping()
 		case <-stream.Context().Done():
 			return stream.Context().Err()

@@ -79,7 +79,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 			if err := stream.Send(s.finishBatch(ctx, b)); err != nil {
 				return err
 			}
-		case <-s.stopped:
+		case <-s.stopping.Done():
 			return answer.Stopping()
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/crc32c"
-	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -22,8 +21,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		r read
 		v answer.Violations
 	)
-	sv, err := s.find(stream.Context(), access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
-	r.options.Index = parsePin(&v, in.GetVersion())
+	err := s.prepareRead(stream.Context(), in, &v, &r)
 	if in.GetOffsetBytes() < 0 {
 		v.Add("offset_bytes", "is negative: %d", in.GetOffsetBytes())
 	}
@@ -33,7 +31,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if err := v.Or(err); err != nil {
 		return err
 	}
-	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	sv := r.served
 	tenant, err := enter(stream.Context(), sv, r.where, 0)
 	if err != nil {
 		return err

@@ -12,7 +12,11 @@ import (
 type gauge struct {
 	what  string
 	limit int64
-	used  atomic.Int64
+	used  *atomic.Int64
+}
+
+func newGauge(what string, limit int64) gauge {
+	return gauge{what: what, limit: limit, used: new(atomic.Int64)}
 }
 
 // take returns OVERLOADED if the limit would be exceeded. A single taker gets any amount, so that nothing is refused
@@ -34,25 +38,14 @@ func (g *gauge) Add(n int64) { g.used.Add(n) }
 
 func (g *gauge) give(n int64) { g.used.Add(-n) }
 
-// streamAnswers is the part of the answer memory that streams may use. The rest is for Get, whose answers are
-// short-lived: callers that do not read their streams must not keep others from reading a record.
-type streamAnswers struct{ *gauge }
-
-// StreamAnswers returns the answer memory that streams may use.
-func (s *Server) StreamAnswers() message.Allowance { return streamAnswers{&s.answers} }
+// StreamAnswers returns the answer memory that streams may use. The rest is for Get, whose answers are short-lived:
+// callers that do not read their streams must not keep others from reading a record.
+func (s *Server) StreamAnswers() message.Allowance {
+	return &gauge{what: s.answers.what, limit: s.answers.limit - s.answers.limit/getShare, used: s.answers.used}
+}
 
 // getShare is a divisor: the answer memory divided by it is kept for Get.
 const getShare = 8
-
-// Take implements message.Allowance.
-func (a streamAnswers) Take(n, have int64) error {
-	limit := a.limit - a.limit/getShare
-	if used := a.used.Add(n); used > limit && used != have+n {
-		a.used.Add(-n)
-		return answer.Overloaded(a.what, limit)
-	}
-	return nil
-}
 
 const (
 	// messageSize is the largest size of a message of results without the results: mainly its cursor.

@@ -2,9 +2,12 @@ package serve
 
 import (
 	"context"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/crc32c"
@@ -95,6 +98,20 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 	return result, nil
 }
 
+// apply passes a checked write to its group and waits for the outcome, as a call that counts against the quotas of the
+// group's tenant.
+func (s *Server) apply(ctx context.Context, w *write) (replica.Result, error) {
+	tenant, err := enter(ctx, w.served, w.where, w.bytes)
+	if err != nil {
+		return replica.Result{}, err
+	}
+	defer leave(tenant, w.bytes)
+	if err := s.dispatch(ctx, w); err != nil {
+		return replica.Result{}, err
+	}
+	return s.finish(ctx, w)
+}
+
 // common checks the fields that all writes have.
 func (w *write) common(v *answer.Violations, prefix string, requestID []byte, condition *recordv1.WriteCondition,
 	timestamp *int64) {
@@ -177,18 +194,7 @@ func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recor
 	if err := s.preparePut(ctx, in, &w); err != nil {
 		return nil, err
 	}
-	tenant, err := enter(ctx, w.served, w.where, w.bytes)
-	if err != nil {
-		return nil, err
-	}
-	if tenant != nil {
-		size := w.bytes
-		defer func() { leave(tenant, size) }()
-	}
-	if err := s.dispatch(ctx, &w); err != nil {
-		return nil, err
-	}
-	result, err := s.finish(ctx, &w)
+	result, err := s.apply(ctx, &w)
 	if err != nil {
 		return nil, err
 	}
@@ -214,15 +220,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	}
 	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
 	w.replica.ID, w.replica.Delete = in.GetKey().GetId(), true
-	tenant, err := enter(ctx, sv, w.where, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer leave(tenant, 0)
-	if err := s.dispatch(ctx, &w); err != nil {
-		return nil, err
-	}
-	result, err := s.finish(ctx, &w)
+	result, err := s.apply(ctx, &w)
 	if err != nil {
 		return nil, err
 	}
@@ -246,26 +244,28 @@ type read struct {
 // prepareGet checks a read.
 func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *read) error {
 	var v answer.Violations
-	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
-	r.options.Index = parsePin(&v, in.GetVersion())
-	if err := v.Or(err); err != nil {
-		return err
-	}
-	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	err := s.prepareRead(ctx, in, &v, r)
 	r.options.MetadataOnly = in.GetMetadataOnly()
-	return nil
+	return v.Or(err)
 }
 
-// parsePin parses a version pin. It returns 0 for the newest version.
-func parsePin(v *answer.Violations, version string) uint64 {
-	if version == "" {
-		return 0
+// prepareRead checks the fields that Get and Download have in common. Errors in the request are added to v.
+func (s *Server) prepareRead(ctx context.Context, in interface {
+	GetKey() *recordv1.RecordKey
+	GetRoutingEpoch() uint64
+	GetVersion() string
+}, v *answer.Violations, r *read) error {
+	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), v, "key")
+	if err == nil && sv != nil {
+		r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
 	}
-	index, err := cursor.ParseVersion(version)
-	if err != nil {
-		v.Add("version", "%.40q is not a version that a shard gave out", version)
+	if version := in.GetVersion(); version != "" {
+		var bad error
+		if r.options.Index, bad = cursor.ParseVersion(version); bad != nil {
+			v.Add("version", "%.40q is not a version that a shard gave out", version)
+		}
 	}
-	return index
+	return err
 }
 
 // get reads; the record's data may alias the buffer of the options.
@@ -314,6 +314,19 @@ func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *ui
 	}
 	if sum != nil {
 		out.DataCrc32C, out.Data = sum, rec.Data
+	}
+	return nil
+}
+
+// overdue returns the answer to a write whose caller no longer waits, or nil if the caller still waits. Such a write is
+// not begun, because its caller may have gone on by then. overdue also recognizes a deadline that has passed although
+// no timer has fired yet, as in a process that was stopped until after the deadline.
+func overdue(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return status.Error(codes.DeadlineExceeded, "the deadline had passed before the write was begun")
 	}
 	return nil
 }

@@ -174,15 +174,13 @@ func (sc *scan) clear() {
 }
 
 // send sends the collected records; the cursor points after them.
-func (sc *scan) send(at *cursor.Cursor) error {
+func (sc *scan) send(at *cursor.Cursor) (err error) {
 	if len(sc.out.Records) == 0 {
 		return nil
 	}
-	signed, err := access.Sign(sc.stream.Context(), at.Encode(), sealed)
-	if err != nil {
+	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
 		return err
 	}
-	sc.out.Cursor = signed
 	err = sc.transmit()
 	sc.clear()
 	return err
@@ -200,6 +198,6 @@ func (sc *scan) transmit() error {
 	if err := sc.stream.Send(&sc.out); err != nil {
 		return err
 	}
-	sc.server.metrics.method(recordv1.RecordService_Scan_FullMethodName).movedRecords(sc.out.Records)
+	sc.server.metrics.method(recordv1.RecordService_Scan_FullMethodName).moved(len(sc.out.Records), moved)
 	return nil
 }

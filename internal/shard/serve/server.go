@@ -1,14 +1,14 @@
-// Package serve answers the calls to a shard: RecordService, AdminService and HTTP. It also holds what all calls have
-// in common: limits, counts and an orderly end. It knows the shard through the interfaces Replicas and Admin.
+// Package serve answers the calls to a shard: RecordService and AdminService. It also holds what all calls have in
+// common: limits, counts and an orderly end. It knows the shard through the interfaces Replicas and Admin.
 package serve
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,38 +63,43 @@ type Server struct {
 	reading *turns
 	scans   scanCloser
 
-	stopping atomic.Bool
-	stopped  chan struct{}  // closed when stopping begins
+	stopping context.Context // ends when stopping begins
+	stop     context.CancelFunc
 	streams  sync.WaitGroup // handlers of streams
 }
 
 // New makes a server for the calls to a shard. Its services must be registered with a gRPC server that uses its
 // interceptors, Unary and Stream.
 func New(opts Options, shard Replicas) *Server {
-	return &Server{
+	s := &Server{
 		opts: opts, shard: shard, metrics: newCallMetrics(opts.SlowCallMin),
-		calls:   gauge{what: "calls", limit: int64(opts.CallsMax)},
-		bytes:   gauge{what: "bytes in flight", limit: opts.BytesInFlightMax},
-		answers: gauge{what: "bytes of answers", limit: opts.AnswerBytesMax},
+		calls:   newGauge("calls", int64(opts.CallsMax)),
+		bytes:   newGauge("bytes in flight", opts.BytesInFlightMax),
+		answers: newGauge("bytes of answers", opts.AnswerBytesMax),
 		reading: newTurns(opts.ScansReadingMax),
-		stopped: make(chan struct{}),
 	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	return s
 }
 
-// Records returns the implementation of RecordService.
-func (s *Server) Records() recordv1.RecordServiceServer { return newRecordServer(s) }
+// Records returns the implementation of RecordService. The values that its hottest handlers pass to interceptors are
+// made once.
+func (s *Server) Records() recordv1.RecordServiceServer {
+	r := &recordServer{Server: s}
+	r.get = &grpc.UnaryServerInfo{Server: r, FullMethod: recordv1.RecordService_Get_FullMethodName}
+	r.put = &grpc.UnaryServerInfo{Server: r, FullMethod: recordv1.RecordService_Put_FullMethodName}
+	return r
+}
 
 // Admin returns the implementation of AdminService on top of admin.
 func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
 	return &adminServer{Server: s, admin: admin}
 }
 
-// Stop refuses new calls, and ends calls that are waiting, such as watches. Calls that are working continue. Call it
-// once.
-func (s *Server) Stop() {
-	s.stopping.Store(true)
-	close(s.stopped)
-}
+// Stop refuses new calls, and ends calls that are waiting, such as watches. Calls that are working continue.
+func (s *Server) Stop() { s.stop() }
+
+func (s *Server) isStopping() bool { return s.stopping.Err() != nil }
 
 // Wait returns when the handlers of all streams have ended.
 func (s *Server) Wait() { s.streams.Wait() }
@@ -127,14 +132,14 @@ func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelF
 
 // begin admits a call. If it returns nil, endCall must follow.
 func (s *Server) begin() error {
-	if s.stopping.Load() {
+	if s.isStopping() {
 		return answer.Stopping()
 	}
 	if err := s.calls.take(1); err != nil {
 		return err
 	}
 	// If the stop has begun in between, it does not wait for this call.
-	if s.stopping.Load() {
+	if s.isStopping() {
 		s.calls.give(1)
 		return answer.Stopping()
 	}
@@ -187,7 +192,7 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	}
 	defer cancel()
 	out, err = handler(ctx, req)
-	if err != nil && method.long && s.stopping.Load() {
+	if err != nil && method.long && s.isStopping() {
 		err = answer.Stopping()
 	}
 	return out, err
@@ -197,14 +202,8 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // the group is, and must not delay a stop.
 func (s *Server) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-s.stopped:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+	release := context.AfterFunc(s.stopping, cancel)
+	return ctx, func() { release(); cancel() }
 }
 
 // Stream is the interceptor of streams.
@@ -224,6 +223,30 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	open.Inc()
 	defer open.Dec()
 	return s.sendWithin(srv, ss, method, handler)
+}
+
+// sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a message
+// takes longer than Options.SendTimeout, or if the shard stops and nothing moves. When the stream has ended, the
+// waiting message is given up, and with it the handler.
+func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
+	handler grpc.StreamHandler) error {
+	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)
+	ended := make(chan error, 1)
+	s.streams.Go(func() {
+		var err error
+		defer func() { ended <- err }()
+		defer out.End()
+		defer s.contain(method, &err)
+		err = handler(srv, out)
+	})
+	err := out.Await(ended, s.stopping.Done())
+	switch {
+	case errors.Is(err, message.ErrSlow):
+		return answer.SlowReader(s.opts.SendTimeout)
+	case errors.Is(err, message.ErrStopping):
+		return answer.Stopping()
+	}
+	return err
 }
 
 // bounded wraps a message to receive. The message is decoded only if it is within the limit.

@@ -152,11 +152,3 @@ func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters a
 		return s.Put(ctx, in.(*recordv1.PutRequest))
 	})
 }
-
-// newRecordServer makes a RecordService. The values that its hottest handlers pass to interceptors are made once.
-func newRecordServer(server *Server) *recordServer {
-	s := &recordServer{Server: server}
-	s.get = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Get_FullMethodName}
-	s.put = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Put_FullMethodName}
-	return s
-}

@@ -62,7 +62,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 		if err := u.take(stream.Context(), chunk.Chunk); err != nil {
 			return err
 		}
-		if s.stopping.Load() {
+		if s.isStopping() {
 			return answer.Stopping()
 		}
 	}

@@ -106,7 +106,7 @@ func (w *watch) run(ctx context.Context) error {
 		case <-changed:
 		case <-turn:
 		case <-look.C:
-		case <-w.server.stopped:
+		case <-w.server.stopping.Done():
 			return answer.Stopping()
 		case <-ctx.Done():
 			return answer.Of(ctx.Err(), w.what)
@@ -118,7 +118,7 @@ func (w *watch) run(ctx context.Context) error {
 // if the group has left this shard or can no longer be read here. In the last case the error says where to go.
 func (w *watch) stillHere() error {
 	switch {
-	case w.server.stopping.Load():
+	case w.server.isStopping():
 		return answer.Stopping()
 	case !w.sv.IsServed():
 		return answer.Fail(codes.Unavailable, reason.NoLeader,
@@ -208,24 +208,22 @@ func (w *watch) send(records []group.Record) error {
 		return err
 	}
 	out := &recordv1.WatchResponse{Records: make([]*recordv1.Record, len(records)), Cursor: place}
+	data, moved := int64(0), int64(0)
 	for i := range records {
 		r := &records[i]
+		data, moved = data+int64(len(r.Data)), moved+movedOf(r)
 		out.Records[i] = &recordv1.Record{}
 		if err := fillRecord(out.Records[i], answer.Where{Group: w.sv.Name(), ID: r.ID}, r,
 			dataOf(r, false, nil)); err != nil {
 			return err
 		}
 	}
-	moved := int64(0)
-	for i := range records {
-		moved += movedOf(&records[i])
+	if err := w.stream.Send(out); err != nil {
+		return err
 	}
-	err = w.stream.Send(out)
-	if err == nil && w.tenant != nil {
+	if w.tenant != nil {
 		w.tenant.Moved(moved)
 	}
-	if err == nil {
-		w.server.metrics.method(recordv1.RecordService_Watch_FullMethodName).movedRecords(out.Records)
-	}
-	return err
+	w.server.metrics.method(recordv1.RecordService_Watch_FullMethodName).moved(len(records), data)
+	return nil
 }
