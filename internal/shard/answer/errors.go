@@ -68,6 +68,18 @@ func Fail(code codes.Code, reason, format string, args ...any) *Error {
 	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
+// with adds metadata to the ErrorInfo.
+func (e *Error) with(metadata map[string]string) *Error {
+	e.Metadata = metadata
+	return e
+}
+
+// after adds the time after which the call may be repeated.
+func (e *Error) after(retry time.Duration) *Error {
+	e.RetryAfter = retry
+	return e
+}
+
 // Violations collects what is wrong with the fields of a request.
 type Violations []*errdetails.BadRequest_FieldViolation
 
@@ -116,15 +128,13 @@ func (w Where) String() string { return "group " + w.Group + ", record " + strco
 // Of translates an error of the packages that a shard consists of into the answer to the caller. An error that already
 // is an answer is returned unchanged.
 func Of(err error, w Where) error {
-	var answer *Error
-	if err == nil || errors.As(err, &answer) {
-		if answer != nil {
-			return answer
-		}
+	if err == nil {
 		return nil
 	}
-	var exceeded *quota.Exceeded
-	if errors.As(err, &exceeded) {
+	if answer, ok := errors.AsType[*Error](err); ok {
+		return answer
+	}
+	if exceeded, ok := errors.AsType[*quota.Exceeded](err); ok {
 		return quotaError(exceeded)
 	}
 	if errors.Is(err, quota.ErrStopping) {
@@ -135,15 +145,13 @@ func Of(err error, w Where) error {
 		return Fail(codes.Unknown, reason.OutcomeUnknown,
 			"%v: the write may or may not have been applied; repeat it with its request_id: %v", w, err)
 	}
-	var condition *replica.ConditionError
-	if errors.As(err, &condition) {
+	if condition, ok := errors.AsType[*replica.ConditionError](err); ok {
 		return conditionError(condition, w)
 	}
 	if errors.Is(err, replica.ErrReused) {
 		return reusedError(err, w)
 	}
-	var damage *format.DamageError
-	if errors.As(err, &damage) {
+	if damage, ok := errors.AsType[*format.DamageError](err); ok {
 		return damageError(damage, w)
 	}
 	if e := knownError(format.MarkShortage(err), w); e != nil {
@@ -223,11 +231,9 @@ func SurelyNotApplied(err error) bool {
 
 // quotaError makes the answer to a call that exceeds a quota. Nothing was done.
 func quotaError(e *quota.Exceeded) error {
-	answer := Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e)
-	answer.Metadata = map[string]string{"tenant": e.Tenant, "quota": string(e.Quota),
-		"limit": strconv.FormatInt(e.Limit, 10)}
-	answer.RetryAfter = e.RetryAfter
-	return answer
+	return Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e).after(e.RetryAfter).with(map[string]string{
+		"tenant": e.Tenant, "quota": string(e.Quota), "limit": strconv.FormatInt(e.Limit, 10),
+	})
 }
 
 // reusedError makes the answer to a write whose request id belongs to a different write. Nothing was written.
@@ -253,14 +259,11 @@ func conditionError(e *replica.ConditionError, w Where) error {
 
 // damageError makes the answer for bad bytes in the record, or in entries that may have been the record's.
 func damageError(e *format.DamageError, w Where) error {
-	answer := Fail(codes.DataLoss, reason.Damaged,
-		"%v: stored bytes are bad: %v; restore the record, or accept the loss of the group's damage", w, e.Damage)
-	answer.Metadata = map[string]string{
-		"group":   e.Damage.Group,
-		"segment": e.Damage.File,
-		"offset":  strconv.FormatInt(e.Damage.Offset, 10),
-	}
-	return answer
+	return Fail(codes.DataLoss, reason.Damaged,
+		"%v: stored bytes are bad: %v; restore the record, or accept the loss of the group's damage", w, e.Damage,
+	).with(map[string]string{
+		"group": e.Damage.Group, "segment": e.Damage.File, "offset": strconv.FormatInt(e.Damage.Offset, 10),
+	})
 }
 
 // ScanDamaged ends a scan that was resumed after damage.
@@ -271,9 +274,8 @@ func ScanDamaged() error {
 
 // Stopping refuses calls while the shard stops.
 func Stopping() error {
-	answer := Fail(codes.Unavailable, reason.Stopping, "the shard is stopping; go to another, or come back")
-	answer.RetryAfter = time.Second
-	return answer
+	return Fail(codes.Unavailable, reason.Stopping, "the shard is stopping; go to another, or come back").
+		after(time.Second)
 }
 
 // SlowReader ends a stream whose caller did not read a message within the time most.
@@ -284,10 +286,8 @@ func SlowReader(most time.Duration) error {
 
 // Overloaded refuses a call that would exceed a limit.
 func Overloaded(what string, limit int64) error {
-	answer := Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again",
-		limit, what)
-	answer.RetryAfter = 100 * time.Millisecond
-	return answer
+	return Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again",
+		limit, what).after(100 * time.Millisecond)
 }
 
 // UseUpload refuses a Put with more data than a Put accepts.
@@ -315,16 +315,13 @@ func UseDownload(w Where, bytes int64) error {
 
 // Loading refuses a call to a group that is expected to serve after about the time eta.
 func Loading(group string, eta time.Duration) error {
-	answer := Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group)
-	answer.RetryAfter = min(max(eta, 100*time.Millisecond), 30*time.Second)
-	return answer
+	return Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group).
+		after(min(max(eta, 100*time.Millisecond), 30*time.Second))
 }
 
 // Lost refuses calls to a group whose data should be here according to etcd, but is not (rule 7).
 func Lost(group string, err error) error {
-	answer := Fail(codes.DataLoss, reason.Damaged, "group %s: %v", group, err)
-	answer.Metadata = map[string]string{"group": group}
-	return answer
+	return Fail(codes.DataLoss, reason.Damaged, "group %s: %v", group, err).with(map[string]string{"group": group})
 }
 
 // Failed refuses calls to a group whose copy on this shard is not loaded, if waiting will not change that.
@@ -332,12 +329,9 @@ func Failed(name, shard string, err error) error {
 	if errors.Is(err, group.ErrMemory) {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
 	}
-	answer := Fail(codes.FailedPrecondition, reason.GroupFailed,
+	return Fail(codes.FailedPrecondition, reason.GroupFailed,
 		"group %s could not be loaded by shard %s: %v; repair or restore it, then start the shard again: calls fail "+
-			"until then",
-		name, shard, err)
-	answer.Metadata = map[string]string{"group": name, "shard": shard}
-	return answer
+			"until then", name, shard, err).with(map[string]string{"group": name, "shard": shard})
 }
 
 // GroupNotFound refuses calls to a group that the store does not have.
@@ -347,17 +341,19 @@ func GroupNotFound(group string) error {
 
 // WrongShard names the shard to call instead; address is empty if it is unknown.
 func WrongShard(group, address string, epoch uint64) error {
-	answer := Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group,
-		epoch)
-	answer.Metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
-	return answer
+	return Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group,
+		epoch).with(goTo(address, epoch))
 }
 
 // NotLeader names the shard that leads a group; address is empty if it is unknown.
 func NotLeader(group, address string, epoch uint64) error {
-	answer := Fail(codes.FailedPrecondition, reason.NotLeader, "group %s is led by another shard", group)
-	answer.Metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
-	return answer
+	return Fail(codes.FailedPrecondition, reason.NotLeader, "group %s is led by another shard", group).
+		with(goTo(address, epoch))
+}
+
+// goTo is the metadata that sends a call to another shard.
+func goTo(address string, epoch uint64) map[string]string {
+	return map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 }
 
 // RangeError refuses a Download that begins after the end of the data.

@@ -80,10 +80,8 @@ func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{})
 	if s.cfg.Pause != nil {
 		return s.cfg.Pause(ctx, d)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-early:
 		return nil
@@ -215,12 +213,10 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 			return
 		}
 		told(err)
-		rest := time.NewTimer(min(max(wakesApart, lookShare*time.Since(began)), s.cfg.Every))
 		select {
-		case <-rest.C:
+		case <-time.After(min(max(wakesApart, lookShare*time.Since(began)), s.cfg.Every)):
 		case <-ctx.Done():
 		}
-		rest.Stop()
 	}
 }
 
@@ -234,14 +230,9 @@ func (s *Set) look(ctx context.Context) error {
 	defer s.looked.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	all := s.all()
-	ms := make([]*measured, len(all))
-	for i, t := range all {
-		ms[i] = t.beginMeasuring()
-	}
-	at := map[*Tenant]*measured{}
-	for i, t := range all {
-		at[t] = ms[i]
+	all, at := s.all(), map[*Tenant]*measured{}
+	for _, t := range all {
+		at[t] = t.beginMeasuring()
 	}
 	now := s.current.Load()
 	s.cfg.Led(func(group string, stored Amount) {

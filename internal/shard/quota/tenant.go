@@ -372,9 +372,7 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 		changed := t.stored.changed
 		t.mu.Unlock()
 		if patience == nil {
-			timer := time.NewTimer(storePatience)
-			defer timer.Stop()
-			patience = timer.C
+			patience = time.After(storePatience)
 		}
 		t.set.Wake()
 		select {
@@ -396,17 +394,13 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 // whole store. If the quota is empty, enough is left of each. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
-	for _, one := range []struct {
-		quota access.Quota
-		of    func(Amount) int64
-	}{{access.StoredBytes, func(a Amount) int64 {
-		return a.Bytes
-	}}, {access.Records, func(a Amount) int64 { return a.Records }}} {
-		limit, wanted := t.quotas.Of(one.quota), one.of(n)
-		if limit == 0 || wanted == 0 || s.known && one.of(s.slack)-one.of(s.spent) >= wanted {
+	for _, quota := range [...]access.Quota{access.StoredBytes, access.Records} {
+		of := func(a Amount) int64 { return amountOf(quota, a) }
+		limit, wanted := t.quotas.Of(quota), of(n)
+		if limit == 0 || wanted == 0 || s.known && of(s.slack)-of(s.spent) >= wanted {
 			continue
 		}
-		return one.quota, s.known && s.settled && one.of(s.total)+one.of(s.spent)-one.of(s.doubt)+wanted > limit
+		return quota, s.known && s.settled && of(s.total)+of(s.spent)-of(s.doubt)+wanted > limit
 	}
 	return "", false
 }
@@ -429,12 +423,10 @@ func (r *Reserved) Done(surelyNot bool) {
 	defer t.mu.Unlock()
 	s := &t.stored
 	s.inFlight = s.inFlight.minus(r.amount)
-	if surelyNot {
-		// An amount taken before the last measurement began was measured as if it were stored; the next measurement
-		// corrects that.
-		if r.epoch == s.epoch {
-			s.spent, s.next = s.spent.minus(r.amount), s.next.minus(r.amount)
-		}
+	// An amount taken before the last measurement began was measured as if it were stored; the next measurement
+	// corrects that.
+	if surelyNot && r.epoch == s.epoch {
+		s.spent, s.next = s.spent.minus(r.amount), s.next.minus(r.amount)
 	}
 	r.tenant = nil
 }
