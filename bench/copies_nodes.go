@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/consensus/peer"
@@ -86,7 +87,7 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 			return n, err
 		}
 		node.hub, node.server = peer.New(opts), newServer(creds)
-		node.hub.Register(node.server)
+		peerv1.RegisterPeerServiceServer(node.server, node.hub)
 		if err := n.start(ctx, node); err != nil {
 			return n, err
 		}
@@ -243,7 +244,7 @@ func (n *benchNodes) open(ctx context.Context, node *benchNode, secure *authorit
 		return nil, errors.Join(err, listener.Close())
 	}
 	d.host, d.server, d.guest = peer.New(host), newServer(creds), peer.New(guest)
-	d.host.Register(d.server)
+	peerv1.RegisterPeerServiceServer(d.server, d.host)
 	go func() { _ = d.server.Serve(listener) }() // returns when close stops the server
 	return d, nil
 }

@@ -104,7 +104,7 @@ func (m *metrics) register() error {
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
 	for _, c := range append(m.shard.calls.Collectors(), m.syncTime, m.dropped, m.freed, m.tails, m.scansLost,
-		m.shard.quotas.Collector(), &collector{m.shard}) {
+		m.shard.quotas, &collector{m.shard}) {
 		if err := m.registry.Register(c); err != nil {
 			return err
 		}

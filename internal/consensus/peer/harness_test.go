@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
 )
 
@@ -71,7 +72,7 @@ func (n *network) start(name string, change func(*Options)) *node {
 	}
 	d.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(messageMax),
 		grpc.WaitForHandlers(true))
-	d.Register(d.server)
+	peerv1.RegisterPeerServiceServer(d.server, d)
 	n.move(name, listener.Addr().String())
 	go d.server.Serve(listener)
 	n.t.Cleanup(d.stop)

@@ -18,7 +18,6 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -85,11 +84,9 @@ func (o *Options) setDefaults() {
 	o.pingEvery = cmp.Or(o.pingEvery, pingEvery)
 	o.silenceMax = cmp.Or(o.silenceMax, silenceMax)
 	o.stallMax = cmp.Or(o.stallMax, stallMax)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Credentials == nil {
 		o.Credentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Alive == nil {
 		o.Alive = func(string, bool) {}
@@ -175,9 +172,6 @@ func (h *Hub) Close() {
 	h.cancel()
 	h.group.Wait()
 }
-
-// Register registers the service for peers. It must be called before the server serves.
-func (h *Hub) Register(server grpc.ServiceRegistrar) { peerv1.RegisterPeerServiceServer(server, h) }
 
 // SetPeers sets the shards that share groups with this one. The hub keeps connections to them, so that each side
 // knows whether the other one is alive, and closes connections to other shards.

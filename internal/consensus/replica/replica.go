@@ -35,9 +35,6 @@ var (
 	ErrMismatch       = writes.ErrMismatch
 )
 
-// inFlightBytesMax is the default of Options.InFlightBytesMax.
-const inFlightBytesMax = 64 << 20
-
 // Committer runs the rounds of the replicas of a volume: see package rounds.
 type Committer = rounds.Committer
 
@@ -183,17 +180,11 @@ func (r *Replica) init() error {
 }
 
 func setDefaults(opts *Options) {
-	if opts.Window == (format.RequestWindow{}) {
-		opts.Window = format.DefaultRequestWindow
-	}
-	if opts.InFlightBytesMax <= 0 {
-		opts.InFlightBytesMax = inFlightBytesMax
-	}
+	opts.Window = cmp.Or(opts.Window, format.DefaultRequestWindow)
+	opts.InFlightBytesMax = cmp.Or(opts.InFlightBytesMax, 64<<20)
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	if opts.Now == nil {
 		opts.Now = time.Now
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	if opts.Transport == nil {
 		opts.Transport = noTransport{}

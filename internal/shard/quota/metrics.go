@@ -6,12 +6,6 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// collector reads the usage of tenants when metrics are collected.
-type collector struct{ set *Set }
-
-// Collector returns a collector of the usage of tenants, for a registry.
-func (s *Set) Collector() prometheus.Collector { return &collector{s} }
-
 var (
 	descLimit = prometheus.NewDesc("sheaf_tenant_quota_limit", "Limit of the tenant in the whole store, by quota.",
 		[]string{"tenant", "quota"}, nil)
@@ -33,15 +27,15 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descLimit, descUsed, descPart, descCalls, descBytes, descRefused, descWaited} {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for _, t := range c.set.all() {
+// Collect implements prometheus.Collector. It reads the usage of the tenants.
+func (s *Set) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range s.all() {
 		t.collect(ch)
 	}
 }

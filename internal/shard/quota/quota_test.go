@@ -608,7 +608,7 @@ func TestMetricsOfTenants(t *testing.T) {
 	a.Moved(10)
 	exceeded(t, a.Begin(context.Background(), 0), access.CallsPerSecond, true)
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(p.sets["s"].Collector())
+	registry.MustRegister(p.sets["s"])
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -59,11 +59,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 	if err != nil {
 		return nil, err
 	}
-	type opened struct {
-		log *group.Log
-		id  group.ScanID
-	}
-	var snapshots []opened
+	var snapshots []scanKey
 	defer func() {
 		if err != nil {
 			for _, o := range snapshots {
@@ -89,7 +85,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 		if err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
-		snapshots = append(snapshots, opened{sv.Log(), id})
+		snapshots = append(snapshots, scanKey{sv.Log(), id})
 		splits, err := s.splits(ctx, name, sv.Log(), id, size)
 		if err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
@@ -413,6 +409,7 @@ type scanCloser struct {
 	ended map[scanKey]time.Time
 }
 
+// scanKey identifies the snapshot of a scan.
 type scanKey struct {
 	log *group.Log
 	id  group.ScanID
