@@ -57,8 +57,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming reports whether another wanted copy is still being created. Such a copy can be swapped for a voter while this
-// leader remains. coming ignores shards that are not alive.
+// coming reports whether a live shard is still getting a wanted copy. When that copy has caught up, it can take the
+// place of another voter, so this leader need not leave yet.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard
@@ -66,7 +66,8 @@ func (d *decider) coming() bool {
 	})
 }
 
-// apart moves those members to the front that share no domain with a voter or with a member before them.
+// apart returns the members in a new order: first the members that share no failure domain with a voter or with an
+// earlier member, then the others.
 func (d *decider) apart(ids []uint64) []uint64 {
 	chosen := slices.Clone(d.voters)
 	var others []uint64

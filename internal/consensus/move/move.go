@@ -46,7 +46,7 @@ type Progress struct {
 	Active      bool // the leader heard from the member within the last election timeout, and its shard may lead
 }
 
-// Shard is what is known about a shard now. For a shard that is not registered, it is what was known last.
+// Shard describes a shard as the leader knows it now, or as the leader last knew it if the shard is not registered.
 type Shard struct {
 	Domain string    // failure domain; empty: the shard counts as a domain of its own
 	Volume uuid.UUID // volume under which the shard is registered; zero if the shard is not registered
@@ -208,8 +208,8 @@ func (d *decider) countWell(ids []uint64) (n int) {
 
 func quorum(n int) int { return n/2 + 1 }
 
-// canCommit reports whether the present voters can commit a change now, and whether the voters after the change, which
-// are those in the list next, can commit too.
+// canCommit reports whether the present voters can commit a change now, and whether the voters after the change, in the
+// list next, can commit entries then.
 func (d *decider) canCommit(next []uint64) bool {
 	have, then := d.countWell(d.voters), d.countWell(next)
 	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))

@@ -300,7 +300,7 @@ func (d *decider) grow() *Action {
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // learners on live shards; all that can be added were added
+	coming := 0 // learners on live shards; every learner that can be added now was added before this step
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++
@@ -327,7 +327,8 @@ func (d *decider) lead() *Action {
 	return nil
 }
 
-// atTarget returns Done, or what the group waits for.
+// atTarget returns an action with Done set if the group is at its target. Otherwise the action says what the group
+// waits for.
 func (d *decider) atTarget() *Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")

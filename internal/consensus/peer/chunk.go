@@ -14,10 +14,10 @@ import (
 	"sheaf.dev/sheaf/client/call/message"
 )
 
-// Most of the bytes that shards send to each other when groups move are chunks of files. gRPC with protobuf copies
-// each byte once to encode it, and twice, into new memory, to decode it. The code in this file sends the data from
-// the buffer into which it was read, and copies the data once on receipt, into a buffer that is reused for all chunks
-// of a fetch. On the wire these are the messages of the .proto file.
+// Most of the bytes that shards send to each other when groups move are chunks of files. gRPC with protobuf copies each
+// byte once to encode it, and twice, into new memory, to decode it. The code in this file sends the data from the
+// buffer into which it was read, and copies the data once on receipt, into a buffer that is reused for all chunks of a
+// fetch. The encoded messages are those of the .proto file.
 
 // These are the numbers of the fields that hold a chunk.
 const (
@@ -49,7 +49,7 @@ func (c *sentChunk) Encode() (mem.BufferSlice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding a chunk: %w", err)
 	}
-	n := len(*c.buffer) // the data comes last, so that the message need not be one piece of memory
+	n := len(*c.buffer) // the data comes last: it stays in its own buffer and is not copied
 	if n > 0 {
 		inner = protowire.AppendTag(inner, chunkData, protowire.BytesType)
 		inner = protowire.AppendVarint(inner, uint64(n))

@@ -31,7 +31,7 @@ type Fetcher struct {
 // Fetcher returns a Fetcher for a peer.
 func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
 
-// connect dials, and returns a function that ends the call and the connection.
+// connect connects to the peer for one call. The returned function ends the call and the connection.
 func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServiceClient, func(), error) {
 	conn, err := f.hub.dial(f.shard)
 	if err != nil {
@@ -44,7 +44,7 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 		leave()
 		silent(nil)
 		cancel()
-		_ = conn.Close() // the connection was only read from
+		_ = conn.Close() // an error of Close cannot change what was received
 	}, nil
 }
 
@@ -226,7 +226,7 @@ func (f *Fetcher) Entries(ctx context.Context, group uuid.UUID, first, last uint
 	return out, f.failed(ctx, "entries", group, err)
 }
 
-// add adds a part of an answer.
+// add appends a part of the peer's answer. The part must come after the parts before it.
 func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) error {
 	after := max(out.Through, first-1)
 	for _, encoded := range in.GetEntries() {

@@ -26,11 +26,11 @@ const (
 	nameBytesMax     = 256 // maximum length of FileChunk.name
 	filesPerMessage  = 1024
 	entriesBytesMax  = 1 << 20 // approximate maximum size of a message of FetchEntries
-	manifestBytesMax = 1 << 20 // greatest part of the manifest in one message of a description
+	manifestBytesMax = 1 << 20 // maximum length of the part of a manifest in one message
 	smallBytesMax    = 4 << 20 // groups up to this size do not count towards the limit of exports
 )
 
-// sourceOf checks whether a call is allowed, and finds its group.
+// sourceOf checks whether a call is allowed, and returns the source and the id of the group.
 func (h *Hub) sourceOf(ctx context.Context, header *peerv1.PeerHeader, group []byte) (Source, uuid.UUID, error) {
 	if err := h.admit(ctx, header); err != nil {
 		return nil, uuid.Nil, err

@@ -57,7 +57,7 @@ type Options struct {
 	// limit.
 	FetchBytesPerSecond int64
 
-	// These are the constants of the same names, except in tests.
+	// The fields below have the values of the constants of the same names, except in tests.
 	queueBytesMax                   int64
 	exportsMax                      int
 	pingEvery, silenceMax, stallMax time.Duration
@@ -67,8 +67,8 @@ const (
 	// queueBytesMax is the number of bytes of messages that may wait to be sent to one peer: as many as are in flight for
 	// one group, because one busy group must not lose messages.
 	queueBytesMax = 64 << 20
-	// exportsMax is the number of groups that are sent at the same time, not counting small ones. More would take the disk
-	// and the network from calls.
+	// exportsMax is the number of groups that are sent at the same time, not counting small ones. More groups at a time
+	// would delay calls, which need the same disk and network.
 	exportsMax = 2
 	// pingEvery is a third of silenceMax, so that a peer is not called silent because of one lost ping.
 	pingEvery = 300 * time.Millisecond
@@ -140,7 +140,7 @@ type Hub struct {
 	fetches map[*fetching]struct{}
 }
 
-// fetching is the watch that a Fetcher keeps on the shard from which it fetches.
+// fetching is a call of a Fetcher in progress. The call ends when its shard falls silent.
 type fetching struct {
 	shard string
 	end   func()
@@ -384,7 +384,8 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 	}
 }
 
-// onSilence makes the hub call end when a shard falls silent. The returned function leave cancels this.
+// onSilence registers the function end, which the hub calls when a shard falls silent. The returned function leave
+// removes the registration.
 func (h *Hub) onSilence(shard string, end func()) (leave func()) {
 	f := &fetching{shard: shard, end: end}
 	h.mu.Lock()

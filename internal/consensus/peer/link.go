@@ -43,7 +43,7 @@ type link struct {
 	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
 	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported the restart yet
 	number     atomic.Uint64 // number of the peer's process
-	// mustNotLead is what the peer last answered: it must not be given the lead of a group.
+	// mustNotLead means that, by the last answer of the peer, the peer must not become the leader of a group.
 	mustNotLead atomic.Bool
 
 	// The fields below are used by the monitor. Guarded by Hub.mu.
@@ -71,7 +71,8 @@ func newLink(h *Hub, shard string) *link {
 	return l
 }
 
-// send queues a message. If it cannot, it reports the message as lost.
+// send queues a message. If the queue does not accept the message, send drops it, and reports the loss to the group
+// unless Raft repeats the message anyway.
 func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	switch l.queue.push(group, m) {
 	case full:
@@ -153,7 +154,7 @@ func (h *Hub) header(to string) *peerv1.PeerHeader {
 	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to, Instance: h.number}
 }
 
-// introduced records the process of the peer.
+// introduced records the number of the peer's process. A new number means that the peer has restarted.
 func (l *link) introduced(number uint64) {
 	if before := l.number.Swap(number); before != 0 && before != number {
 		l.begun.Store(true)

@@ -35,7 +35,7 @@ type item struct {
 	bytes int64
 }
 
-// fate is what a queue does with a message that is passed to push.
+// fate says what the method push did with a message.
 type fate uint8
 
 const (

@@ -110,8 +110,8 @@ func (h *Hub) deliver(in *peerv1.RaftMessage) {
 	}
 }
 
-// isRemote reports whether a message is of a type that a peer may send. Other types must be refused, because Raft
-// obeys some that only its own process may issue.
+// isRemote reports whether a message is of a type that a peer may send. Other types must be refused, because some of
+// them are commands to Raft that only this process may give.
 func isRemote(m *raftpb.Message) bool {
 	if m.GetFrom() == 0 || m.GetTo() == 0 {
 		return false

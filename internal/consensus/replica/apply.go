@@ -43,7 +43,7 @@ func (rd *round) makeVisible(committed []*raftpb.Entry) error {
 	return nil
 }
 
-// applyEarly ends the apply of the committed entries that were in the log before this Ready.
+// applyEarly completes the apply of the committed entries that were in the log before this Ready.
 func (rd *round) applyEarly() error {
 	if len(rd.committedEarly()) == 0 {
 		return nil
@@ -55,8 +55,8 @@ func (rd *round) applyEarly() error {
 	return nil
 }
 
-// applyReady ends the apply of the committed entries, which are visible. It records the memberships among them, and
-// then answers their writes and those that were lost with the leadership.
+// applyReady completes the apply of the committed entries, which are visible already. It records the memberships among
+// the entries. Then it answers the writes of the entries, and the writes that were lost with the leadership.
 func (rd *round) applyReady() error {
 	committed := rd.ready.CommittedEntries
 	for ; rd.recorded < len(committed); rd.recorded++ {

@@ -95,7 +95,7 @@ func (m *members) check(change *raftpb.ConfChangeV2) error {
 	return nil
 }
 
-// submitChange passes the membership change to Raft, unless that is done.
+// submitChange passes the membership change to Raft, unless an earlier call has done so.
 func (m *members) submitChange() {
 	c := m.change
 	if c == nil || c.proposed {

@@ -158,7 +158,8 @@ func (r *reads) hasHandedOver() bool {
 	return r.handedOver == r.node.term && r.rules.Keeps(rules.LeaseTransfer)
 }
 
-// release releases the readers whose answer is applied. The caller wakes the declined writes.
+// release releases the readers of the question if everything up to the index of its answer is applied. The caller wakes
+// the declined writes.
 func (r *reads) release() {
 	if r.members.sole {
 		// No other member can lead, so once this node leads, it has applied everything that was acknowledged.

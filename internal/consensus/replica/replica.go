@@ -54,9 +54,9 @@ type Options struct {
 	InFlightBytesMax int64
 	Now              func() time.Time // nil means time.Now
 	Logger           *slog.Logger     // nil: messages are discarded
-	// Admit is called before each write with the number of bytes that the write will store (disk reserve, memory). If
-	// it is nil, every write is admitted. delete is true for a delete. Admit is called with the replica locked, so it
-	// must not call the replica.
+	// Admit is called before each write with the number of bytes that the write will store, and returns an error if there
+	// is too little disk space or memory. If it is nil, every write is admitted. delete is true for a delete. Admit is
+	// called with the replica locked, so it must not call the replica.
 	Admit func(bytes int64, delete bool) error
 	// NoSpace is called when the log has no space to write. It must not block. It may be nil.
 	NoSpace func()

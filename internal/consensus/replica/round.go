@@ -46,7 +46,7 @@ type round struct {
 	answered []*Pending       // writes whose callers must be woken; reused
 }
 
-// run runs one round. It returns false if there was nothing to do, or if the log could not do it.
+// run runs one round. It returns false if there was nothing to do, or if the log returned an error.
 func (rd *round) run() (worked bool) {
 	defer rd.guard()
 	if !rd.begin() {

@@ -19,7 +19,7 @@ type silence struct {
 	rules   rules.Off
 
 	down       map[uint64]bool // members whose shard is silent
-	receivedAt time.Time       // when the present leader was last heard; zero if not since the start
+	receivedAt time.Time       // when the present leader was last heard; zero if it was not heard since the start
 	// leaderDown says that the leader's shard is silent: the leader is forgotten once it was not heard for
 	// silenceMin.
 	leaderDown bool

@@ -136,7 +136,7 @@ func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	return answer, nil
 }
 
-// breakDown fails the replica. It leaves the work to the next round, which answers all waiting callers.
+// breakDown marks the replica as failed. The next round answers all waiting callers.
 func (c *core) breakDown(err error) {
 	c.err = err
 	c.seat.Schedule()
@@ -171,7 +171,8 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 	case m.GetType() == raftpb.MsgUnreachable:
 		c.node.raft.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgHeartbeatResp:
-		// This causes no work. A resting member thus answers the last heartbeat from before the rest.
+		// An answer to a heartbeat does not wake this replica, because the answers to the last heartbeat before a rest may
+		// arrive during the rest.
 		err = c.node.raft.Step(m)
 	case c.isTooEarly(m):
 		return nil, false, nil // dropped; the candidate asks again

@@ -61,7 +61,7 @@ func committedByChanges(log store) (uint64, error) {
 	return before, nil
 }
 
-// changesBytesMax is how many bytes are read at a time.
+// changesBytesMax is the number of bytes of entries that committedByChanges reads at a time.
 const changesBytesMax = 4 << 20
 
 // Entries reports damaged entries as compacted, because Raft panics on any other error. A leader then offers the

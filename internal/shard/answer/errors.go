@@ -58,7 +58,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	}
 	with, err := st.WithDetails(details...)
 	if err != nil {
-		return st // the code and the message still say it
+		return st // without details, the code and the message still say what is wrong
 	}
 	return with
 }
@@ -187,7 +187,7 @@ var knownErrors = []struct {
 }{
 	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
-	// if the group has copies, another member leads soon
+	// The reason is NO_LEADER, because another member leads soon if the group has copies.
 	{volume.ErrFreeSpaceUnknown, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
@@ -204,7 +204,7 @@ var knownErrors = []struct {
 	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
 	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
-	// errNotStored comes after the more specific errors, such as a full volume
+	// errNotStored comes after the more specific errors, such as a full volume.
 	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 }
 
@@ -296,13 +296,13 @@ func UseUpload(bytes int) error {
 		"data has %d bytes, Put takes at most %d: use Upload", bytes, format.DataBytesMax)
 }
 
-// PutTooLarge is UseUpload for a message that was refused before it was decoded.
+// PutTooLarge refuses a Put whose message was too large to be decoded.
 func PutTooLarge(in *message.Bounded) error {
 	return Fail(codes.FailedPrecondition, reason.UseUpload,
 		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
 }
 
-// PartTooLarge is PutTooLarge for the messages of a stream.
+// PartTooLarge refuses a message of a stream that was too large to be decoded. The argument instead says what to do.
 func PartTooLarge(in *message.Bounded, field, instead string) error {
 	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
 }
@@ -376,7 +376,7 @@ func CodeOf(err error) codes.Code {
 	if err == nil {
 		return codes.OK
 	}
-	if answer, ok := err.(*Error); ok { //nolint:errorlint // the hot path; anything wrapped goes the long way
+	if answer, ok := err.(*Error); ok { //nolint:errorlint // this is a hot path; package status handles wrapped errors
 		return answer.Code
 	}
 	return status.Code(err)

@@ -77,13 +77,13 @@ type Options struct {
 
 // Times are the intervals of a Host; tests use shorter ones. A zero field takes its default.
 type Times struct {
-	Inspect time.Duration // time between two looks at a volume that is not served; 2 s
-	Guard   time.Duration // time between two looks at a volume that is served; 2 s
-	// GuardPatience is how long a read of a served volume may take before it is reported. A slow volume is not a lost
-	// one. 10 s.
+	Inspect time.Duration // time between two checks of a volume that is not served; default 2 s
+	Guard   time.Duration // time between two checks of a volume that is served; default 2 s
+	// GuardPatience is how long a read of a served volume may take before it is reported. The time is long, because a slow
+	// volume is not a lost one. The default is 10 s.
 	GuardPatience time.Duration
-	// StopPatience is how long a stop waits for work that it cannot interrupt, on files of a disk that does not answer;
-	// 10 s.
+	// StopPatience is how long a stop waits for work that it cannot interrupt, on files of a disk that does not answer.
+	// The default is 10 s.
 	StopPatience time.Duration
 }
 

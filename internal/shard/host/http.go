@@ -24,7 +24,8 @@ type progress struct {
 	at     time.Time
 }
 
-// moved records the progress and returns for how long there was none. The time now is a parameter for tests.
+// moved records the progress of a load, and returns the time since the last progress. The time now is a parameter for
+// tests.
 func (p *progress) moved(load *recordv1.Load, now time.Time) time.Duration {
 	groups := load.GetGroupsLoaded() + load.GetGroupsFailed()
 	if p.at.IsZero() || load.GetBytesDone() != p.bytes || groups != p.groups {
@@ -83,7 +84,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 // Handler serves HTTP from the first moment on and in every state. / is a page for people. /metrics is served if
 // Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process answers. /startupz fails only
 // while a load makes no progress. /readyz succeeds if the disk answers, and a group serves or there is none to load:
-// the disruption budget of Kubernetes counts by it. /status is the JSON of Status.
+// Kubernetes uses this check for the disruption budget. /status is the JSON of Status.
 func (h *Host) Handler() http.Handler {
 	return NewHandler(h.opts.Registry, h.opts.Logger, func() any { return h.Status() }, map[string]func() error{
 		"/startupz": func() error { return h.startup(time.Now()) }, "/readyz": h.ready,

@@ -27,8 +27,8 @@ type Wanted struct {
 	// Volume is the volume that was here before. If it is set, a blank or different volume is never initialised and
 	// never served.
 	Volume uuid.UUID
-	// Adopt takes over a volume of the store that belongs to another shard, and takes over its groups if that shard is
-	// not registered.
+	// Adopt makes the shard take over a volume of the store that belongs to another shard, and also its groups if that
+	// shard is not registered.
 	Adopt bool
 }
 
@@ -189,7 +189,7 @@ func (id *Identity) Renews(err error) bool {
 	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
 }
 
-// stillSame returns why a volume in use is not what it was when it was opened; nil: it is the same.
+// stillSame returns an error if a volume in use has changed since it was opened, or cannot be read.
 func (id *Identity) stillSame(opened volume.Superblock) error {
 	now, err := volume.FreshSuperblock(id.FS, id.Dir)
 	switch {

@@ -51,9 +51,9 @@ type ServerOptions struct {
 	Extra []grpc.ServerOption
 }
 
-// Server is the gRPC server of a shard's process. There is one, on one socket, until the process ends. Every service is
-// registered once. While a volume is served, its Services answer; otherwise the server answers why nothing is served.
-// Interceptors see each call in both cases. Safe for concurrent use.
+// Server is the gRPC server of a shard's process. A process has one Server, on one socket, until the process ends.
+// Every service is registered once. While a volume is served, its Services answer; otherwise the server answers why
+// nothing is served. Interceptors see each call in both cases. Safe for concurrent use.
 type Server struct {
 	listener *descriptors.Listener
 	grpc     *grpc.Server
@@ -74,7 +74,7 @@ type Services struct {
 type session struct {
 	records, admin, peers any
 	calls                 *serve.Server
-	// Each call holds underWay for reading. It is locked forever when the session ends.
+	// Each call holds a read lock of underWay. The end of the session locks underWay for writing, and never unlocks it.
 	underWay sync.RWMutex
 }
 
@@ -134,7 +134,8 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 // Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// accept begins to accept connections, unless that has begun. failed is called when accepting ends by itself.
+// accept begins to accept connections, unless an earlier call has done so. failed is called when accepting ends by
+// itself.
 func (s *Server) accept(failed func(error)) {
 	s.begun.Do(func() {
 		s.ended.Go(func() {
@@ -167,7 +168,8 @@ func (s *Server) Leave() {
 	now.underWay.Lock()
 }
 
-// Drain ends the server by message.Drain.
+// Drain ends the server after its calls, as message.Drain says. The function open returns the number of calls in
+// progress.
 func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.health.Shutdown()
 	message.Drain(ctx, s.grpc, open)
@@ -197,7 +199,7 @@ func (s *Server) setServing(serving bool) {
 	s.SetHealth(recordv1.RecordService_ServiceDesc.ServiceName, serving)
 }
 
-// enter begins a call in the session; underWay.RUnlock ends the call. Nil: there is no session.
+// enter begins a call in the session; underWay.RUnlock ends the call. It returns nil if there is no session.
 func (s *Server) enter() *session {
 	if now := s.session.Load(); now != nil && now.underWay.TryRLock() {
 		return now

@@ -15,7 +15,7 @@ type bucket struct {
 // burst is how long a bucket takes to fill.
 const burst = 500 * time.Millisecond
 
-// set sets the rate. The argument least is the minimum capacity. A debt remains. The first rate fills the bucket.
+// set sets the rate. The argument least is the minimum capacity. A debt is kept. The first rate fills the bucket.
 func (b *bucket) set(now time.Time, rate, least float64) {
 	first := b.rate == 0
 	b.fill(now)

@@ -10,8 +10,8 @@ import (
 
 // A refused call costs a shard nearly as much as an admitted one. So each caller gets a different time to retry, and
 // these times follow each other at the rate that the quota admits. If a tenant is refused more often than that although
-// its callers were given a time, its further calls wait for their turn before they are answered. This keeps a loop that
-// never waits away from the processors that all tenants share.
+// its callers were given a time, its further calls wait for their turn before they are answered. So a caller that
+// repeats refused calls in a loop cannot use up the processors that all tenants share.
 
 const (
 	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two
@@ -31,7 +31,7 @@ const (
 	turnsPerSecond = 200
 )
 
-// late is the cost of a tenant's refusals, and the calls that wait for an answer. Guarded by Tenant.mu.
+// late records the refusals of a tenant, and its calls that wait for an answer. Guarded by Tenant.mu.
 type late struct {
 	atOnce bucket    // limits the refusals that are answered at once
 	last   time.Time // the last turn that was assigned
@@ -79,8 +79,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn returns the delay after which a call that is blocked by a quota may come again. Its turn is after those of the
-// calls that were given one before. The argument needs is the delay that the quota itself requires. Called with mu
+// turn returns the delay after which a call that is blocked by a quota may come again. The call gets its turn after the
+// calls that were given a turn before. The argument needs is the delay that the quota itself requires. Called with mu
 // held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)

@@ -130,7 +130,8 @@ func (l Ledger) look(f facts) outlook {
 		case of(others.Want) > 0:
 			return of(f.want)
 		}
-		// Each shard takes half of what the others leave. In the end all have the same, and as much again is left.
+		// Each shard takes half of what the others leave. In the end all shards have the same slack, and as much as the slack
+		// of one shard is left.
 		return max(free/2, min(free, of(f.want)))
 	})
 	out.share.Want = each(func(of func(Amount) int64) int64 {

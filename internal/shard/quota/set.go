@@ -27,7 +27,7 @@ type Etcd interface {
 
 // Config configures a Set. All but Now and Pause are required.
 type Config struct {
-	Shard string // whose share this is
+	Shard string // name of the shard that the Set belongs to
 	Etcd  Etcd
 	// Led calls the function tell for each group that this shard leads, with the amount that the group stores.
 	Led   func(tell func(group string, stored Amount))

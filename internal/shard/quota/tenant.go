@@ -20,8 +20,8 @@ type Exceeded struct {
 	// RetryAfter is the time after which the call may be repeated. 0 means that only deletes or a higher quota make the
 	// call possible.
 	RetryAfter time.Duration
-	state      string // what became of the quota: a format for the quota and its limit
-	words      string // why, and what to do
+	state      string // format of the state of the quota; its arguments are the quota and the limit
+	words      string // the reason, and what the caller can do
 }
 
 // Error implements error.
@@ -173,7 +173,7 @@ func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) e
 		words: words}
 }
 
-// These are the states of a quota, in the words of errors.
+// These are formats for the state of a quota, in the texts of errors.
 const (
 	usedUp     = "the quota %s of %d is used up"
 	notGranted = "nothing is granted yet of the quota %s of %d"
@@ -384,7 +384,7 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 		case <-patience:
 			t.mu.Lock()
 			err := t.refuseForNow(quota, "and has no answer yet: try again")
-			t.mu.Unlock() // before release
+			t.mu.Unlock() // unlocked before the deferred release, which locks mu
 			return Reserved{}, err
 		}
 	}

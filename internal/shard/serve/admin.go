@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Admin is what AdminService needs of the shard. Safe for concurrent use.
+// Admin is the part of the shard that AdminService needs. Safe for concurrent use.
 type Admin interface {
 	// Shard returns the row of this shard.
 	Shard() *recordv1.Shard

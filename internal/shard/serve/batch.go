@@ -56,7 +56,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 			}
 		}
 	}()
-	// After an early return, the batches in progress still return their bytes.
+	// After an early return, what the batches in progress hold is still released.
 	defer func() {
 		go func() {
 			for b := range batches {
@@ -202,13 +202,14 @@ func (b *batch) wrote(ctx context.Context) {
 	call.Wrote(len(b.writes), func(i int) access.Written {
 		w := &b.writes[i]
 		if w.served == nil {
-			return access.Written{} // refused, or no put
+			return access.Written{} // the put was refused before its group was found
 		}
 		return access.Written{Verb: access.Put, Group: w.where.Group, ID: w.where.ID, Code: answer.CodeOf(b.errs[i])}
 	})
 }
 
-// abandon releases what the puts of a batch hold, when no caller waits for them any more. ctx is that of the stream.
+// abandon releases what the puts of a batch hold, when no caller waits for them any more. ctx is the context of the
+// stream.
 func (s *Server) abandon(ctx context.Context, b *batch) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()

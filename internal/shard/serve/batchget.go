@@ -75,7 +75,7 @@ type batchGet struct {
 	asking  sync.Mutex
 	encoded int64 // memory for one encoded message; reserved twice, because one is in the transport while one waits
 
-	send longlock.Mutex // one message at a time; guards all below
+	send longlock.Mutex // held while a message is sent; guards the fields below
 	rest []*batchReader // readers that have ended with their last results unsent
 }
 
@@ -87,7 +87,7 @@ func (b *batchGet) open() ([]*batchReader, error) {
 	n := len(b.gets)
 	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
 	if b.server.opts.Residency == group.Resident {
-		most = 1 // nothing to wait for
+		most = 1 // reads from memory do not wait, so one reader is enough
 	}
 	arena := min(max(message.RoundUp(int64(n)/int64(most)*batchDataBytes), batchArenaMin), ResultBytes)
 	if err := b.held.More(arena + int64(n)*batchGetHeldBytes); err != nil {
@@ -283,7 +283,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 // refusedError means that there is no memory for the record.
 type refusedError struct{ error }
 
-// admit reserves memory for a record that was read. With apart set, its data may have memory of its own.
+// admit reserves memory for a record that was read. If apart is set, the data of the record may be outside the arena.
 func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
 	size := answerSize(name, rec)
 	if r.size+size+messageSize > r.granted {
@@ -334,7 +334,7 @@ func (b *batchGet) flush(r *batchReader) error {
 
 // clear resets a reader, except for its memory.
 func (b *batchGet) clear(r *batchReader) {
-	_ = b.held.More(-r.apart) // less is never refused
+	_ = b.held.More(-r.apart) // a decrease is never refused
 	for _, item := range r.items[:len(r.out.Results)] {
 		item.result.Reset()
 		item.record.Reset()

@@ -70,7 +70,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		}
 		return err
 	}
-	// The last chunk read, one chunk that waits, and one in the transport.
+	// The call holds the last chunk that was read, one chunk that waits to be sent, and one chunk in the transport.
 	if err := held.Ask(format.BlobChunkBytes + 2*min(format.BlobChunkBytes,
 		message.RoundUp(end-in.GetOffsetBytes()))); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (c chunk) Encode() (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(front), c.data, mem.SliceBuffer(behind)}, nil
 }
 
-// sendSlice sends data of at most one chunk, which no other code uses.
+// sendSlice sends data of at most one chunk. The caller must not use the data afterwards.
 func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Record, data []byte) error {
 	if err := sendHead(stream, head); err != nil || len(data) == 0 {
 		return err

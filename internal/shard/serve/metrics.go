@@ -36,7 +36,7 @@ type methodMetrics struct {
 	name    string
 	long    bool          // the default deadline does not apply
 	stream  bool          // a side sends more than one message
-	slowMin time.Duration // calls that take longer are kept
+	slowMin time.Duration // calls that take longer are reported as slow
 
 	vectors  *callMetrics
 	once     sync.Once
@@ -75,7 +75,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
 		}
 		for _, stream := range service.Streams {
-			// A stream takes as long as its two sides continue, a Watch hours.
+			// A stream lasts as long as both sides continue it, and a Watch may last for hours.
 			method := m.newMethod(stream.StreamName)
 			method.slowMin, method.stream = neverSlow, true
 			m.methods["/"+service.ServiceName+"/"+stream.StreamName] = method
@@ -155,7 +155,7 @@ func (s *Server) Traffic() *recordv1.Traffic {
 	return out
 }
 
-// neverSlow is for calls that take as long as their callers want.
+// neverSlow is the value of slowMin for methods whose calls are never reported as slow.
 const neverSlow = time.Duration(math.MaxInt64)
 
 // running is a call in progress.

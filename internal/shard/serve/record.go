@@ -44,7 +44,7 @@ type write struct {
 	hurry bool
 }
 
-// dispatch hands the write to its group, unless the caller has stopped waiting. If it returns nil, finish must follow.
+// dispatch passes the write to its group, unless the caller has stopped waiting. If it returns nil, finish must follow.
 func (s *Server) dispatch(ctx context.Context, w *write) error {
 	if err := overdue(ctx); err != nil {
 		w.bytes = 0
@@ -84,7 +84,7 @@ func (s *Server) retry(ctx context.Context, g Group, w replica.Write, pending *r
 	return pending
 }
 
-// finish waits for the outcome.
+// finish waits for the outcome of a write that dispatch has passed to its group.
 func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 	result, err := w.pending.Wait(ctx)
 	s.bytes.give(w.bytes)
@@ -270,7 +270,7 @@ func (s *Server) prepareRead(ctx context.Context, in interface {
 	return err
 }
 
-// get reads; the record's data may alias the buffer of the options.
+// get reads the record. The data of the record may alias options.Buffer.
 func (r *read) get() (group.Record, error) {
 	rec, err := r.served.Log().Get(r.where.ID, r.options)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Replicas is what calls need of the shard. Safe for concurrent use.
+// Replicas is the part of the shard that calls need. Safe for concurrent use.
 type Replicas interface {
 	// Address returns the address under which others reach the shard.
 	Address() string
@@ -101,8 +101,8 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 	return s.shard.Group(ctx, key.GetGroup(), epoch)
 }
 
-// Asked returns the group whose name a person or a scan gave, in either routing. It checks the permission of the caller
-// for the verb in the same way as find().
+// Asked returns the group that a request names, in either routing. It checks the permission of the caller for the verb
+// in the same way as find().
 func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string) (Group, error) {
 	if err := s.validGroup(name, field); err != nil {
 		return nil, err

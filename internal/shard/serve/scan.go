@@ -196,7 +196,7 @@ type scan struct {
 	server       *Server
 	stream       recordv1.RecordService_ScanServer
 	metadataOnly bool
-	damage       *format.DamageError // the first one met
+	damage       *format.DamageError // the first damage that was found
 
 	held    *message.Held
 	out     recordv1.ScanResponse
@@ -284,7 +284,7 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	return at, groups, sc.take()
 }
 
-// group scans one group from the position at on, and advances that position with what was sent.
+// group scans one group from the position at on, and advances the position past the records that were sent.
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {

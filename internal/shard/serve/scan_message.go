@@ -90,7 +90,7 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 	out := sc.records[n]
 	out.Reset()
 	begin := len(*sc.arena)
-	*sc.arena = append(*sc.arena, rec.Data...) // valid until the next step only
+	*sc.arena = append(*sc.arena, rec.Data...) // rec.Data is valid only until the next step of the iteration
 	copied := *rec
 	copied.Data = (*sc.arena)[begin:len(*sc.arena):len(*sc.arena)]
 	sum := dataOf(&copied, sc.metadataOnly, sc.sums[n])

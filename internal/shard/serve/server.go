@@ -27,11 +27,11 @@ import (
 const ourServices = "/sheaf.record.v1."
 
 // callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
-// any call that succeeds needs, and a caller without a deadline does not wait for ever.
+// any call that succeeds needs, so that only calls that would otherwise wait forever fail.
 const callTimeout = time.Minute
 
-// ScanTTL is the time after which the snapshot of a scan expires that nobody has read. A caller that was interrupted
-// can still go on from its cursor, and the data that only the snapshot needs is not kept for long.
+// ScanTTL is the time after which the snapshot of a scan expires if it is not read. A caller that was interrupted can
+// still go on from its cursor, and the data that only the snapshot needs is not kept for long.
 const ScanTTL = 10 * time.Minute
 
 // Options configures a Server. All but Tracer are required.
@@ -226,8 +226,8 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 }
 
 // sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a message
-// takes longer than Options.SendTimeout, or if the shard stops and nothing moves. When the stream has ended, the
-// waiting message is given up, and with it the handler.
+// takes longer than Options.SendTimeout, or if the shard stops while no message is received or sent. When the stream
+// has ended, the waiting message is given up, and with it the handler.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
 	handler grpc.StreamHandler) error {
 	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)

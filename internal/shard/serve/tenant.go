@@ -37,7 +37,7 @@ func leave(t *quota.Tenant, bytes int64) {
 	}
 }
 
-// movedOf returns the bytes that a record counts when it is read.
+// movedOf returns the number of bytes that count against the quotas when a record is read.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
 // pass waits until a message of a stream may move bytes, and counts them. The argument holds is the memory that the

@@ -41,7 +41,7 @@ type getCall struct {
 	out    recordv1.GetResponse
 	buffer []byte
 	taken  int64             // reserved from Server.answers
-	handle grpc.UnaryHandler // answer, made once
+	handle grpc.UnaryHandler // the method answer as a function, made once
 }
 
 // getBufferBytes is enough for the data of most records; larger buffers are left to the garbage collector.
@@ -113,7 +113,7 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	return &c.out, nil
 }
 
-// giveBack releases what the call holds of the shard.
+// giveBack releases the answer memory that the call has taken.
 func (c *getCall) giveBack() {
 	c.server.answers.give(c.taken)
 	c.taken = 0
@@ -134,7 +134,7 @@ func (c *getCall) Encode() (mem.BufferSlice, error) {
 	return encoded, nil
 }
 
-// handlePut lets interceptors see the fields before the data of a message that is too large.
+// handlePut does not decode the data of a message that is too large. Interceptors see the fields before the data.
 func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)

@@ -169,7 +169,7 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	return u.store(ctx, chunk)
 }
 
-// reserve makes sure that the upload is within the quotas of the tenant if its data has this many bytes in all.
+// reserve makes sure that an upload of this many bytes in all is within the quotas of the tenant.
 func (u *upload) reserve(ctx context.Context, bytes int64) error {
 	more := quota.Amount{Bytes: bytes - u.stores}
 	if u.tenant == nil || more.Bytes <= 0 && u.write.reserved != (quota.Reserved{}) {

@@ -56,8 +56,8 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 		}
 		w.at = at.Index
 	}
-	// The barrier puts everything acknowledged earlier before "from now", and the position of a cursor into the log of
-	// a new leader.
+	// After the barrier, the log has applied everything that was acknowledged earlier. So a watch without a cursor begins
+	// behind all of that, and the position of a cursor is in the log even if this leader is new.
 	if err := sv.Barrier(stream.Context()); err != nil {
 		return answer.Of(err, w.what)
 	}

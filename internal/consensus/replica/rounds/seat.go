@@ -11,7 +11,7 @@ type Runner interface {
 	// Tick is called once in each period Tick while NeedsTick returns true.
 	Tick()
 	NeedsTick() bool
-	// Trim forgets what is too old. It is called every minute.
+	// Trim forgets request ids that are too old. It is called every minute.
 	Trim()
 	// IsStuck reports whether the log had no space, so that a round must be tried when there is space again.
 	IsStuck() bool

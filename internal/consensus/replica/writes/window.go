@@ -34,9 +34,9 @@ type windowSlot struct {
 	at        int64 // time when the write was applied or declined here, or when the window was read from the log
 	crc       uint32
 	delete    bool
-	// role is written, refused or nothing. For the roles refused and nothing, the write made no entry, and index is
-	// that of the record's newest version, because of which the write was declined; it is 0 if there was no version. No
-	// log holds such a write, so it is forgotten when this process ends.
+	// role is written, refused or nothing. For the roles refused and nothing, the write made no entry, and index is the
+	// index of the version that was the newest one when the write was declined; 0 if there was no version. No log holds
+	// such a write, so it is forgotten when this process ends.
 	role     role
 	ifAbsent bool // IfAbsent of the condition of a refused write
 }
@@ -166,8 +166,8 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer returns the answer to a write with the slot's request id. It returns nil if the write is new, and nothing
-// was written under the request id before.
+// answer returns the answer to a write with the slot's request id. It returns nil if the write is a new one: nothing
+// was written under its request id before.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)
