@@ -94,25 +94,11 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 			return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.exportsMax)
 		}
 	}
-	e := &exporting{hub: h, ctx: ctx, stream: stream, group: group, export: export}
-	return e.run()
-}
-
-// exporting is a FetchGroup in progress.
-type exporting struct {
-	hub    *Hub
-	ctx    context.Context
-	stream peerv1.PeerService_FetchGroupServer
-	group  uuid.UUID
-	export Export
-}
-
-func (e *exporting) run() error {
-	if err := e.describe(e.export.Describe()); err != nil {
+	if err := sendDescription(stream, export.Describe()); err != nil {
 		return err
 	}
 	for {
-		in, err := e.stream.Recv()
+		in, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return nil // the peer has everything, or does not want more
 		}
@@ -123,28 +109,27 @@ func (e *exporting) run() error {
 			return status.Errorf(codes.InvalidArgument, "%d files are wanted at once: 1 to %d may be", n, filesPerMessage)
 		}
 		for _, r := range in.GetWanted().GetFiles() {
-			if err := e.sendFile(r.GetName(), r.GetOffsetBytes()); err != nil {
-				return answer(e.group, err)
+			if err := h.sendFile(ctx, stream, export, r); err != nil {
+				return answer(group, err)
 			}
 		}
 	}
 }
 
-func (e *exporting) sendFile(name string, offset int64) error {
-	if offset < 0 {
-		return status.Errorf(codes.InvalidArgument, "file %q is wanted from %d", name, offset)
+func (h *Hub) sendFile(ctx context.Context, stream grpc.ServerStream, export Export, r *peerv1.FileRange) error {
+	first := &peerv1.FileChunk{Name: r.GetName(), OffsetBytes: r.GetOffsetBytes()}
+	if r.GetOffsetBytes() < 0 {
+		return status.Errorf(codes.InvalidArgument, "file %q is wanted from %d", r.GetName(), r.GetOffsetBytes())
 	}
-	file, err := e.export.Open(name, offset)
+	file, err := export.Open(r.GetName(), r.GetOffsetBytes())
 	if err != nil {
 		return err
 	}
-	first := &peerv1.FileChunk{Name: name, OffsetBytes: offset}
-	err = e.hub.sendChunks(e.ctx, e.stream, chunkOfGroup, first, file, e.hub.limiter)
-	return errors.Join(err, file.Close())
+	return errors.Join(h.sendChunks(ctx, stream, chunkOfGroup, first, file, h.limiter), file.Close())
 }
 
-// describe sends the description in messages of bounded size.
-func (e *exporting) describe(d Description) error {
+// sendDescription sends the description of a replica in messages of bounded size.
+func sendDescription(stream peerv1.PeerService_FetchGroupServer, d Description) error {
 	for manifest := d.Manifest; ; {
 		part := &peerv1.FetchGroupDescription{}
 		n := min(len(manifest), manifestBytesMax)
@@ -152,7 +137,7 @@ func (e *exporting) describe(d Description) error {
 		if part.More = len(manifest) > 0; !part.GetMore() {
 			part.Index, part.Term, part.TotalBytes = d.Index, d.Term, d.Bytes
 		}
-		if err := e.stream.Send(
+		if err := stream.Send(
 			&peerv1.FetchGroupResponse{Part: &peerv1.FetchGroupResponse_Description{Description: part}}); err != nil {
 			return err
 		}

@@ -32,17 +32,6 @@ const silenceMin = electionTimeout
 
 func (s *silence) isDown(id uint64) bool { return s.down[id] }
 
-func (s *silence) set(id uint64, down bool) {
-	switch {
-	case !down:
-		delete(s.down, id)
-	case s.down == nil:
-		s.down = map[uint64]bool{id: true}
-	default:
-		s.down[id] = true
-	}
-}
-
 // received records a message from another member that Raft has accepted.
 func (s *silence) received(m *raftpb.Message) {
 	if s.node.isFromLeader(m) {
@@ -87,7 +76,10 @@ func (s *silence) forgetLeader() bool {
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
-	c.silence.set(raftID, true)
+	if c.silence.down == nil {
+		c.silence.down = map[uint64]bool{}
+	}
+	c.silence.down[raftID] = true
 	c.blobs.end(errMemberQuiet, func(from uint64) bool { return from != raftID })
 	switch {
 	case !c.node.leader && (c.node.leaderID == raftID || c.node.leaderID == raft.None) && c.err == nil:
@@ -103,7 +95,7 @@ func (r *Replica) PeerDown(raftID uint64) {
 func (r *Replica) PeerUp(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
-	c.silence.set(raftID, false)
+	delete(c.silence.down, raftID)
 	if c.node.leader {
 		c.quiet.wake() // the member may have missed the heartbeat with the mark, or any other message
 	}

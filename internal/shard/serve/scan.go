@@ -298,7 +298,10 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	if err := sc.enter(ctx, sv, w); err != nil {
 		return err
 	}
-	defer sc.leave()
+	defer func() {
+		leave(sc.tenant, 0)
+		sc.tenant = nil
+	}()
 	if at.Scan == [16]byte{} {
 		if err := sc.open(ctx, sv, at); err != nil {
 			return answer.Of(err, w)
@@ -346,11 +349,6 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 		sc.tenant = t
 	}
 	return nil
-}
-
-func (sc *scan) leave() {
-	leave(sc.tenant, 0)
-	sc.tenant = nil
 }
 
 // read reads the group from the position at on. If ended is true, read has reached the end of the group. Otherwise it

@@ -71,7 +71,12 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 		if going, err := sc.sendReading(at); err != nil || !going {
 			return false, err
 		}
-		if next := min(4*sc.sizeMax, ResultBytes); next > sc.sizeMax && sc.ask(sc.dataOf(next), next) == nil {
+		next := min(4*sc.sizeMax, ResultBytes)
+		data := next
+		if sc.metadataOnly {
+			data = 0
+		}
+		if next > sc.sizeMax && sc.ask(data, next) == nil {
 			sc.sizeMax = next // otherwise the messages stay small
 		}
 	}
@@ -101,14 +106,6 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 	sc.size += size
 	at.After = rec.Index
 	return true, nil
-}
-
-// dataOf returns how many bytes of a message may be data.
-func (sc *scan) dataOf(size int64) int64 {
-	if sc.metadataOnly {
-		return 0
-	}
-	return size
 }
 
 // prepare makes space for more records in a message.

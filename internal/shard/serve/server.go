@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -122,8 +123,15 @@ func (s *Server) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.duration, m.calls, m.records, m.bytes, m.streams}
 }
 
-// deadline adds the default deadline to a call without one.
-func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+// limit returns the context of a unary call. A call without a deadline gets the default deadline, except Verify and
+// Compact, which take longer the larger the group is. Their context ends when stopping begins, because they must not
+// delay a stop.
+func (s *Server) limit(ctx context.Context, method *methodMetrics) (context.Context, context.CancelFunc) {
+	if method.long {
+		ctx, cancel := context.WithCancel(ctx)
+		release := context.AfterFunc(s.stopping, cancel)
+		return ctx, func() { release(); cancel() }
+	}
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
@@ -184,26 +192,13 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	}
 	call := running{method: method, began: time.Now(), request: req}
 	defer s.endCall(&call, &err)
-	var cancel context.CancelFunc
-	if method.long {
-		ctx, cancel = s.untilStopped(ctx)
-	} else {
-		ctx, cancel = s.deadline(ctx)
-	}
+	ctx, cancel := s.limit(ctx, method)
 	defer cancel()
 	out, err = handler(ctx, req)
 	if err != nil && method.long && s.isStopping() {
 		err = answer.Stopping()
 	}
 	return out, err
-}
-
-// untilStopped makes the context of Verify and Compact, which ends when stopping begins. Both take longer the larger
-// the group is, and must not delay a stop.
-func (s *Server) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	release := context.AfterFunc(s.stopping, cancel)
-	return ctx, func() { release(); cancel() }
 }
 
 // Stream is the interceptor of streams.
@@ -259,3 +254,59 @@ const (
 	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
 	smallerChunks  = "send chunks of at most 1 MiB"
 )
+
+// gauge bounds a resource in use. Safe for concurrent use.
+type gauge struct {
+	what  string
+	limit int64
+	used  *atomic.Int64
+}
+
+func newGauge(what string, limit int64) gauge {
+	return gauge{what: what, limit: limit, used: new(atomic.Int64)}
+}
+
+// take returns OVERLOADED if the limit would be exceeded. A single taker gets any amount, so that nothing is refused
+// forever.
+func (g *gauge) take(n int64) error { return g.Take(n, 0) }
+
+// Take implements message.Allowance. It does what the method take does, for a caller that already holds the amount
+// have.
+func (g *gauge) Take(n, have int64) error {
+	if used := g.used.Add(n); used > g.limit && used != have+n {
+		g.used.Add(-n)
+		return answer.Overloaded(g.what, g.limit)
+	}
+	return nil
+}
+
+// Add implements message.Allowance.
+func (g *gauge) Add(n int64) { g.used.Add(n) }
+
+func (g *gauge) give(n int64) { g.used.Add(-n) }
+
+// StreamAnswers returns the answer memory that streams may use. The rest is for Get, whose answers are short-lived:
+// callers that do not read their streams must not keep others from reading a record.
+func (s *Server) StreamAnswers() message.Allowance {
+	return &gauge{what: s.answers.what, limit: s.answers.limit - s.answers.limit/getShare, used: s.answers.used}
+}
+
+// getShare is a divisor: the answer memory divided by it is kept for Get.
+const getShare = 8
+
+const (
+	// messageSize is the largest size of a message of results without the results: mainly its cursor.
+	messageSize = 1 << 10
+	// recordHeldBytes is the memory of a record's message without data and attributes.
+	recordHeldBytes = 320
+)
+
+// answerSize returns an upper bound of the size of a record in an encoded answer and, if the record has attributes, in
+// memory.
+func answerSize(name string, rec *group.Record) int64 {
+	n := 128 + len(name) + len(rec.Data)
+	if len(rec.Attributes) > 0 {
+		n += 512 + 4*len(rec.Attributes)
+	}
+	return int64(n)
+}
