@@ -69,10 +69,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	}
 	*list = append(*list, it)
 	q.bytes += it.bytes
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	q.signal()
 	return queued
 }
 
@@ -82,27 +79,28 @@ func (q *queue) take(batch []item, bytesMax int64) []item {
 	defer q.mu.Unlock()
 	for _, list := range []*[]item{&q.urgent, &q.appends} {
 		n := 0
-		for n < len(*list) && bytesMax > 0 {
-			it := (*list)[n]
-			bytesMax -= it.bytes
-			q.bytes -= it.bytes
-			batch = append(batch, it)
-			n++
+		for ; n < len(*list) && bytesMax > 0; n++ {
+			bytesMax -= (*list)[n].bytes
+			q.bytes -= (*list)[n].bytes
 		}
-		left := copy(*list, (*list)[n:])
-		clear((*list)[left:])
-		*list = (*list)[:left]
-		if left == 0 && cap(*list) > 1024 {
+		batch = append(batch, (*list)[:n]...)
+		*list = slices.Delete(*list, 0, n)
+		if len(*list) == 0 && cap(*list) > 1024 {
 			*list = nil
 		}
 	}
 	if len(q.urgent)+len(q.appends) > 0 {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+		q.signal()
 	}
 	return batch
+}
+
+// signal wakes the sender. Called with mu held.
+func (q *queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
 }
 
 // close makes the queue refuse messages until open is called, and returns the messages that are left in the queue.

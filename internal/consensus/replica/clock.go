@@ -23,7 +23,8 @@ func (c *core) tick() []*raftpb.Message {
 	c.tickLost()
 	c.reads.tick()
 	c.transfer.tick()
-	c.members.tick()
+	c.members.tickOffers()
+	c.members.tickJoint()
 	if len(c.reads.waiting) > 0 || c.node.raft.HasReady() {
 		c.seat.Schedule()
 	}

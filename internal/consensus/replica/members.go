@@ -169,12 +169,6 @@ func (m *members) end(err error) {
 	m.change = nil
 }
 
-// tick is called by the clock.
-func (m *members) tick() {
-	m.tickOffers()
-	m.tickJoint()
-}
-
 // tickJoint makes the leader leave a joint membership that Raft has not left. Raft proposes to leave the joint
 // membership when it applies an entry, but drops the proposal during a transfer of the leadership. If the transfer then
 // fails and no client writes, no other entry follows. The proposal that confirms a change can be dropped in the same

@@ -71,7 +71,7 @@ func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	q.idle.resting.Store(true)
 	var marks []*raftpb.Message
 	q.node.raft.WithProgress(func(id uint64, _ raft.ProgressType, _ tracker.Progress) {
-		if id == q.node.id || q.silence.isDown(id) {
+		if id == q.node.id || q.silence.down[id] {
 			return
 		}
 		marks = append(marks, &raftpb.Message{
@@ -116,7 +116,7 @@ func (q *quiet) allHave(last uint64) bool {
 	q.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
 		switch {
 		case id == q.node.id:
-		case q.silence.isDown(id):
+		case q.silence.down[id]:
 			return
 		case pr.State != tracker.StateReplicate || pr.Match != last || !pr.RecentActive:
 			all = false
@@ -131,7 +131,7 @@ func (q *quiet) allHave(last uint64) bool {
 // mayRest reports whether this member may rest when its leader announces the rest in m; isBusy reports whether this
 // replica has work in progress.
 func (q *quiet) mayRest(m *raftpb.Message, isBusy func() bool) bool {
-	if !q.allowed || q.node.leader || !q.node.isFromLeader(m) || q.silence.isDown(m.GetFrom()) || isBusy() || q.inRound() {
+	if !q.allowed || q.node.leader || !q.node.isFromLeader(m) || q.silence.down[m.GetFrom()] || isBusy() || q.inRound() {
 		return false
 	}
 	last, all := q.node.hasAll()

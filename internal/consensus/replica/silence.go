@@ -30,8 +30,6 @@ type silence struct {
 // shard.
 const silenceMin = electionTimeout
 
-func (s *silence) isDown(id uint64) bool { return s.down[id] }
-
 // received records a message from another member that Raft has accepted.
 func (s *silence) received(m *raftpb.Message) {
 	if s.node.isFromLeader(m) {

@@ -93,7 +93,7 @@ func (r *Replica) Members() Members {
 	c.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
 		m.Progress = append(m.Progress, Member{
 			ID: id, Learner: kind == raft.ProgressTypeLearner, Match: pr.Match, State: pr.State,
-			RecentActive: pr.RecentActive || id == c.node.id, Down: c.silence.isDown(id),
+			RecentActive: pr.RecentActive || id == c.node.id, Down: c.silence.down[id],
 		})
 	})
 	slices.SortFunc(m.Progress, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })

@@ -78,7 +78,7 @@ func (t *transfer) isReady(to uint64) (ready bool) {
 	}
 	t.node.raft.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
 		if id == to {
-			ready = id == t.node.id || !t.silence.isDown(id) && pr.State == tracker.StateReplicate &&
+			ready = id == t.node.id || !t.silence.down[id] && pr.State == tracker.StateReplicate &&
 				pr.Match >= t.members.index && pr.Match+transferLagMax >= last
 		}
 	})
@@ -162,7 +162,7 @@ func (t *transfer) transferTarget(waits bool) (to uint64) {
 	var match uint64
 	there := map[uint64]bool{}
 	t.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
-		if kind != raft.ProgressTypePeer || !pr.RecentActive || id == t.node.id || t.silence.isDown(id) {
+		if kind != raft.ProgressTypePeer || !pr.RecentActive || id == t.node.id || t.silence.down[id] {
 			return
 		}
 		there[id] = true

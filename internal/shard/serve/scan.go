@@ -425,9 +425,6 @@ func (c *scanCloser) use(log *group.Log, id group.ScanID) {
 func (c *scanCloser) done(log *group.Log, id group.ScanID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended == nil {
-		c.ended = map[scanKey]time.Time{}
-	}
 	c.ended[scanKey{log, id}] = time.Now()
 }
 

@@ -77,7 +77,7 @@ func New(opts Options, shard Replicas) *Server {
 		calls:   newGauge("calls", int64(opts.CallsMax)),
 		bytes:   newGauge("bytes in flight", opts.BytesInFlightMax),
 		answers: newGauge("bytes of answers", opts.AnswerBytesMax),
-		reading: newTurns(opts.ScansReadingMax),
+		reading: newTurns(opts.ScansReadingMax), scans: scanCloser{ended: map[scanKey]time.Time{}},
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	return s
