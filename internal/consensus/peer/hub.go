@@ -226,7 +226,7 @@ func (h *Hub) MustNotLead(shard string) bool {
 	return l != nil && l.mustNotLead.Load()
 }
 
-// Counters returns the counters, which only the hub changes.
+// Counters returns the counters of the hub. The caller must not change them.
 func (h *Hub) Counters() *Counters { return &h.count }
 
 // Peers returns the stats of each peer, sorted by name.

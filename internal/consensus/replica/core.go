@@ -54,7 +54,7 @@ type core struct {
 
 	ending  bool          // End is in progress
 	formed  bool          // Options.Forming has admitted writes
-	changed chan struct{} // closed by announce; nil if nobody waits
+	changed chan struct{} // closed by announce; nil if no caller waits
 	// hangs is closed and replaced if a disk hangs when the leadership is lost: no round ends then, so no round
 	// answers the writes in progress. Their callers can turn to the members that still work.
 	hangs     chan struct{}

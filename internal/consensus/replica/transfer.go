@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-// ErrNotTransferred means that another member leads, or no member leads yet.
+// ErrNotTransferred means that the leadership was not transferred: another member leads, or no member leads yet.
 var ErrNotTransferred = errors.New("the lead was not handed over")
 
 const (

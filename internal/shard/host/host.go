@@ -135,7 +135,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// deaf reports that connections are no longer accepted.
+// deaf reports the error because of which connections are no longer accepted.
 func (h *Host) deaf(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -171,7 +171,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 }
 
-// end ends everything, however long that takes.
+// end stops the shard and the server, and waits for them without a limit.
 func (h *Host) end(ctx context.Context) error {
 	<-h.ended
 	var err error

@@ -103,7 +103,7 @@ func (id *Identity) inspect() (seen inspected, held *heldError) {
 	return seen, id.admit(sb)
 }
 
-// expecting adds to an error the volume that should have been there.
+// expecting adds the expected volume to an error.
 func expecting(wanted uuid.UUID, err error) error {
 	if wanted == uuid.Nil {
 		return err

@@ -19,8 +19,8 @@ const (
 	turnMost = time.Second
 	// lateMost is the longest wait of a call before it is answered. It is well below the limit for a slow call.
 	lateMost = 500 * time.Millisecond
-	// keptMost bounds the waiting calls of one tenant. Each uses a stream of its connection, and a gateway has one
-	// connection for all its callers.
+	// keptMost bounds the waiting calls of one tenant. Each uses a stream of its connection, and a gateway has two
+	// connections for all its callers.
 	keptMost = 256
 	// keptOfAllMost bounds the waiting calls of all tenants on one shard: half of the streams that a connection has by
 	// default.

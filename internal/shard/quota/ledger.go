@@ -25,7 +25,7 @@ type Share struct {
 
 func (s Share) top() Amount { return s.Used.plus(s.Slack) }
 
-// negative reports whether some number of the share is negative.
+// negative reports whether any number of the share is negative.
 func (s Share) negative() bool {
 	return min(s.Groups, s.Used.Bytes, s.Used.Records, s.Slack.Bytes, s.Slack.Records, s.Want.Bytes, s.Want.Records) < 0
 }
@@ -70,8 +70,8 @@ type facts struct {
 	gone   []string // shards of the ledger that are not registered
 	aged   bool     // the share was written long ago
 	odd    bool     // something of the ledger could not be read
-	// patient means that some groups are in no share yet, whatever they store, and will soon be in one. Until then no
-	// slack is taken.
+	// patient means that some groups are in no share yet, but will soon be in one. Until then no slack is taken, because
+	// the groups may store any amount.
 	patient bool
 }
 

@@ -312,7 +312,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
-		// A tenant without a group led here counts as having one, for the calls that may come.
+		// A tenant without a group led here counts as having one group here, because calls may arrive before the next look.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err

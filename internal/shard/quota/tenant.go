@@ -70,7 +70,7 @@ type Tenant struct {
 	bytes    bucket
 	open     int64 // calls in progress
 	openMost int64
-	over     chan struct{} // closed when a call ends; nil: nobody waits
+	over     chan struct{} // closed when a call ends; nil if no caller waits
 	held     int64         // bytes of memory held by waiting calls and messages
 	late     late
 	stored   stored
@@ -88,7 +88,8 @@ type stored struct {
 	epoch int64
 	want  Amount // the largest amount that waits for slack
 	total Amount // what all shards store
-	// doubt is the part of total and spent that may be counted twice: writes in progress may have been measured, too.
+	// doubt is the part of total and spent that may be counted twice, because the measurement may include writes in
+	// progress.
 	doubt   Amount
 	settled bool          // each group was in the ledger once
 	mine    Share         // this shard's share in the ledger

@@ -256,7 +256,7 @@ func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
 	return nil
 }
 
-// one reads one record into its item.
+// one does the read with the number i, and fills in its item.
 func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if b.errs[i] != nil {
 		return b.errs[i]

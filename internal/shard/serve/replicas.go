@@ -57,8 +57,8 @@ type Group interface {
 	Barrier(ctx context.Context) error
 	// ReadHere does what Barrier does, for any member: it asks the leader.
 	ReadHere(ctx context.Context) error
-	// MayWrite returns early the error for a write that belongs elsewhere. It returns nil if the write belongs here, or
-	// if that is unknown.
+	// MayWrite returns, before a write is proposed, the error for a write that belongs elsewhere. It returns nil if the
+	// write belongs here, or if that is unknown.
 	MayWrite() error
 	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can answer. It returns
 	// other errors unchanged.

@@ -222,7 +222,7 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 
 // sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a message
 // takes longer than Options.SendTimeout, or if the shard stops while no message is received or sent. When the stream
-// has ended, the waiting message is given up, and with it the handler.
+// has ended, the waiting message is dropped, so that the handler ends, too.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
 	handler grpc.StreamHandler) error {
 	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)
