@@ -17,32 +17,39 @@ const (
 	anonymousBytesMax = 4 << 10 // bytes of the names and values in the headers
 )
 
-// Calls holds what a server has decided about the calls of one connection. Safe for concurrent use. The methods of a
-// nil *Calls do nothing.
+// Calls holds what a server has decided about the calls of one connection. Safe for concurrent use.
 type Calls struct {
 	admitted  atomic.Bool
 	undecided atomic.Bool
 	refused   atomic.Int64
 	anonymous atomic.Int64
-	headers   atomic.Int64 // bytes of the largest headers of a call
+	headers   atomic.Int64 // bytes of the largest headers of a call; 0: not known
 }
 
 // Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
 type Counted interface{ Calls() *Calls }
 
-// CallsOf returns the Calls of the connection of a call, or nil if the connection has none.
+// CallsOf returns the Calls of the connection of a call. If the connection has none, the result is a new one, which
+// limits nothing.
 func CallsOf(ctx context.Context) *Calls {
 	if p, ok := peer.FromContext(ctx); ok {
 		if counted, ok := p.AuthInfo.(Counted); ok {
 			return counted.Calls()
 		}
 	}
-	return nil
+	return unlimited()
+}
+
+// unlimited returns the Calls of a connection about whose calls nothing is decided.
+func unlimited() *Calls {
+	c := new(Calls)
+	c.Admit()
+	return c
 }
 
 // Admit records that a caller of the store was identified on the connection.
 func (c *Calls) Admit() {
-	if c != nil && !c.admitted.Load() {
+	if !c.admitted.Load() {
 		c.admitted.Store(true)
 	}
 }
@@ -50,20 +57,9 @@ func (c *Calls) Admit() {
 // Headers records the size of a call's headers, which the server holds until it has written the end of the call. It is
 // called by one goroutine at a time.
 func (c *Calls) Headers(headers metadata.MD) {
-	if c == nil {
-		return
-	}
 	if bytes := bytesOf(headers); bytes > c.headers.Load() {
 		c.headers.Store(bytes)
 	}
-}
-
-// largestHeaders returns the bytes of the largest headers so far; 0: they are not known.
-func (c *Calls) largestHeaders() int64 {
-	if c == nil {
-		return 0
-	}
-	return c.headers.Load()
 }
 
 // bytesOf returns the bytes of the names and values of headers.
@@ -78,24 +74,16 @@ func bytesOf(headers metadata.MD) (bytes int64) {
 
 // Undecided records that a call continues although its caller cannot be identified yet. The server then reads what
 // follows the headers, however many calls wait for it.
-func (c *Calls) Undecided() {
-	if c != nil {
-		c.undecided.Store(true)
-	}
-}
+func (c *Calls) Undecided() { c.undecided.Store(true) }
 
 // Refuse records that a call was refused when only its headers had arrived.
-func (c *Calls) Refuse() {
-	if c != nil {
-		c.refused.Add(1)
-	}
-}
+func (c *Calls) Refuse() { c.refused.Add(1) }
 
 // Anonymous begins a call that anybody may make. The call ends when ctx ends. If no caller was identified on the
 // connection, Anonymous returns RESOURCE_EXHAUSTED if too many such calls are open or if the headers have too many
 // bytes.
 func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
-	if c == nil || c.admitted.Load() {
+	if c.admitted.Load() {
 		return nil
 	}
 	if bytes := bytesOf(headers); bytes > anonymousBytesMax {

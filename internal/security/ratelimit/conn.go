@@ -19,7 +19,7 @@ type conn struct {
 	guard    *Guard
 	from     *address
 	exempt   bool
-	calls    *Calls        // nil: the decisions about calls are not known
+	calls    *Calls
 	stranger *list.Element // the element in Guard.unknown; nil: not in the list; guarded by the guard's mutex
 
 	messages messages
@@ -54,7 +54,7 @@ func (c *conn) Read(into []byte) (int, error) {
 	if c.exempt || c.from == nil {
 		return n, err
 	}
-	if c.calls != nil && c.calls.refused.Load() > 0 {
+	if c.calls.refused.Load() > 0 {
 		excess += int(c.calls.refused.Swap(0)) // each refusal has cost a decision
 	}
 	c.slow = excess > 0
@@ -72,11 +72,11 @@ func (c *conn) Read(into []byte) (int, error) {
 // a read. By then, gRPC has processed all frames of the previous reads, so the calls of these frames are decided.
 func (c *conn) holdsTooMuch() error {
 	c.messages.calls.reads()
-	if c.guard.held.bytes.Load() > c.guard.cfg.HeldBytesMax {
+	if c.guard.held.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
 	// Open calls of unknown callers are bounded by their number.
-	if c.calls == nil || c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
+	if c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
 		c.messages.calls.others() <= unknownBytesMax {
 		return nil
 	}

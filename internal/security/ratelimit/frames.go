@@ -94,14 +94,14 @@ func (f *frames) hold(rest []byte) {
 	switch f.header[3] {
 	case frameHeaders:
 		f.illegal = !f.messages.calls.begin(id, int64(f.skip)) || f.illegal
+		if flags&flagEndStream != 0 {
+			f.messages.reset(id)
+		}
 	case frameReset:
 		f.messages.calls.reset(id)
-	}
-	switch kind := f.header[3]; {
-	case kind == frameData:
-		f.data = f.messages.begin(id, flags, int(f.skip), rest)
-	case kind == frameReset, kind == frameHeaders && flags&flagEndStream != 0:
 		f.messages.reset(id)
+	case frameData:
+		f.data = f.messages.begin(id, flags, int(f.skip), rest)
 	}
 }
 

@@ -32,11 +32,6 @@ const (
 // in quarters.
 const StreamWindow = 256 << 10
 
-// held counts the memory that incomplete messages take in a server. Safe for concurrent use.
-type held struct {
-	bytes atomic.Int64
-}
-
 // messages counts the memory that gRPC holds for data that a client has sent on one connection and no handler has read.
 // gRPC receives a whole message before Sheaf sees any of it. To receive it, gRPC opens the window of the stream to the
 // length of the message, and updates the window of the connection as bytes arrive. The reader and the writer of the
@@ -45,10 +40,10 @@ type held struct {
 // Both directions of a connection show what a stream holds. The lengths before messages show how much of a message has
 // arrived, and the window updates of the server show what the server has read.
 type messages struct {
-	all   *held
-	bytes atomic.Int64 // bytes held for this connection
-	open  atomic.Int64 // number of known streams
-	late  func()       // called if a message takes longer than messageTime to arrive
+	all   *atomic.Int64 // bytes held for all connections of the server
+	bytes atomic.Int64  // bytes held for this connection
+	open  atomic.Int64  // number of known streams
+	late  func()        // called if a message takes longer than messageTime to arrive
 	calls openCalls
 
 	mu      sync.Mutex
@@ -104,15 +99,7 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.streams[id]
-	if s == nil {
-		if m.streams == nil {
-			m.streams = map[uint32]*incoming{}
-		}
-		s = &incoming{}
-		m.streams[id] = s
-		m.open.Add(1)
-	}
+	s := m.stream(id)
 	m.now, m.nowID, m.end, m.padded, m.data = s, id, flags&flagEndStream != 0, flags&flagPadded != 0, length
 	m.took = memoryOf(length)
 	if length == 0 {
@@ -130,6 +117,20 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 		m.count(s)
 	}
 	return true
+}
+
+// stream returns a stream, and begins it if it is not known. The caller holds the mutex.
+func (m *messages) stream(id uint32) *incoming {
+	s := m.streams[id]
+	if s == nil {
+		if m.streams == nil {
+			m.streams = map[uint32]*incoming{}
+		}
+		s = &incoming{}
+		m.streams[id] = s
+		m.open.Add(1)
+	}
+	return s
 }
 
 // take processes data of the current frame. The argument last says that the frame ends with this data.
@@ -207,7 +208,7 @@ func (m *messages) count(s *incoming) {
 		return
 	}
 	m.bytes.Add(holds - s.counted)
-	m.all.bytes.Add(holds - s.counted)
+	m.all.Add(holds - s.counted)
 	s.counted = holds
 	if m.timer == nil && holds > 0 {
 		m.timer = time.AfterFunc(messageTime, m.look)
@@ -265,7 +266,7 @@ func (m *messages) close() {
 	}
 	m.closed = true
 	m.calls.close()
-	m.all.bytes.Add(-m.bytes.Swap(0))
+	m.all.Add(-m.bytes.Swap(0))
 	if m.timer != nil {
 		m.timer.Stop()
 	}
@@ -339,15 +340,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	switch {
 	case kind == frameReset:
 		// The client has not ended the stream. The server discards the data that the client still sends.
-		if s == nil {
-			if m.streams == nil {
-				m.streams = map[uint32]*incoming{}
-			}
-			s = &incoming{}
-			m.streams[id] = s
-			m.open.Add(1)
-		}
-		if !s.ended {
+		if s = m.stream(id); !s.ended {
 			s.ended = true
 			m.ended++
 			m.count(s)

@@ -25,7 +25,7 @@ const (
 // give it no window. The reader and the writer of the connection use openCalls concurrently.
 type openCalls struct {
 	conn    *messages // the memory that the calls hold is added to that of conn
-	decided *Calls    // knows the size of the calls' headers; nil: only the size of the frames is known
+	decided *Calls    // knows the size of the calls' headers
 	bounded atomic.Bool
 	fewer   chan struct{} // receives a value when a call of a bounded connection has ended
 
@@ -131,7 +131,7 @@ func (o *openCalls) wrote() {
 // reads records that gRPC has processed all frames before the next read. So it has decoded the headers in them, and
 // forgets the calls that were reset, unless its writer waits.
 func (o *openCalls) reads() {
-	headers := o.decided.largestHeaders()
+	headers := o.decided.headers.Load()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.writing {
@@ -162,7 +162,7 @@ func (o *openCalls) count() {
 		return
 	}
 	o.conn.bytes.Add(holds - o.holds)
-	o.conn.all.bytes.Add(holds - o.holds)
+	o.conn.all.Add(holds - o.holds)
 	o.holds = holds
 }
 

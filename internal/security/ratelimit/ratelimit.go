@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -78,7 +79,7 @@ type Config struct {
 type Guard struct {
 	cfg    Config
 	counts *prometheus.CounterVec
-	logged map[string]*atomic.Int64 // time of the last log line of each reason, in ns
+	logged map[string]*rate.Sometimes // bounds the log lines of each reason
 
 	mu      sync.Mutex
 	known   addresses
@@ -86,7 +87,8 @@ type Guard struct {
 	open    map[*conn]struct{}
 	unknown list.List // connections (*conn) whose callers were not identified when they were made, the oldest first
 
-	held, exempt held // memory of incomplete messages: on connections that are not exempt, and on those that are
+	// held and exempt are the bytes of incomplete messages on connections that are not exempt, and on those that are.
+	held, exempt atomic.Int64
 
 	dropping   dropping
 	cannotDrop atomic.Bool // a failure to drop was logged
@@ -104,7 +106,7 @@ func New(cfg Config) *Guard {
 		cfg.Known = func(credentials.AuthInfo) bool { return true }
 	}
 	cfg.HeldBytesMax = cmp.Or(cfg.HeldBytesMax, 256<<20)
-	g := &Guard{cfg: cfg, known: newAddresses(), open: map[*conn]struct{}{}, logged: map[string]*atomic.Int64{},
+	g := &Guard{cfg: cfg, known: newAddresses(), open: map[*conn]struct{}{}, logged: map[string]*rate.Sometimes{},
 		dropping: newDropping(cfg.Logger),
 		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_flood_limited_total",
@@ -114,7 +116,7 @@ func New(cfg Config) *Guard {
 		}, []string{"reason"})}
 	for _, reason := range reasons {
 		g.counts.WithLabelValues(reason)
-		g.logged[reason] = new(atomic.Int64)
+		g.logged[reason] = &rate.Sometimes{Interval: logEvery}
 	}
 	return g
 }
@@ -125,7 +127,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 		g.counts,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_unfinished_message_bytes",
 			Help: "Memory of messages of callers that have not arrived completely, and of open calls beyond 16 of a connection.",
-		}, func() float64 { return float64(g.held.bytes.Load() + g.exempt.bytes.Load()) }),
+		}, func() float64 { return float64(g.held.Load() + g.exempt.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_unknown_connections",
 			Help: "Open connections on which no caller of the store was identified when they were made.",
 		}, func() float64 {
@@ -139,11 +141,10 @@ func (g *Guard) Collectors() []prometheus.Collector {
 // limited counts and logs a limit applied to a connection.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
-	last, now := g.logged[reason], time.Now().UnixNano()
-	if before := last.Load(); now-before >= int64(logEvery) && last.CompareAndSwap(before, now) {
+	g.logged[reason].Do(func() {
 		g.cfg.Logger.Warn("a client does more than its address may, and is limited: docs/security.md, Floods", "reason",
 			reason, "address", remote.String())
-	}
+	})
 }
 
 // Credentials returns the credentials of a server whose connections are watched. The argument inner performs the
@@ -205,15 +206,17 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	known := g.cfg.Known(info)
 	if counted, ok := info.(Counted); ok {
 		c.calls = counted.Calls()
-		c.messages.calls.decided = c.calls
-		if known {
-			c.calls.Admit()
-		}
+	} else {
+		c.calls, known = unlimited(), true
+	}
+	c.messages.calls.decided = c.calls
+	if known {
+		c.calls.Admit()
 	}
 	var oldest *conn
 	g.mu.Lock()
 	g.open[c] = struct{}{}
-	if c.calls != nil && !known {
+	if !known {
 		c.messages.calls.bound()
 		c.stranger = g.unknown.PushBack(c)
 		if g.unknown.Len() > unknownMax {
@@ -233,7 +236,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 func (g *Guard) shed() {
 	g.mu.Lock()
 	var most *conn
-	if g.held.bytes.Load() > g.cfg.HeldBytesMax {
+	if g.held.Load() > g.cfg.HeldBytesMax {
 		for c := range g.open {
 			if !c.exempt && (most == nil || c.messages.bytes.Load() > most.messages.bytes.Load()) {
 				most = c
