@@ -272,7 +272,7 @@ var _ = Describe("The certificates of a store", func() {
 			source, err := certs.InMemory(certs.Config{}, files)
 			Expect(err).NotTo(HaveOccurred(), name)
 			Expect(source.Report().Identity).To(Equal(base+want), name)
-			Expect(source.Status().Mode).To(Equal(certs.Required))
+			Expect(source.Report().Mode).To(Equal(certs.Required))
 			source.Close()
 			Expect(secret.Data["ca.crt"]).To(BeEquivalentTo(told.Data["ca.crt"]), "%s: a caller finds all in one place", name)
 		}

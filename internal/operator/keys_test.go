@@ -114,10 +114,10 @@ func TestProcessesReportTheirCertificates(t *testing.T) {
 	t.Cleanup(without.Close)
 	asker := NewTransports()
 	got, err := asker.Transport(t.Context(), with.Listener.Addr().String())
-	status := source.Status()
-	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients ||
+	status := source.Report()
+	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.ClientBundle ||
 		!got.NotAfter.Equal(status.NotAfter) ||
-		got.Identity != status.Identity.String() || got.GrantsVersion == nil || *got.GrantsVersion != 7 ||
+		got.Identity != status.Identity || got.GrantsVersion == nil || *got.GrantsVersion != 7 ||
 		got.UnknownKeys["https://a"] != 2 {
 		t.Errorf("%+v, %v; it has %+v", got, err, status)
 	}

@@ -314,7 +314,7 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		<-callers
 	}
 	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // its files never change
-	bundles := []string{server.Status().Bundle}
+	bundles := []string{server.Report().Bundle}
 	for _, step := range []struct {
 		by      *authority.Authority
 		trusted []*authority.Authority
@@ -329,11 +329,11 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		client.look()
 		server.look()
 		answered()
-		if err := client.Status().Failed; err != nil {
+		if err := client.Report().Error; err != "" {
 			t.Fatal(err)
 		}
-		if now := server.Status().Bundle; now != client.Status().Bundle {
-			t.Errorf("bundles differ: %s, %s", now, client.Status().Bundle)
+		if now := server.Report().Bundle; now != client.Report().Bundle {
+			t.Errorf("bundles differ: %s, %s", now, client.Report().Bundle)
 		} else {
 			bundles = append(bundles, now)
 		}
@@ -448,12 +448,12 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 
 			good := issued(t, a, leaf(shard), a)
 			s, dir := open(t, good, &clock{})
-			before := s.Status()
+			before := s.Report()
 			mount(t, dir, tt.files)
 			s.look()
 			s.look()
-			now := s.Status()
-			if now.Failed == nil || !strings.Contains(now.Failed.Error(), tt.says) || now.Bundle != before.Bundle ||
+			now := s.Report()
+			if !strings.Contains(now.Error, tt.says) || now.Error == "" || now.Bundle != before.Bundle ||
 				now.Read != before.Read {
 				t.Errorf("%+v", now)
 			}
@@ -461,8 +461,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 				t.Errorf("%v errors are counted", n)
 			}
 			mount(t, dir, issued(t, a, leaf(shard), a))
-			if s.look(); s.Status().Failed != nil {
-				t.Error(s.Status().Failed)
+			if s.look(); s.Report().Error != "" {
+				t.Error(s.Report().Error)
 			}
 		})
 	}
@@ -484,8 +484,8 @@ func TestAProcessStaysWhoItIs(t *testing.T) {
 	a := newAuthority(t, "a")
 	s, dir := open(t, issued(t, a, leaf(shard), a), &clock{})
 	mount(t, dir, issued(t, a, leaf(gate), a))
-	if s.look(); s.Status().Failed == nil || s.Identity() != shard {
-		t.Errorf("%v is %v", s.Status().Failed, s.Identity())
+	if s.look(); s.Report().Error == "" || s.Identity() != shard {
+		t.Errorf("%v is %v", s.Report().Error, s.Identity())
 	}
 }
 
@@ -501,7 +501,7 @@ func TestACertificateForEachUsage(t *testing.T) {
 	if err := check(t, address, s.Client(s.Own(identity.Shard, ""))); err != nil || <-callers != shard {
 		t.Error(err)
 	}
-	if until := time.Until(s.Status().NotAfter); until > time.Hour {
+	if until := time.Until(s.Report().NotAfter); until > time.Hour {
 		t.Errorf("the first certificate ends in %v", until)
 	}
 }
@@ -572,7 +572,7 @@ func TestTheFolderIsFollowed(t *testing.T) {
 	next := leaf(shard)
 	next.Lifetime = time.Hour
 	mount(t, dir, issued(t, a, next, a))
-	for time.Until(s.Status().NotAfter) > time.Hour {
+	for time.Until(s.Report().NotAfter) > time.Hour {
 		time.Sleep(time.Millisecond) // until the Source has seen the change; the test has a time limit
 	}
 }

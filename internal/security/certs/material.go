@@ -45,6 +45,14 @@ const (
 	Plaintext Mode = "plaintext" // outgoing: plaintext; incoming: also TLS
 )
 
+// GrantsFile is a file that contains the word GrantsRequired if the store has a table of grants. If a process then
+// finds no table, because the first table is not written yet or etcd was lost, it admits only administrators and the
+// store's own processes. Without the file, a store without a table is open to all its callers.
+const GrantsFile = "grants"
+
+// GrantsRequired is the content of GrantsFile.
+const GrantsRequired = "required"
+
 // fileNames lists all file names of a folder.
 var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile,
 	ModeFile, GrantsFile}
@@ -233,12 +241,23 @@ func (f files) mode() (Mode, error) {
 	return mode, nil
 }
 
+// grants reads GrantsFile.
+func (f files) grants() (required bool, err error) {
+	if f[GrantsFile] == nil {
+		return false, nil
+	}
+	if word := string(bytes.TrimSpace(f[GrantsFile])); word != GrantsRequired {
+		return false, fmt.Errorf("%s holds %.40q: it must be %s", GrantsFile, word, GrantsRequired)
+	}
+	return true, nil
+}
+
 // authorities holds the certificates of the authorities in one bundle.
 type authorities struct {
 	file  string
 	certs []*x509.Certificate
 	pool  *x509.CertPool
-	hash  string // see Status.Bundle
+	hash  string // BundleHash of certs
 }
 
 // authorities reads a bundle.

@@ -11,11 +11,12 @@ import (
 type Report struct {
 	Identity             string    `json:"identity"`
 	Mode                 Mode      `json:"mode"`
-	Bundle               string    `json:"bundle"`        // see Status
-	ClientBundle         string    `json:"client_bundle"` // see Status
-	NotAfter             time.Time `json:"not_after"`
+	Bundle               string    `json:"bundle"`        // BundleHash of the authorities of the store's processes
+	ClientBundle         string    `json:"client_bundle"` // BundleHash of the authorities of callers
+	NotAfter             time.Time `json:"not_after"`     // end of the certificate that expires first
 	PlaintextConnections int       `json:"plaintext_connections"`
 	Error                string    `json:"error,omitempty"` // why newer files are not in use
+	Read                 time.Time `json:"-"`               // when the files in use were last found in the folder
 	// GrantsVersion is the version of the table of grants in use, or 0 if there is no table. It is nil if the process
 	// does not decide about calls, or if its program is too old to report this version.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
@@ -35,11 +36,18 @@ const ReportPath = "/tls"
 
 // Report describes the certificates in use.
 func (s *Source) Report() Report {
-	status := s.Status()
-	out := Report{Identity: status.Identity.String(), Mode: status.Mode, Bundle: status.Bundle,
-		ClientBundle: status.Clients, NotAfter: status.NotAfter, PlaintextConnections: status.Plain}
-	if status.Failed != nil {
-		out.Error = status.Failed.Error()
+	m := s.current.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := Report{Identity: m.identity.String(), Mode: m.mode, Bundle: m.own.hash, ClientBundle: m.callers.hash,
+		NotAfter: m.notAfter, Read: s.read}
+	if s.failed != nil {
+		out.Error = s.failed.Error()
+	}
+	for c := range s.conns {
+		if c.plain.Load() {
+			out.PlaintextConnections++
+		}
 	}
 	return out
 }

@@ -13,10 +13,13 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"sheaf.dev/sheaf/internal/security/identity"
 )
@@ -46,18 +49,6 @@ type Source struct {
 	conns  map[*conn]struct{}
 	read   time.Time // when the files were last found to be valid
 	failed error     // why the present files are not in use; nil: they are
-}
-
-// Status describes the files that a Source uses.
-type Status struct {
-	Identity identity.Identity
-	Mode     Mode
-	NotAfter time.Time // end of the certificate that expires first
-	Bundle   string    // BundleHash of the authorities that vouch for the store's processes
-	Clients  string    // BundleHash of those that vouch for callers; equal to Bundle if they are the same
-	Plain    int       // number of open plaintext connections
-	Read     time.Time // when the files in use were last found in the folder
-	Failed   error     // why the present content of the folder is not in use; nil: it is
 }
 
 // Open reads a folder, whose content must be valid. The Source checks the folder again until Close.
@@ -136,20 +127,8 @@ func (s *Source) HasClientCertificate() bool {
 	return m.client != m.server
 }
 
-// Status describes the files in use.
-func (s *Source) Status() Status {
-	m := s.current.Load()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := Status{Identity: m.identity, Mode: m.mode, NotAfter: m.notAfter, Bundle: m.own.hash, Clients: m.callers.hash,
-		Read: s.read, Failed: s.failed}
-	for c := range s.conns {
-		if c.plain.Load() {
-			out.Plain++
-		}
-	}
-	return out
-}
+// GrantsRequired reports whether callers must wait for a table of grants if there is none.
+func (s *Source) GrantsRequired() bool { return s.current.Load().grantsRequired }
 
 func (s *Source) follow(ctx context.Context) {
 	defer close(s.done)
@@ -212,10 +191,7 @@ func (s *Source) take(now time.Time) error {
 func (s *Source) closeUntrusted(now time.Time) {
 	m := s.current.Load()
 	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range all {
 		name, err := c.trouble(m, now)
@@ -315,4 +291,37 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 		return below.SyscallConn()
 	}
 	return nil, fmt.Errorf("%T has no socket", c.Conn)
+}
+
+// counts holds the counters of a Source since it was opened.
+type counts struct {
+	reloadErrors prometheus.Counter
+	closed       prometheus.Counter
+	handshakes   *prometheus.CounterVec
+}
+
+func newCounts() counts {
+	return counts{
+		reloadErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_tls_reload_errors_total",
+			Help: "Looks at the folder of certificates that found files that cannot be used; those read before stay in use."}),
+		closed: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_tls_closed_connections_total",
+			Help: "Connections that were closed because their peer was no longer trusted, or they were plaintext when TLS " +
+				"became required."}),
+		handshakes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sheaf_tls_refused_handshakes_total",
+			Help: "Connections without a handshake, by reason: none, plaintext, authority, expired, usage, identity, peer, " +
+				"other."}, []string{"reason"}),
+	}
+}
+
+// Collectors returns the metrics of a Source, for a registry.
+func (s *Source) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		s.counts.reloadErrors, s.counts.closed, s.counts.handshakes,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_tls_certificate_not_after_timestamp_seconds",
+			Help: "When the certificate in use ends."}, func() float64 { return float64(s.Report().NotAfter.Unix()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_tls_read_timestamp_seconds",
+			Help: "When the certificates in use were last found in their folder."}, func() float64 {
+			return float64(s.Report().Read.Unix())
+		}),
+	}
 }
