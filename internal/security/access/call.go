@@ -55,35 +55,16 @@ var Everybody Call = everybody{}
 // everybody implements Call for Everybody.
 type everybody struct{}
 
-// Caller implements Call.
-func (everybody) Caller() *Caller { return &Caller{} }
-
-// May implements Call.
-func (everybody) May(Verb, string) error { return nil }
-
-// MayRecord implements Call.
-func (everybody) MayRecord(Verb, string, int64) error { return nil }
-
-// Wrote implements Call.
-func (everybody) Wrote(int, func(i int) Written) {}
-
-// Can implements Call.
-func (everybody) Can(Verb, string) error { return nil }
-
-// Sees implements Call.
-func (everybody) Sees(string) bool { return true }
-
-// Sign implements Call.
+func (everybody) Caller() *Caller                           { return &Caller{} }
+func (everybody) May(Verb, string) error                    { return nil }
+func (everybody) MayRecord(Verb, string, int64) error       { return nil }
+func (everybody) Wrote(int, func(i int) Written)            {}
+func (everybody) Can(Verb, string) error                    { return nil }
+func (everybody) Sees(string) bool                          { return true }
 func (everybody) Sign(value []byte, _ time.Duration) []byte { return value }
-
-// Open implements Call.
-func (everybody) Open(sealed []byte) ([]byte, error) { return sealed, nil }
-
-// Signs implements Call.
-func (everybody) Signs() bool { return false }
-
-// Table implements Call.
-func (everybody) Table() int64 { return 0 }
+func (everybody) Open(sealed []byte) ([]byte, error)        { return sealed, nil }
+func (everybody) Signs() bool                               { return false }
+func (everybody) Table() int64                              { return 0 }
 
 // CallOf returns the call in a context, or nil if the context has none. Nothing may be done without a call. Without
 // one, the functions of this package that take a context return an error.

@@ -193,19 +193,16 @@ func (r *rights) allows(verb Verb, group string) *scope {
 // prefix does not sort after the group. If the prefix of that scope is not a prefix of the group, longest returns the
 // nearest ancestor whose prefix is.
 func (r *rights) longest(group string) *scope {
-	from, to := 0, len(r.prefixes)
-	for from < to {
-		middle := int(uint(from+to) >> 1)
-		if r.prefixes[middle].prefix <= group {
-			from = middle + 1
-		} else {
-			to = middle
-		}
+	at, found := slices.BinarySearchFunc(r.prefixes, group, func(s *scope, group string) int {
+		return strings.Compare(s.prefix, group)
+	})
+	if !found {
+		at--
 	}
-	if from == 0 {
+	if at < 0 {
 		return nil
 	}
-	s := r.prefixes[from-1]
+	s := r.prefixes[at]
 	for s != nil && !strings.HasPrefix(group, s.prefix) {
 		s = s.parent
 	}

@@ -88,7 +88,7 @@ var rules = map[string]Rule{
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	// callers pass its answer to Scan
+	// The answer of PlanScan has splits, which callers send back in Scan.
 	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).returnsSigned(),

@@ -180,14 +180,6 @@ func text(field, value string, bytesMax int) error {
 	return nil
 }
 
-// nothing returns an error unless value is empty.
-func nothing(field, value string, kind SubjectKind) error {
-	if value != "" {
-		return bad(field, "is %.80q, and a subject of kind %s has none", value, kind)
-	}
-	return nil
-}
-
 // validate checks a subject. issuers are the table's issuers, by URL.
 func (s Subject) validate(field string, issuers map[string]*issuer) error {
 	need := map[SubjectKind][3]bool{ // issuer, namespace, name
@@ -201,12 +193,12 @@ func (s Subject) validate(field string, issuers map[string]*issuer) error {
 	}
 	for i, f := range []struct{ name, value string }{{".issuer", s.Issuer}, {".namespace", s.Namespace},
 		{".name", s.Name}} {
-		err := nothing(field+f.name, f.value, s.Kind)
 		if fields[i] {
-			err = text(field+f.name, f.value, textBytesMax)
-		}
-		if err != nil {
-			return err
+			if err := text(field+f.name, f.value, textBytesMax); err != nil {
+				return err
+			}
+		} else if f.value != "" {
+			return bad(field+f.name, "is %.80q, and a subject of kind %s has none", f.value, s.Kind)
 		}
 	}
 	if of, known := issuers[s.Issuer]; s.Issuer != "" && (!known || of.serviceAccounts) {

@@ -42,20 +42,6 @@ type issuer struct {
 	keys            map[string]*oidc.StaticKeySet // one key for each key id
 }
 
-// VerifySignature implements oidc.KeySet. It uses only the key that the token names.
-func (i *issuer) VerifySignature(ctx context.Context, token string) ([]byte, error) {
-	parsed, err := jose.ParseSignedCompact(token, algorithms)
-	if err != nil {
-		return nil, err
-	}
-	id := parsed.Signatures[0].Header.KeyID
-	set := i.keys[id]
-	if set == nil {
-		return nil, &UnknownKeyError{Issuer: i.url, Key: id}
-	}
-	return set.VerifySignature(ctx, token)
-}
-
 // takeIssuers checks and compiles the issuers of a table.
 func (c *Compiled) takeIssuers(t *Table) error {
 	if len(t.Issuers) > issuersMax {
@@ -115,24 +101,33 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	}
 	for n, key := range set.Keys {
 		field := fmt.Sprintf("%s.keys[%d]", field, n)
-		if err := text(field+".kid", key.KeyID, textBytesMax); err != nil {
+		if err := checkKey(field, key); err != nil {
 			return err
 		}
-		algorithm, err := algorithmOf(key.Key)
-		switch {
-		case err != nil:
-			return bad(field, "(%.80q) %v", key.KeyID, err)
-		case key.Use != "" && key.Use != "sig":
-			return bad(field+".use", "is %.80q: must be sig, or left out", key.Use)
-		case key.Algorithm != "" && key.Algorithm != string(algorithm):
-			return bad(field+".alg", "is %.80q: must be %s, or left out", key.Algorithm, algorithm)
-		case i.keys[key.KeyID] != nil:
+		if i.keys[key.KeyID] != nil {
 			return bad(field+".kid", "%.80q is given twice", key.KeyID)
 		}
 		i.keys[key.KeyID] = &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key.Key}}
 	}
 	if len(i.keys) == 0 {
 		return bad(field, "has no key")
+	}
+	return nil
+}
+
+// checkKey returns an error unless a key may sign tokens.
+func checkKey(field string, key jose.JSONWebKey) error {
+	if err := text(field+".kid", key.KeyID, textBytesMax); err != nil {
+		return err
+	}
+	algorithm, err := algorithmOf(key.Key)
+	switch {
+	case err != nil:
+		return bad(field, "(%.80q) %v", key.KeyID, err)
+	case key.Use != "" && key.Use != "sig":
+		return bad(field+".use", "is %.80q: must be sig, or left out", key.Use)
+	case key.Algorithm != "" && key.Algorithm != string(algorithm):
+		return bad(field+".alg", "is %.80q: must be %s, or left out", key.Algorithm, algorithm)
 	}
 	return nil
 }
@@ -149,9 +144,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 		return nil, bad("keys", "is no JSON Web Key Set: %v", err)
 	}
 	for _, key := range set.Keys {
-		algorithm, err := algorithmOf(key.Key)
-		if err == nil && key.KeyID != "" && (key.Use == "" || key.Use == "sig") &&
-			(key.Algorithm == "" || key.Algorithm == string(algorithm)) {
+		if checkKey("keys", key) == nil {
 			usable.Keys = append(usable.Keys, key)
 		}
 	}
@@ -225,10 +218,12 @@ func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	if from == nil {
 		return fail(fmt.Errorf("its issuer %.200q is none of this store's", named.Issuer))
 	}
-	if id := parsed.Signatures[0].Header.KeyID; from.keys[id] == nil {
+	id := parsed.Signatures[0].Header.KeyID
+	key := from.keys[id]
+	if key == nil {
 		return fail(&UnknownKeyError{Issuer: from.url, Key: id})
 	}
-	verifier := oidc.NewVerifier(from.url, from, &oidc.Config{
+	verifier := oidc.NewVerifier(from.url, key, &oidc.Config{
 		SkipClientIDCheck: true, SupportedSigningAlgs: []string{oidc.ES256, oidc.RS256}, Now: func() time.Time { return now },
 	})
 	token, err := verifier.Verify(context.Background(), raw)

@@ -59,17 +59,3 @@ func (v *Verb) UnmarshalText(text []byte) (err error) {
 type verbs uint16
 
 func (s verbs) has(v Verb) bool { return s&(1<<v) != 0 }
-
-// String lists the verbs.
-func (s verbs) String() string {
-	var names []string
-	for v := Get; v < verbCount; v++ {
-		if s.has(v) {
-			names = append(names, v.String())
-		}
-	}
-	if len(names) == 0 {
-		return "nothing"
-	}
-	return strings.Join(names, ", ")
-}

@@ -56,24 +56,18 @@ func from(ctx context.Context) string {
 	return ""
 }
 
-// Caller implements access.Call.
 func (c *call) Caller() *access.Caller { return &c.caller }
 
-// Table implements access.Call.
 func (c *call) Table() int64 { return c.guard.table().Version() }
 
-// Can implements access.Call.
 func (c *call) Can(verb access.Verb, group string) error {
 	return c.guard.table().Decide(&c.caller, verb, group)
 }
 
-// Sees implements access.Call.
 func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
 
-// Signs implements access.Call.
 func (c *call) Signs() bool { return c.signer != nil }
 
-// Sign implements access.Call.
 func (c *call) Sign(value []byte, lasts time.Duration) []byte {
 	if c.signer == nil {
 		return value
@@ -85,7 +79,6 @@ func (c *call) Sign(value []byte, lasts time.Duration) []byte {
 	return c.signer.Sign(&c.caller, value, ends)
 }
 
-// Open implements access.Call.
 func (c *call) Open(sealed []byte) ([]byte, error) {
 	if c.signer == nil {
 		return sealed, nil
@@ -93,10 +86,8 @@ func (c *call) Open(sealed []byte) ([]byte, error) {
 	return c.signer.Open(&c.caller, sealed, c.guard.cfg.Now())
 }
 
-// May implements access.Call.
 func (c *call) May(verb access.Verb, group string) error { return c.may(verb, group, nil) }
 
-// MayRecord implements access.Call.
 func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	if c.guard.cfg.Audit == nil {
 		return c.may(verb, group, nil)
@@ -142,7 +133,6 @@ func (c *call) inTable(verb access.Verb, group string) error {
 	return c.May(verb, group)
 }
 
-// Wrote implements access.Call.
 func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return

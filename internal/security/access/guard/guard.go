@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,13 +145,8 @@ func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 	if s := g.signer.Load(); s != nil {
 		return s, nil
 	}
-	timer := time.NewTimer(tablePatience)
-	defer timer.Stop()
-	select {
-	case <-g.sealed:
+	if await(ctx, g.sealed) {
 		return g.signer.Load(), nil
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 	return nil, status.Error(codes.Unavailable,
 		"the key of the store's cursors is not known here yet: etcd does not answer")
@@ -238,10 +234,7 @@ func (g *Guard) take(text []byte) {
 // look repeats the decisions about all lasting calls.
 func (g *Guard) look() {
 	g.mu.Lock()
-	open := make([]*call, 0, len(g.open))
-	for c := range g.open {
-		open = append(open, c)
-	}
+	open := slices.Collect(maps.Keys(g.open))
 	g.mu.Unlock()
 	for _, c := range open {
 		c.again()
@@ -251,6 +244,19 @@ func (g *Guard) look() {
 // tablePatience bounds the wait of a call for the first table. Tests use a longer time.
 var tablePatience = 5 * time.Second
 
+// await waits until a channel is closed, at most for tablePatience. It returns false if the channel is still open then,
+// or if ctx ends first.
+func await(ctx context.Context, closed <-chan struct{}) bool {
+	ctx, cancel := context.WithTimeout(ctx, tablePatience)
+	defer cancel()
+	select {
+	case <-closed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // wait returns the table in use once it is known. If the table is not known yet and the argument waits is false, wait()
 // returns errUndecided.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
@@ -258,13 +264,7 @@ func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) 
 		if !waits {
 			return nil, errUndecided
 		}
-		timer := time.NewTimer(tablePatience)
-		defer timer.Stop()
-		select {
-		case <-g.first:
-		case <-timer.C:
-			return nil, errNotKnown
-		case <-ctx.Done():
+		if !await(ctx, g.first) {
 			return nil, errNotKnown
 		}
 	}
@@ -411,4 +411,30 @@ func (g *Guard) named(text string) (access.Caller, error) {
 	}
 	g.forwarded.Put(text, c)
 	return c, nil
+}
+
+// counts holds the counters of a Guard.
+type counts struct {
+	errors  prometheus.Counter
+	refused *prometheus.CounterVec
+	version prometheus.Gauge
+	streams prometheus.GaugeFunc
+}
+
+func newCounts(g *Guard) counts {
+	return counts{
+		errors: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_access_table_errors_total",
+			Help: "Tables of grants that were found in etcd and cannot be used, or were gone; the one before stays in use."}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sheaf_access_refused_total",
+			Help: "Calls, or records of a batch, that were refused, by code: Unauthenticated, PermissionDenied."},
+			[]string{"code"}),
+		version: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_access_table_version",
+			Help: "Version of the table of grants in use; 0: the store has none, or it is not known yet."}),
+		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sheaf_access_open_streams",
+			Help: "Open streams that are looked at again when the table of grants changes."}, func() float64 {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return float64(len(g.open))
+		}),
+	}
 }

@@ -3,9 +3,11 @@ package guard
 import (
 	"context"
 	"errors"
+	"net"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
@@ -160,7 +162,6 @@ type guarded struct {
 	ctx context.Context
 }
 
-// Context implements grpc.ServerStream.
 func (s *guarded) Context() context.Context { return s.ctx }
 
 // DialOptions returns the options with which a gateway names the caller to shards. This is the caller of the Call in
@@ -190,4 +191,28 @@ func forward(ctx context.Context) context.Context {
 		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 	}
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
+}
+
+// Credentials returns server credentials that accept callers without a certificate only while the table of grants has
+// token issuers. The argument certified accepts only callers with a certificate. The argument open accepts all callers.
+func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
+	return &chosen{TransportCredentials: certified, open: open, guard: g}
+}
+
+// chosen selects credentials for each handshake.
+type chosen struct {
+	credentials.TransportCredentials
+	open  credentials.TransportCredentials
+	guard *Guard
+}
+
+func (c *chosen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if c.guard.table().HasIssuers() { // tokens can identify callers, so that these need no certificate
+		return c.open.ServerHandshake(raw)
+	}
+	return c.TransportCredentials.ServerHandshake(raw)
+}
+
+func (c *chosen) Clone() credentials.TransportCredentials {
+	return &chosen{TransportCredentials: c.TransportCredentials.Clone(), open: c.open.Clone(), guard: c.guard}
 }
