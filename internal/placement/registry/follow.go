@@ -183,13 +183,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 			}
 			f.shardAt[rest] = e.Kv.ModRevision
 		}
-		var changed bool
-		if gone {
-			changed = f.st.drop(name)
-		} else {
-			changed = f.st.put(f.store.keys, name, e.Kv)
-		}
-		if changed && (kind+"/" != shardsKey || f.isPeer(rest)) {
+		if f.st.change(f.store.keys, e) && (kind+"/" != shardsKey || f.isPeer(rest)) {
 			relevant, f.st.news = true, true
 			f.st.revision = max(f.st.revision, e.Kv.ModRevision)
 		}

@@ -80,8 +80,8 @@ type memory struct {
 	observed   placement.Progress // the latest state of the store that this process has seen
 	lastAnswer time.Time          // when etcd last answered a watch
 	held       string             // why Watch withholds the present content of etcd; empty if Watch does not withhold it
-	// domains holds the last registered failure domains of shards; see withDomains.
-	domains          map[string]string
+	domains    map[string]string  // the failure domains with which shards were last registered; see withDomains
+
 	reportedUnusable map[string]int64 // keys that reportUnusable has logged, with their revisions
 }
 

@@ -116,19 +116,20 @@ func (st *state) publish() placement.View {
 func (st *state) apply(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
-		name := k.name(e.Kv.Key)
-		var relevant bool
-		if e.Type == clientv3.EventTypeDelete {
-			relevant = st.drop(name)
-		} else {
-			relevant = st.put(k, name, e.Kv)
-		}
-		if relevant {
+		if st.change(k, e) {
 			changed = true
 			st.revision = max(st.revision, e.Kv.ModRevision)
 		}
 	}
 	return changed
+}
+
+// change applies one change and reports whether the view has changed.
+func (st *state) change(k keys, e *clientv3.Event) bool {
+	if e.Type == clientv3.EventTypeDelete {
+		return st.drop(k.name(e.Kv.Key))
+	}
+	return st.put(k, k.name(e.Kv.Key), e.Kv)
 }
 
 // putAll applies keys that were read.
@@ -201,10 +202,10 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 	return err == nil, err
 }
 
-// drop applies the deletion of one key. If meta is deleted, no further view is sent, because a store does not vanish
-// while it is used.
+// drop applies the deletion of one key, and reports whether the view has changed. If meta is deleted, no further view is
+// sent, because a store does not vanish while it is used.
 func (st *state) drop(name string) bool {
-	st.usable(name)
+	wasUnusable := st.usable(name)
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
 	case metaKey + "/":
@@ -223,8 +224,10 @@ func (st *state) drop(name string) bool {
 	case targetsKey:
 		delete(st.targets, rest)
 		st.changed.targets = true
+	case weightsKey:
+		return st.dropWeights(rest) || wasUnusable
 	default:
-		return false
+		return wasUnusable
 	}
 	return true
 }

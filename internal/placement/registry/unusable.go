@@ -32,12 +32,14 @@ func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) b
 	return true
 }
 
-// usable records that the value of a key can be used, or that the key was deleted.
-func (st *state) usable(name string) {
-	if _, known := st.unusable[name]; known {
+// usable records that the value of a key can be used, or that the key was deleted. It reports whether the key could not
+// be used before.
+func (st *state) usable(name string) (was bool) {
+	if _, was = st.unusable[name]; was {
 		delete(st.unusable, name)
 		st.changed.unusable = true
 	}
+	return was
 }
 
 // goOnWithMeta adopts an earlier meta if the present one cannot be used. last may be nil.
@@ -53,17 +55,15 @@ func (st *state) goOnWith(last *state) {
 		return
 	}
 	for name := range st.unusable {
-		if group, is := strings.CutPrefix(name, groupsKey); is {
-			carry(st.groups, last.groups, group)
-		}
-		if group, is := strings.CutPrefix(name, targetsKey); is {
-			carry(st.targets, last.targets, group)
-		}
-		if shard, is := strings.CutPrefix(name, shardsKey); is {
-			carry(st.shards, last.shards, shard)
-		}
-		if shard, is := strings.CutPrefix(name, statesKey); is {
-			carry(st.states, last.states, shard)
+		switch kind, rest, _ := strings.Cut(name, "/"); kind + "/" {
+		case groupsKey:
+			carry(st.groups, last.groups, rest)
+		case targetsKey:
+			carry(st.targets, last.targets, rest)
+		case shardsKey:
+			carry(st.shards, last.shards, rest)
+		case statesKey:
+			carry(st.states, last.states, rest)
 		}
 	}
 }

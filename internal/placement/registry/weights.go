@@ -157,22 +157,23 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
-		name := k.name(e.Kv.Key)
-		if e.Type != clientv3.EventTypeDelete {
-			changed = st.put(k, name, e.Kv) || changed
-			continue
-		}
-		st.usable(name)
-		changed = changed || st.changed.unusable
-		shard, part, _ := strings.Cut(strings.TrimPrefix(name, weightsKey), "/")
-		if w := st.weights[shard]; w != nil {
-			delete(w.parts, part)
-			delete(w.at, part)
-			w.all, st.changed.groups, changed = nil, true, true
-		}
+		changed = st.change(k, e) || changed
 	}
 	st.news = st.news || changed
 	return changed
+}
+
+// dropWeights applies the deletion of one key, and reports whether the shard has any reports; name is SHARD/PART.
+func (st *state) dropWeights(name string) bool {
+	shard, part, _ := strings.Cut(name, "/")
+	w := st.weights[shard]
+	if w == nil {
+		return false
+	}
+	delete(w.parts, part)
+	delete(w.at, part)
+	w.all, st.changed.groups = nil, true
+	return true
 }
 
 // weigh sets the figures of groups from the reports of their leaders' shards.
