@@ -131,7 +131,7 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.budget.has([]int{from, to}) {
-					// meanwhile, groups may go only to the shard with the least load
+					// The remaining shards have more load. A move that exceeds the budget waits, and does not go to them.
 					break
 				}
 				if g := pick(from, to, gap); g >= 0 {

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 )
@@ -55,13 +56,8 @@ func (f Freeze) String() string {
 	words := fmt.Sprintf(
 		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
 			"written over it what is true; settled groups are read and written meanwhile", f.By, f.Reason)
-	for i, w := range f.Waits {
-		if i == 0 {
-			words += ". It waits: "
-		} else {
-			words += "; "
-		}
-		words += w
+	if len(f.Waits) > 0 {
+		words += ". It waits: " + strings.Join(f.Waits, "; ")
 	}
 	return words
 }

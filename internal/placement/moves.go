@@ -35,13 +35,7 @@ func Moves(view View, policy Policy) []Move {
 		if len(g.voters) == 0 || len(wanted) == 0 || len(g.moving(wanted)) == 0 {
 			continue
 		}
-		m := Move{Group: g.Name, Reason: g.change, Running: running}
-		for _, i := range g.voters {
-			m.From = append(m.From, p.shards[i].name)
-		}
-		for _, i := range wanted {
-			m.To = append(m.To, p.shards[i].name)
-		}
+		m := Move{Group: g.Name, Reason: g.change, Running: running, From: p.names(g.voters), To: p.names(wanted)}
 		for _, i := range g.moving(wanted) {
 			if !slices.Contains(g.voters, i) {
 				m.Bytes += g.Bytes

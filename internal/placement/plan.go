@@ -63,17 +63,12 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing says why no group can be placed now. The result is empty if some groups may be placed.
+// plansNothing says why no group can be placed now: because the policy is invalid, or because the first placement waits
+// for more shards. The result is empty if some groups may be placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
 	}
-	return firstPlacementWaits(view, policy)
-}
-
-// firstPlacementWaits says what the first placement waits for. The result is empty if the first placement does not
-// wait.
-func firstPlacementWaits(view View, policy Policy) string {
 	alive := 0
 	for _, s := range view.Shards {
 		if s.Alive {
@@ -190,10 +185,10 @@ func (p *planner) planAll() {
 	}
 }
 
+// add adds a shard in a failure domain, and returns its index.
 func (p *planner) add(l load, domain string) int {
-	// A NUL in its name distinguishes this domain from every named domain.
 	if domain == "" {
-		domain = "\x00" + l.name
+		domain = "\x00" + l.name // no named domain has a NUL
 	}
 	number, ok := p.domains[domain]
 	if !ok {
@@ -221,8 +216,7 @@ func (p *planner) keep(g *planned) {
 		if s.state == Draining || len(g.Members) == 0 && (!s.known || s.state == Cordoned) {
 			continue
 		}
-		if len(g.chosen) == p.policy.Copies ||
-			slices.ContainsFunc(g.chosen, func(k int) bool { return k == i || p.shards[k].domain == s.domain }) {
+		if len(g.chosen) == p.policy.Copies || p.inDomain(g.chosen, s.domain) {
 			continue
 		}
 		g.chosen = append(g.chosen, i)
@@ -292,11 +286,16 @@ func (p *planner) undo(g *planned) {
 
 // target returns the target to be written for a group.
 func (p *planner) target(g *planned) Target {
-	t := Target{Group: g.Name, Shards: make([]string, len(g.chosen)), Reason: g.change}
-	for n, i := range g.chosen {
-		t.Shards[n] = p.shards[i].name
+	return Target{Group: g.Name, Shards: p.names(g.chosen), Reason: g.change}
+}
+
+// names returns the names of shards.
+func (p *planner) names(shards []int) []string {
+	out := make([]string, len(shards))
+	for n, i := range shards {
+		out[n] = p.shards[i].name
 	}
-	return t
+	return out
 }
 
 // changes reports whether a group's target changes now. If the policy does not allow moves, a target that differs
@@ -317,12 +316,9 @@ func (p *planner) changes(g *planned) bool {
 func (p *planner) lead(g *planned) {
 	chosen := g.chosen
 	if g.kept == 0 {
-		first := 0
-		for n, i := range chosen {
-			if p.shards[i].leaders < p.shards[chosen[first]].leaders {
-				first = n
-			}
-		}
+		first := slices.Index(chosen, slices.MinFunc(chosen, func(a, b int) int {
+			return p.shards[a].leaders - p.shards[b].leaders
+		}))
 		chosen[0], chosen[first] = chosen[first], chosen[0]
 	}
 	p.shards[chosen[0]].leaders++
@@ -335,18 +331,16 @@ func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {
 		s := &p.shards[i]
-		if best >= 0 && !less(s, &p.shards[best]) || !p.takes(s) {
-			continue
-		}
-		barred := false
-		for _, c := range chosen {
-			barred = barred || p.shards[c].domain == s.domain
-		}
-		if !barred {
+		if (best < 0 || less(s, &p.shards[best])) && p.takes(s) && !p.inDomain(chosen, s.domain) {
 			best = i
 		}
 	}
 	return best
+}
+
+// inDomain reports whether one of the shards is in a failure domain.
+func (p *planner) inDomain(shards []int, domain int) bool {
+	return slices.ContainsFunc(shards, func(i int) bool { return p.shards[i].domain == domain })
 }
 
 // less orders shards by bytes, then by groups, both relative to the shard's weight, then by leaders. Equal shards keep

@@ -24,7 +24,7 @@ func (p *planner) why(g *planned) Reason {
 		case slices.Contains(g.chosen, i):
 		case s.state == Draining:
 			return ForDrain
-		case domains[s.domain] || slices.ContainsFunc(g.chosen, func(k int) bool { return p.shards[k].domain == s.domain }):
+		case domains[s.domain] || p.inDomain(g.chosen, s.domain):
 			reason = ForDomain
 		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
 			reason = ForBalance // the move goes to a shard other than the one planned first
